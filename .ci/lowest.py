@@ -1,0 +1,9 @@
+"""Prints the oldest packages that pyproject.toml promises to work with, as pip constraints."""
+
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+for requirement in project["dependencies"]:
+    name, _, version = requirement.partition(">=")
+    print(f"{name}=={version}.*")

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes sure that the programs of `make interop` are there; installs Debian's packages where it may.
+set -euo pipefail
+
+need() {
+  local program=$1
+  shift
+  if command -v "$program" >/dev/null; then
+    return
+  fi
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "$program is missing: install it (Debian: apt-get install $*)" >&2
+    exit 1
+  fi
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+need promtool prometheus
+need prometheus prometheus
+need npm nodejs npm
+promtool --version 2>&1 | head -n 1
+echo "node $(node --version)"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the wheel and installs it alone, three times: with the newest packages there are, with the oldest ones
+# that pyproject.toml promises, and as the Dockerfile does. Each has to serve and evaluate.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+oldest=$(.venv/bin/python -c 'import sys; print(sys.executable)')
+
+# The newest Python of this machine, where there are several.
+newest=$oldest
+for candidate in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-9].*/bin/python3 python3.12 python3.13 python3.14; do
+  if "$candidate" -c 'import venv' 2>/dev/null; then newest=$candidate; fi
+done
+
+.venv/bin/pip wheel --quiet --no-deps --wheel-dir "$work/dist" .
+wheel=$(ls "$work"/dist/evald-*.whl)
+.venv/bin/python - "$wheel" <<'PYTHON'
+import sys, zipfile
+top = {name.partition("/")[0] for name in zipfile.ZipFile(sys.argv[1]).namelist()}
+packages = {name for name in top if not name.endswith(".dist-info")}
+assert packages == {"evald", "evald_server"}, f"the wheel holds {sorted(packages)}"
+PYTHON
+
+environment() {
+  "$1" -m venv "$2"
+  "$2/bin/python" --version
+}
+
+echo "-- newest packages"
+environment "$newest" "$work/newest"
+"$work/newest/bin/pip" install --quiet "$wheel"
+packages=$("$work/newest/bin/pip" list --format=freeze | grep -cvE '^(pip|setuptools|evald)==')
+echo "evald installs $packages packages beside itself"
+[ "$packages" -le 30 ] || { echo "more than 30 packages: see what came in" >&2; exit 1; }
+.ci/smoke.sh "$work/newest/bin"
+
+echo "-- oldest packages"
+environment "$oldest" "$work/oldest"
+.venv/bin/python .ci/lowest.py >"$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel" --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
+.ci/smoke.sh "$work/oldest/bin"
+
+echo "-- locked packages, as in the Dockerfile"
+environment "$newest" "$work/locked"
+"$work/locked/bin/pip" install --quiet --require-hashes -r deploy/requirements.lock
+"$work/locked/bin/pip" install --quiet ".[fast]"
+.ci/smoke.sh "$work/locked/bin"

@@ -1,0 +1,62 @@
+# Everything that a contributor runs. Each target sets up what it needs; Python 3.11 or newer and make are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+CHECKED := client/evald server/evald_server benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test interop lint format types contract proto bench check lock release-baseline clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## See real conversations evaluated
+	$(BIN)/evald demo
+
+test: $(READY) ## Run the tests
+	$(BIN)/pytest
+
+interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus
+	$(BIN)/pytest -m interop
+
+lint: $(READY) ## Check rules and format of the Python code
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(READY) ## Format the Python code and the contract
+	$(BIN)/ruff format
+	$(BIN)/buf format --write protos
+
+types: $(READY) ## Check the types
+	$(BIN)/mypy $(CHECKED)
+
+contract: $(READY) ## Check the contract and that the generated code follows it
+	.ci/contract.sh
+
+proto: ## Generate the Python code of the contract
+	.ci/generate.sh .
+
+bench: $(READY) ## Measure; writes benchmarks/RESULTS.md
+	$(BIN)/python benchmarks
+
+check: lint types contract test ## Everything that needs Python alone
+
+lock: $(READY) ## Resolve deploy/requirements.lock anew
+	.ci/lock.sh
+
+release-baseline: $(READY) ## Make today's contract the one that later ones must not break
+	$(BIN)/buf build protos --exclude-source-info -o protos/baseline.binpb
+
+clean: ## Remove everything that these targets made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find client server tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "evald needs Python 3.11 or newer; there is no $(PYTHON). Name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "evald needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Setting up .venv, once: about a minute"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
