@@ -1,0 +1,138 @@
+from evald.v1 import context_pb2 as _context_pb2
+from evald.v1 import evaluation_service_pb2 as _evaluation_service_pb2
+from evald.v1 import result_pb2 as _result_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EvaluateRequest(_message.Message):
+    __slots__ = ("request_id", "context", "evaluators", "options", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    context: _context_pb2.EvaluatorContext
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    options: bytes
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, request_id: _Optional[str] = ..., context: _Optional[_Union[_context_pb2.EvaluatorContext, _Mapping]] = ..., evaluators: _Optional[_Iterable[bytes]] = ..., options: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class EvaluateUnaryRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: EvaluateRequest
+    def __init__(self, request: _Optional[_Union[EvaluateRequest, _Mapping]] = ...) -> None: ...
+
+class EvaluateResponse(_message.Message):
+    __slots__ = ("started", "results", "progress", "summary")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    started: bytes
+    results: _containers.RepeatedCompositeFieldContainer[_result_pb2.EvaluationResult]
+    progress: _containers.RepeatedCompositeFieldContainer[_evaluation_service_pb2.EvaluationProgress]
+    summary: _result_pb2.AggregatedEvaluation
+    def __init__(self, started: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[_result_pb2.EvaluationResult, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[_evaluation_service_pb2.EvaluationProgress, _Mapping]]] = ..., summary: _Optional[_Union[_result_pb2.AggregatedEvaluation, _Mapping]] = ...) -> None: ...
+
+class EvaluateSessionRequest(_message.Message):
+    __slots__ = ("open", "turn")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    open: SessionOpen
+    turn: _evaluation_service_pb2.SessionTurn
+    def __init__(self, open: _Optional[_Union[SessionOpen, _Mapping]] = ..., turn: _Optional[_Union[_evaluation_service_pb2.SessionTurn, _Mapping]] = ...) -> None: ...
+
+class SessionOpen(_message.Message):
+    __slots__ = ("base_context", "evaluators", "options", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BASE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    base_context: _context_pb2.EvaluatorContext
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    options: bytes
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, base_context: _Optional[_Union[_context_pb2.EvaluatorContext, _Mapping]] = ..., evaluators: _Optional[_Iterable[bytes]] = ..., options: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class EvaluateSessionResponse(_message.Message):
+    __slots__ = ("turn_id", "event", "error", "session_summary")
+    TURN_ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SESSION_SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    turn_id: int
+    event: EvaluateResponse
+    error: _result_pb2.EvaluationError
+    session_summary: _evaluation_service_pb2.SessionSummary
+    def __init__(self, turn_id: _Optional[int] = ..., event: _Optional[_Union[EvaluateResponse, _Mapping]] = ..., error: _Optional[_Union[_result_pb2.EvaluationError, _Mapping]] = ..., session_summary: _Optional[_Union[_evaluation_service_pb2.SessionSummary, _Mapping]] = ...) -> None: ...
+
+class EvaluateBatchRequest(_message.Message):
+    __slots__ = ("open", "items")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    open: BatchOpen
+    items: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, open: _Optional[_Union[BatchOpen, _Mapping]] = ..., items: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class BatchOpen(_message.Message):
+    __slots__ = ("evaluators", "options", "labels", "brief")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    options: bytes
+    labels: _containers.ScalarMap[str, str]
+    brief: bool
+    def __init__(self, evaluators: _Optional[_Iterable[bytes]] = ..., options: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., brief: bool = ...) -> None: ...
+
+class BatchItem(_message.Message):
+    __slots__ = ("item_id", "context", "evaluators")
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    item_id: str
+    context: _context_pb2.EvaluatorContext
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, item_id: _Optional[str] = ..., context: _Optional[_Union[_context_pb2.EvaluatorContext, _Mapping]] = ..., evaluators: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class EvaluateBatchResponse(_message.Message):
+    __slots__ = ("answers", "summary")
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedScalarFieldContainer[bytes]
+    summary: _evaluation_service_pb2.BatchSummary
+    def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
+
+class Id(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    def __init__(self, value: _Optional[str] = ...) -> None: ...
