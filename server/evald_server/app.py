@@ -1,0 +1,248 @@
+"""One server, wired: registry, engine, services, telemetry, ports. Nobody imports this but the
+command line and `evald.testing`."""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import grpc
+
+from evald_server.config import Settings, is_loopback, split_address
+from evald_server.engine.combinators import combinators
+from evald_server.engine.plan import Limits, Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.threads import Threads
+from evald_server.evaluators import BUILT_INS
+from evald_server.evaluators.schemas import close_workers
+from evald_server.http.server import HttpServer
+from evald_server.plugins import load_plugins
+from evald_server.services import catalog, evaluation
+from evald_server.services.admission import Admission
+from evald_server.services.answers import Answers
+from evald_server.services.batches import Batches
+from evald_server.services.contexts import Contexts
+from evald_server.services.edge import Edge
+from evald_server.services.runner import Runner
+from evald_server.services.sessions import Sessions
+from evald_server.services.standard import (
+    HEALTH,
+    REFLECTION,
+    REFLECTION_ALPHA,
+    Health,
+    reflection_handlers,
+)
+from evald_server.telemetry import Telemetry
+
+_log = logging.getLogger("evald.server")
+
+# gRPC's own limit lies above ours, so that a message that is somewhat too large gets our answer,
+# which names size and limit; beyond it gRPC answers without reading the message.
+_SLACK_BYTES: Final = 4 << 20
+
+_LAG_PERIOD_SECONDS: Final = 0.25
+
+# After the grace, streams get this long to receive the status that ends them.
+_LAST_WORDS_SECONDS: Final = 0.5
+
+
+class StartError(Exception):
+    """The server cannot start. The message says why and what to do."""
+
+
+def server_options(settings: Settings) -> list[tuple[str, Any]]:
+    """Options of the gRPC server."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes + _SLACK_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        # By default a second server binds the same port in silence and takes half of the calls.
+        ("grpc.so_reuseport", 0),
+        # An idle stream whose client pings every 10 s must live: the default allows a ping in 5 min.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]
+
+
+class App:
+    """A server with these settings. `start`, then `stop`; both once, in one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.telemetry = Telemetry()
+        self.threads = Threads()
+        self.registry = build_registry(settings, self.threads)
+        self.address = ""
+        self.http_address: str | None = None
+        planner = Planner(
+            self.registry,
+            self.telemetry,
+            Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes),
+            fail_open=settings.on_error == "fail_open",
+        )
+        admission = Admission(settings.max_inflight, settings.max_queued, settings.max_queue_seconds)
+        self.telemetry.watch(inflight=lambda: admission.inflight, queued=lambda: admission.queued)
+        runner = Runner(
+            planner,
+            Contexts(settings.max_messages),
+            self.threads,
+            admission,
+            concurrency=settings.concurrency,
+            default_timeout=settings.default_timeout,
+            max_timeout=settings.max_timeout,
+        )
+        self._edge = Edge(
+            self.telemetry,
+            max_message_bytes=settings.max_message_bytes,
+            max_streams=settings.max_streams,
+            log_calls=settings.log_calls,
+        )
+        self._health = Health((evaluation.NAME, catalog.NAME))
+        self._services = self._table(runner, planner)
+        self._server: grpc.aio.Server | None = None
+        self._http: HttpServer | None = None
+        self._lag: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises StartError when an address cannot be had."""
+        settings = self.settings
+        if settings.data_dir is not None:
+            try:
+                settings.data_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
+        server = grpc.aio.server(
+            options=server_options(settings),
+            # Beyond what streams and waiting calls may be, so that this one never refuses first
+            # what could have been answered, but memory stays bounded.
+            maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
+        )
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+        )
+        host, port = split_address(settings.listen)
+        try:
+            bound = server.add_insecure_port(settings.listen)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise StartError(
+                f"listen {settings.listen}: the address cannot be had; "
+                f"is another server using port {port}? Port 0 picks a free one."
+            )
+        if settings.http:
+            http_host, http_port = split_address(settings.http)
+            self._http = HttpServer(
+                self.telemetry, host=http_host, port=http_port, ready=lambda: self._health.serving
+            )
+            try:
+                self.http_address = _join(http_host, self._http.start())
+            except OSError as problem:
+                await server.stop(None)
+                raise StartError(
+                    f"http {settings.http}: {problem.strerror or problem}; "
+                    f"is another server using port {http_port}? Port 0 picks a free one."
+                ) from None
+        await server.start()
+        self._server = server
+        self.address = _join(host, bound)
+        self._lag = asyncio.create_task(self._watch_lag())
+        self._health.serve(True)
+        if not is_loopback(host):
+            _log.warning("listening on %s without encryption and authentication", self.address)
+
+    async def stop(self, grace_seconds: float | None = None) -> None:
+        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace."""
+        server = self._server
+        if server is None:
+            return
+        grace = self.settings.drain_grace if grace_seconds is None else grace_seconds
+        self._health.serve(False)
+        if self.settings.drain_delay:
+            await asyncio.sleep(self.settings.drain_delay)
+        self._edge.draining = True
+        stopping = asyncio.create_task(server.stop(grace + _LAST_WORDS_SECONDS))
+        done, _ = await asyncio.wait([stopping], timeout=grace)
+        if not done:
+            self._edge.end_streams()
+            await stopping
+        if self._lag is not None:
+            self._lag.cancel()
+        if self._http is not None:
+            await asyncio.to_thread(self._http.stop)
+        await close_workers()
+        self.threads.close()
+        self._server = None
+
+    async def wait(self) -> None:
+        """Until the server has stopped."""
+        if self._server is not None:
+            await self._server.wait_for_termination()
+
+    def _table(self, runner: Runner, planner: Planner) -> dict[str, dict[str, Any]]:
+        edge, observer = self._edge, self.telemetry
+        evaluations = evaluation.Evaluations(
+            runner, planner, Answers(self.settings.answer_cache_bytes), observer
+        )
+        catalogue = catalog.Catalog(self.registry)
+        service = evaluation.NAME
+        table: dict[str, dict[str, Any]] = {
+            service: {
+                "Evaluate": edge.one_to_stream(service, "Evaluate", evaluations.evaluate),
+                "EvaluateUnary": edge.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
+                "EvaluateSession": edge.stream(
+                    service, "EvaluateSession", Sessions(runner, observer).serve
+                ),
+                "EvaluateBatch": edge.stream(service, "EvaluateBatch", Batches(runner, observer).serve),
+                "ValidateSpecs": edge.unary(service, "ValidateSpecs", evaluations.validate),
+            },
+            catalog.NAME: {
+                "ListEvaluatorTypes": edge.unary(
+                    catalog.NAME, "ListEvaluatorTypes", catalogue.list_types
+                ),
+                "GetEvaluatorType": edge.unary(catalog.NAME, "GetEvaluatorType", catalogue.get_type),
+                "WatchEvaluatorTypes": edge.watch(
+                    catalog.NAME, "WatchEvaluatorTypes", catalogue.watch
+                ),
+            },
+            HEALTH: self._health.handlers(),
+        }
+        if self.settings.reflection:
+            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA])
+        return table
+
+    async def _watch_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            wanted = loop.time() + _LAG_PERIOD_SECONDS
+            await asyncio.sleep(_LAG_PERIOD_SECONDS)
+            self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
+
+
+def build_registry(settings: Settings, threads: Threads) -> Registry:
+    """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
+    registry = Registry()
+    for evaluator in BUILT_INS.values():
+        registry.register(evaluator.definition(), Origin.BUILT_IN)
+    for definition in combinators(threads):
+        registry.register(definition, Origin.BUILT_IN)
+    load_plugins(registry, settings.plugins)
+    for name, config in settings.auto.items():
+        entry = registry.get(name)
+        if entry is None:
+            raise StartError(
+                f'auto: unknown evaluator type "{name}"; '
+                f"known are {', '.join(entry.definition.type for entry in registry.list())}"
+            )
+        try:
+            entry.definition.compile(config)
+        except ValueError as problem:
+            raise StartError(f'auto: "{name}": {problem}') from None
+        registry.set_auto(name, config)
+    return registry
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

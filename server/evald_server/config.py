@@ -1,0 +1,225 @@
+"""All settings of a server: one table of fields, each also `EVALD_<NAME>` and a key of the config file.
+
+The order of precedence: command line, environment, config file, default.
+"""
+
+import ipaddress
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+PREFIX: Final = "EVALD_"
+
+# Settings of the client that share the prefix.
+_NOT_SERVER_SETTINGS: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
+
+
+class SettingsError(ValueError):
+    """A setting is wrong. The message names it, what it got and what it wants."""
+
+
+class Settings(BaseModel):
+    """Settings of one server. Times are in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    listen: str = Field("127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one.")
+    http: str | None = Field(
+        "127.0.0.1:9464",
+        description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0 picks one; "
+        "empty for none.",
+    )
+    data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
+    insecure_public: bool = Field(
+        False,
+        description="Allow addresses that other machines reach, although calls are neither encrypted nor "
+        "authenticated. Only behind something that does both.",
+    )
+    plugins: list[str] = Field(
+        default_factory=list,
+        description="Evaluator plugins: paths of Python files, or names of installed packages.",
+    )
+    auto: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Evaluators that run on every call: config by type, for example "
+        '{"tool-call-count": {}}.',
+    )
+    on_error: Literal["fail_closed", "fail_open"] = Field(
+        "fail_closed", description="What an evaluator's own error does where the call does not say."
+    )
+    reflection: bool = Field(True, description="Serve gRPC reflection.")
+
+    max_message_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
+        16 << 20, description="Largest message that is accepted."
+    )
+    max_evaluators: Annotated[int, Field(ge=1)] = Field(
+        100, description="Most evaluators in one call, those inside combinators included."
+    )
+    max_messages: Annotated[int, Field(ge=1)] = Field(
+        5000, description="Most messages in one conversation."
+    )
+    max_config_bytes: Annotated[int, Field(ge=1)] = Field(
+        256 << 10, description="Largest config of one evaluator."
+    )
+    max_concurrent_streams: Annotated[int, Field(ge=1)] = Field(
+        100, description="Most calls at a time on one connection."
+    )
+    max_inflight: Annotated[int, Field(ge=1)] = Field(
+        256, description="Most evaluations at a time that wait for something (a remote, a judge, a thread)."
+    )
+    max_queued: Annotated[int, Field(ge=0)] = Field(
+        256, description="Most evaluations that wait for a place; more are refused at once."
+    )
+    max_queue_seconds: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Longest wait for a place."
+    )
+    max_streams: Annotated[int, Field(ge=1)] = Field(
+        10_000, description="Most sessions, batches and watches that are open at a time."
+    )
+    default_timeout: Annotated[float, Field(gt=0)] = Field(
+        60.0, description="Time of a call that brings no deadline."
+    )
+    max_timeout: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest time of one evaluation.")
+    concurrency: Annotated[int, Field(ge=1)] = Field(
+        16, description="Most waiting evaluators at a time in one call that does not say."
+    )
+    plan_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        32 << 20, description="Specs of compiled plans that are kept."
+    )
+    answer_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        64 << 20, description="Answers that are kept for calls that bring a request_id."
+    )
+    drain_delay: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Time between turning NOT_SERVING and refusing calls, for load balancers to notice."
+    )
+    drain_grace: Annotated[float, Field(ge=0)] = Field(
+        10.0, description="Time that open calls get to finish when the server stops."
+    )
+    log_format: Literal["auto", "text", "json"] = Field(
+        "auto", description="auto: text on a terminal, JSON elsewhere."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level to log.")
+    log_calls: bool = Field(False, description="Log a line for every call.")
+
+    @field_validator("listen", "http")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        split_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _not_public(self) -> Self:
+        for name, address in (("listen", self.listen), ("http", self.http)):
+            if address and not self.insecure_public and not is_loopback(split_address(address)[0]):
+                raise ValueError(
+                    f"{name}: {address} can be reached from other machines, and calls are neither encrypted "
+                    f"nor authenticated. Listen on 127.0.0.1, or set insecure_public if something in "
+                    f"front of evald does both"
+                )
+        return self
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT" or "[IPv6]:PORT". Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"got {address!r}, wanted HOST:PORT, for example 127.0.0.1:50051")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host. Names but localhost are taken for public."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    config_file: str | Path | None = None,
+) -> Settings:
+    """Settings from the command line (`overrides`), the environment and a TOML or JSON file.
+
+    Raises SettingsError that names every wrong setting and where it came from.
+    """
+    environ = os.environ if environ is None else environ
+    config_file = config_file or environ.get(f"{PREFIX}CONFIG")
+    sources: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    names = _names()
+    if config_file:
+        for key, value in _read(Path(config_file)).items():
+            name = names.get(key, key)
+            values[name], sources[name] = value, f"{config_file}: {key}"
+    for key, text in environ.items():
+        name = key.removeprefix(PREFIX).lower()
+        if key.startswith(PREFIX) and key not in _NOT_SERVER_SETTINGS and name in Settings.model_fields:
+            values[name], sources[name] = _from_text(name, text), key
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            values[name], sources[name] = value, f"--{name.replace('_', '-')}"
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as problem:
+        lines = []
+        for error in problem.errors():
+            message = error["msg"].removeprefix("Value error, ")
+            name = str(error["loc"][0]) if error["loc"] else ""
+            name = names.get(name, name)
+            where = sources.get(name, name)
+            if error["type"] == "extra_forbidden":
+                message = f"unknown setting; known are {', '.join(sorted(Settings.model_fields))}"
+            lines.append(f"{where}: {message}" if where else message)
+        raise SettingsError("\n".join(lines)) from None
+
+
+def _names() -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name in Settings.model_fields:
+        names[name] = names[to_camel(name)] = names[name.replace("_", "-")] = name
+    return names
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"config file {path}: {problem}") from None
+    try:
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as problem:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise SettingsError(f"config file {path}: not valid {kind}: {problem}") from None
+    if not isinstance(data, dict):
+        raise SettingsError(f"config file {path}: got {type(data).__name__}, wanted a table of settings")
+    return data
+
+
+def _from_text(name: str, text: str) -> Any:
+    annotation = str(Settings.model_fields[name].annotation)
+    if annotation.startswith("list"):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if annotation.startswith("dict"):
+        try:
+            return json.loads(text)
+        except ValueError as problem:
+            raise SettingsError(f"{PREFIX}{name.upper()}: not valid JSON: {problem}") from None
+    return text

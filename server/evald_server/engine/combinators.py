@@ -1,0 +1,264 @@
+"""Evaluators made of evaluators: all-of, any-of, at-least.
+
+Three-valued: a child's ERROR makes the whole an ERROR unless the other
+children already decide. Skipped children count for nothing; when all are
+skipped, so is the whole.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import Field
+
+from evald.context import EvaluatorContext
+from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, Verdict, skipped
+
+from .plan import Scope, Use
+from .run import NOT_FINAL, adjust, call, crashed
+from .threads import Threads
+
+_PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+_ROUNDING: Final = 1e-9
+
+
+class Votes(NamedTuple):
+    """What the children of a combinator said, skipped ones left out.
+
+    worth_of_error: what a child that erred is taken to have scored: 0, or 1
+    when a high score would count against the call because it is negated.
+    Either way an error makes nothing look better than it is.
+    """
+
+    uses: list[Use]
+    results: list[Result]
+    worth_of_error: float
+
+    def count(self, verdict: Verdict) -> int:
+        """How many said so."""
+        return sum(result.verdict is verdict for result in self.results)
+
+    def scores(self) -> list[float]:
+        """Their scores; 1 or 0 where one passed or failed without a score."""
+        return [
+            self.worth_of_error if result.verdict is _ERROR else _score(result) for result in self.results
+        ]
+
+
+class _Combinator(Evaluator):
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    evaluators: Annotated[
+        list[dict[str, Any]],
+        Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
+    ]
+
+    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+        """Verdict, score and reason out of the children's votes, of which there is at least one."""
+        raise NotImplementedError
+
+
+class AllOf(_Combinator):
+    """Every child passes. The score is the lowest one."""
+
+    type: ClassVar[str] = "all-of"
+
+    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+        """A failed child decides, whatever errs beside it."""
+        passed, failed = votes.count(_PASSED), votes.count(_FAILED)
+        reason = f"{passed} of {len(votes.results)} evaluators passed, all must"
+        if failed:
+            return _FAILED, min(votes.scores()), reason
+        if votes.count(_ERROR):
+            return _ERROR, None, reason
+        return _PASSED, min(votes.scores()), reason
+
+
+class AnyOf(_Combinator):
+    """At least one child passes. The score is the highest one."""
+
+    type: ClassVar[str] = "any-of"
+
+    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+        """A passed child decides, whatever errs beside it."""
+        passed = votes.count(_PASSED)
+        reason = f"{passed} of {len(votes.results)} evaluators passed, one must"
+        if passed:
+            return _PASSED, max(votes.scores()), reason
+        if votes.count(_ERROR):
+            return _ERROR, None, reason
+        return _FAILED, max(votes.scores()), reason
+
+
+class AtLeast(_Combinator):
+    """Enough children pass: `k` of them, or a share of at least `threshold`, weighted.
+
+    With neither, all must. `measure` says what the threshold is compared
+    with, and so the score: `passed`, the share of children that passed, or
+    `score`, their mean score. A child that errs is taken once as passed and
+    once as failed: when both give the same verdict it stands, else it is ERROR.
+    """
+
+    type: ClassVar[str] = "at-least"
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"assert-set": {"measure": "score"}}
+
+    k: Annotated[int | None, Field(ge=0, description="How many must pass.")] = None
+    threshold: Annotated[float | None, Field(ge=0, le=1, description="Share that must pass.")] = None
+    measure: Literal["passed", "score"] = "passed"
+
+    def prepare(self) -> None:
+        """k and threshold are two ways to say one thing."""
+        if self.k is not None and self.threshold is not None:
+            raise InvalidConfig([ConfigProblem("/threshold", "give either k or threshold, not both")])
+        if self.k is not None and self.k > len(self.evaluators):
+            raise InvalidConfig(
+                [ConfigProblem("/k", f"got {self.k}, but there are only {len(self.evaluators)} evaluators")]
+            )
+
+    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+        """The worst and the best that the votes can come to decide."""
+        passed, errors = votes.count(_PASSED), votes.count(_ERROR)
+        total = len(votes.results)
+        score = self._share(votes, votes.worth_of_error)
+        if self.threshold is not None:
+            certain, possible = (
+                self._share(votes, worth) >= self.threshold - _ROUNDING for worth in (0.0, 1.0)
+            )
+            what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
+            reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
+        else:
+            wanted = total if self.k is None else self.k
+            certain, possible = passed >= wanted, passed + errors >= wanted
+            reason = f"{passed} of {total} evaluators passed, at least {wanted} wanted"
+        if certain:
+            return _PASSED, score, reason
+        if possible:
+            return _ERROR, None, reason
+        return _FAILED, score, reason
+
+    def _share(self, votes: Votes, when_error: float) -> float:
+        weights = sum(use.weight for use in votes.uses)
+        if not weights:
+            return 0.0
+        total = 0.0
+        for use, result in zip(votes.uses, votes.results, strict=True):
+            if result.verdict is _ERROR:
+                worth = when_error
+            elif self.measure == "score":
+                worth = _score(result)
+            else:
+                worth = float(result.verdict is _PASSED)
+            total += use.weight * worth
+        return total / weights
+
+
+def combinators(threads: Threads) -> list[EvaluatorDefinition]:
+    """The definitions, for a registry whose foreign evaluators run in these threads."""
+    return [
+        cls.definition()._replace(compile=_Compile(cls, threads)) for cls in (AllOf, AnyOf, AtLeast)
+    ]
+
+
+class _Compile:
+    """Compiles a combinator within a plan, which alone can compile its children."""
+
+    def __init__(self, cls: type[_Combinator], threads: Threads) -> None:
+        self._cls = cls
+        self._threads = threads
+
+    def __call__(self, config: Mapping[str, Any]) -> Evaluate:
+        raise InvalidConfig([ConfigProblem("/evaluators", "can only be compiled as part of a plan")])
+
+    def nested(self, config: Mapping[str, Any], scope: Scope) -> Evaluate:
+        """The function that asks the children. Their problems are noted in the scope."""
+        combinator = self._cls.from_config(config)
+        uses = scope.compile(combinator.evaluators)
+        return partial(_evaluate, combinator, uses, self._threads, float(scope.inverted))
+
+
+def _evaluate(
+    combinator: _Combinator, uses: Sequence[Use], threads: Threads, worth_of_error: float, ctx: EvaluatorContext
+) -> Any:
+    results: list[Result | None] = []
+    waiting: list[tuple[int, Any]] = []
+    for position, use in enumerate(uses):
+        outcome: Any
+        if use.final_only and not ctx.is_final:
+            outcome = NOT_FINAL
+        elif not use.inline:
+            outcome = None
+        else:
+            try:
+                outcome = use.evaluate(ctx)
+            except Exception as problem:  # noqa: BLE001 - foreign code
+                outcome = crashed(use, problem)
+        if isinstance(outcome, Result):
+            results.append(adjust(use, outcome))
+        else:
+            results.append(None)
+            waiting.append((position, outcome))
+    if not waiting:
+        return _combined(combinator, uses, [result for result in results if result is not None], worth_of_error)
+    return _await(combinator, uses, threads, worth_of_error, ctx, results, waiting)
+
+
+async def _await(
+    combinator: _Combinator,
+    uses: Sequence[Use],
+    threads: Threads,
+    worth_of_error: float,
+    ctx: EvaluatorContext,
+    results: list[Result | None],
+    waiting: Sequence[tuple[int, Any]],
+) -> Result:
+    answers = await asyncio.gather(
+        *(
+            call(uses[position], ctx, threads, None, pending if inspect.isawaitable(pending) else None)
+            for position, pending in waiting
+        )
+    )
+    for (position, _), answer in zip(waiting, answers, strict=True):
+        results[position] = adjust(uses[position], answer)
+    return _combined(combinator, uses, [result for result in results if result is not None], worth_of_error)
+
+
+def _combined(
+    combinator: _Combinator, uses: Sequence[Use], results: Sequence[Result], worth_of_error: float
+) -> Result:
+    votes = Votes([], [], worth_of_error)
+    for use, result in zip(uses, results, strict=True):
+        if result.verdict is not _SKIPPED:
+            votes.uses.append(use)
+            votes.results.append(result)
+    if not votes.results:
+        return skipped("All evaluators were skipped")
+    verdict, score, reason = combinator.decide(votes)
+    failing = next((r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None)
+    if verdict is not _PASSED and failing is not None:
+        reason = f"{reason}; first: {failing.reason}"
+    checks = [
+        Check(use.name, result.verdict is _PASSED, f"{result.verdict.name}: {result.reason}")
+        for use, result in zip(uses, results, strict=True)
+    ]
+    error = None
+    if verdict is _ERROR:
+        codes = sorted({r.error.code for r in votes.results if r.error is not None})
+        error = ErrorInfo("UNEVALUABLE", f"{reason} ({', '.join(codes)})", {"codes": ",".join(codes)})
+    return Result(
+        verdict,
+        reason,
+        score,
+        checks=checks,
+        pending=verdict is _FAILED and any(r.pending for r in votes.results),
+        error=error,
+    )
+
+
+def _score(result: Result) -> float:
+    return float(result.verdict is _PASSED) if result.score is None else result.score
+

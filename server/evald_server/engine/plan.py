@@ -1,0 +1,600 @@
+"""A plan: the evaluators of a call, looked up, checked and compiled before anything runs.
+
+Whatever can be refused is refused here, with the place of what is wrong.
+Plans are kept by the bytes of their specs, because a caller sends the same
+specs again and again.
+"""
+
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from evald.context import duration_ms, struct_to_dict
+from evald.evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
+from evald.result import Kind, Verdict
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
+from evald_server import wire_pb2
+
+from .aggregate import DEFAULT_THRESHOLD, Policy
+from .observer import NoObserver, Observer, Tally
+from .registry import Entry, Origin, Registry, UnknownType
+
+Key: TypeAlias = tuple[tuple[bytes, ...], bytes, "Criteria | None"]
+
+JUDGE: Final = "llm-judge"
+MAX_NESTING: Final = 4
+_MAX_DEPTH: Final = 32
+
+
+class Criteria(NamedTuple):
+    """A scenario's criteria in plain language, which are an implicit judge."""
+
+    success: str
+    failure: str
+    failure_mode: str
+
+
+class Limits(NamedTuple):
+    """What one call may ask for. config_bytes: of one spec."""
+
+    evaluators: int = 100
+    config_bytes: int = 256 << 10
+    cache_bytes: int = 32 << 20
+
+
+class Violation(NamedTuple):
+    """One thing wrong with the specs.
+
+    index: of the spec; None when it is about the call. path: JSON Pointer into the spec.
+    reason: stable code, for example UNKNOWN_TYPE.
+    """
+
+    index: int | None
+    path: str
+    reason: str
+    message: str
+
+
+class InvalidPlan(ValueError):
+    """The specs cannot be run. `unknown_type`: nothing else is wrong than unknown types."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations = list(violations)
+        self.unknown_type = all(v.reason in ("UNKNOWN_TYPE", "UNKNOWN_VERSION") for v in violations)
+        super().__init__("; ".join(v.message for v in violations))
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """One compiled use of an evaluator type.
+
+    counts: an enforced assertion. trusted: its results need no checking.
+    timeout: seconds for this use alone, or None.
+    """
+
+    index: int
+    name: str
+    definition: EvaluatorDefinition
+    origin: Origin
+    evaluate: Evaluate
+    is_async: bool
+    tally: Tally
+    enforced: bool = True
+    fail_open: bool = False
+    weight: float = 1.0
+    required: bool = False
+    threshold: float | None = None
+    negate: bool = False
+    final_only: bool = False
+    timeout: float | None = None
+    counts: bool = field(init=False)
+    is_metric: bool = field(init=False)
+    inline: bool = field(init=False)
+    trusted: bool = field(init=False)
+    adjusted: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_metric = self.definition.kind is Kind.METRIC
+        self.counts = self.enforced and not self.is_metric
+        self.trusted = self.origin is Origin.BUILT_IN
+        self.inline = self.definition.inline and not self.is_async
+        self.adjusted = self.negate or self.threshold is not None
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """The compiled specs and options of a call.
+
+    started: the plan as the wire's EvaluationStarted, without an evaluation_id.
+    blank: results and summary as they are when all pass, to be copied and then
+    changed where a result differs. blank_event: the same as an event of a stream.
+    """
+
+    uses: list[Use]
+    policy: Policy
+    threshold: float
+    fail_fast: bool
+    max_concurrency: int
+    timeout: float | None
+    include_progress: bool
+    skip_cache: bool
+    started: bytes
+    blank: result_pb2.AggregatedEvaluation
+    blank_event: wire_pb2.EvaluateResponse
+
+    def started_with(self, evaluation_id: str) -> bytes:
+        """The serialised EvaluationStarted of one evaluation. The id is field 1; fields of a message
+        may come in any order."""
+        return self.started + wire_pb2.Id(value=evaluation_id).SerializeToString()
+
+
+class Planner:
+    """Makes plans out of specs and keeps them. Not for use in several threads at a time."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        observer: Observer | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+        *,
+        fail_open: bool = False,
+    ) -> None:
+        self._registry = registry
+        self._observer: Observer = observer or NoObserver()
+        self._limits = limits
+        self._fail_open = fail_open
+        self._kept: OrderedDict[Key, Plan] = OrderedDict()
+        self._kept_bytes = 0
+        registry.subscribe(self._forget)
+
+    def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
+        """The plan of serialised evald.v1.EvaluatorSpec messages and EvaluateOptions.
+
+        Raises InvalidPlan with everything that is wrong.
+        """
+        key = (specs, options, criteria)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        plan = _Compiler(self._registry, self._observer, self._limits, self._fail_open).plan(
+            specs, options, criteria
+        )
+        size = sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))
+        if size <= self._limits.cache_bytes:
+            self._kept[key] = plan
+            self._kept_bytes += size
+            while self._kept_bytes > self._limits.cache_bytes:
+                (old_specs, old_options, old_criteria), _ = self._kept.popitem(last=False)
+                self._kept_bytes -= (
+                    sum(map(len, old_specs)) + len(old_options) + sum(map(len, old_criteria or ()))
+                )
+        return plan
+
+    def has(self, specs: tuple[bytes, ...], options: bytes, criteria: Criteria | None) -> bool:
+        """Whether the plan is at hand, so that making it costs nothing."""
+        return (specs, options, criteria) in self._kept
+
+    def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
+        """Everything wrong with specs; empty when they can be run."""
+        compiler = _Compiler(self._registry, NoObserver(), self._limits, self._fail_open)
+        compiler.compile_all(specs)
+        return compiler.violations
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._kept_bytes = 0
+
+
+class Scope(NamedTuple):
+    """Where a nested spec stands: what a combinator needs to compile its children.
+
+    index: of the outermost spec. path: JSON Pointer to the list of children.
+    inverted: a high score counts against the call, because this spec is
+    negated, or one that it stands in, but not both.
+    """
+
+    compiler: "_Compiler"
+    index: int
+    path: str
+    depth: int
+    inverted: bool
+
+    def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
+        """The children's uses. What is wrong with them is noted with its path."""
+        return self.compiler.compile_children(self, specs)
+
+
+class _Compiler:
+    """Compiles one list of specs and notes everything that is wrong with it."""
+
+    def __init__(
+        self, registry: Registry, observer: Observer, limits: Limits, fail_open: bool
+    ) -> None:
+        self._registry = registry
+        self._observer = observer
+        self._limits = limits
+        self._fail_open = fail_open
+        self._count = 0
+        self.violations: list[Violation] = []
+
+    def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
+        options = self._options(raw_options)
+        specs = self._parse(raw)
+        if not specs and criteria is None and not self.violations:
+            self._note(
+                None,
+                "",
+                "NO_EVALUATORS",
+                "evaluators: empty; wanted at least one evaluator or a scenario with criteria, "
+                "because a call that asks nothing must not look like a pass",
+            )
+        if criteria is not None:
+            specs.append(self._criteria_spec(criteria))
+        uses = self.compile_all(specs, criteria=criteria is not None)
+        if self.violations:
+            raise InvalidPlan(self.violations)
+        if not options.skip_auto_evaluators:
+            self._add_autos(specs, uses)
+        return self._finished(specs, uses, options)
+
+    def compile_all(
+        self, specs: Sequence[evaluator_pb2.EvaluatorSpec], *, criteria: bool = False
+    ) -> list[Use]:
+        """The uses of the specs that are right; what is wrong is in `violations`."""
+        if len(specs) > self._limits.evaluators:
+            self._note(
+                None,
+                "",
+                "TOO_MANY_EVALUATORS",
+                f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
+            )
+            return []
+        uses: list[Use] = []
+        names: set[str] = set()
+        for index, spec in enumerate(specs):
+            use = self._compile(spec, index, "", 0, names)
+            if use is not None:
+                uses.append(use)
+        if criteria and any(v.index == len(specs) - 1 for v in self.violations):
+            self._explain_criteria(len(specs) - 1)
+        return uses
+
+    def compile_children(self, scope: Scope, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
+        from evald.convert import spec_to_pb
+
+        uses: list[Use] = []
+        names: set[str] = set()
+        for position, child in enumerate(specs):
+            path = f"{scope.path}/{position}"
+            if scope.depth >= MAX_NESTING:
+                self._note(scope.index, path, "TOO_DEEP", f"combinators nest at most {MAX_NESTING} deep")
+                return uses
+            try:
+                spec = spec_to_pb(child)
+            except (ValueError, TypeError) as problem:
+                self._note(scope.index, path, "INVALID_SPEC", str(problem))
+                continue
+            use = self._compile(
+                spec, scope.index, path, scope.depth + 1, names, position, inverted=scope.inverted
+            )
+            if use is None:
+                continue
+            if use.is_metric:
+                self._note(
+                    scope.index,
+                    f"{path}/type",
+                    "NOT_AN_ASSERTION",
+                    f'"{spec.type}" is a metric; a combinator takes assertions only',
+                )
+                continue
+            uses.append(use)
+        return uses
+
+    def _parse(self, raw: Sequence[bytes]) -> list[evaluator_pb2.EvaluatorSpec]:
+        specs = []
+        for index, data in enumerate(raw):
+            try:
+                specs.append(evaluator_pb2.EvaluatorSpec.FromString(data))
+            except DecodeError:
+                self._note(
+                    index,
+                    "",
+                    "UNREADABLE",
+                    f"not a readable EvaluatorSpec: garbage, or a config nested deeper than {_MAX_DEPTH}",
+                )
+        return specs
+
+    def _options(self, raw: bytes) -> evaluation_service_pb2.EvaluateOptions:
+        try:
+            options = evaluation_service_pb2.EvaluateOptions.FromString(raw)
+        except DecodeError:
+            self._note(None, "/options", "UNREADABLE", "options: not a readable EvaluateOptions")
+            return evaluation_service_pb2.EvaluateOptions()
+        if options.HasField("threshold") and not 0 <= options.threshold <= 1:
+            self._note_option("threshold", options.threshold, "a number from 0 to 1")
+        if options.max_concurrency < 0:
+            self._note_option("max_concurrency", options.max_concurrency, "0 or more")
+        if options.HasField("timeout") and duration_ms(options.timeout) <= 0:
+            self._note_option("timeout", f"{duration_ms(options.timeout):g}ms", "more than 0")
+        if options.aggregation not in (0, 1, 2):
+            self._note_option("aggregation", options.aggregation, "an AggregationPolicy this server knows")
+        if options.criteria_policy not in (0, 1, 2):
+            self._note_option("criteria_policy", options.criteria_policy, "a CriteriaPolicy this server knows")
+        return options
+
+    def _compile(
+        self,
+        spec: evaluator_pb2.EvaluatorSpec,
+        index: int,
+        path: str,
+        depth: int,
+        names: set[str],
+        position: int | None = None,
+        *,
+        inverted: bool = False,
+    ) -> Use | None:
+        before = len(self.violations)
+        self._count += 1
+        if self._count == self._limits.evaluators + 1:
+            self._note(
+                index,
+                path,
+                "TOO_MANY_EVALUATORS",
+                f"more than {self._limits.evaluators} evaluators, those inside combinators included",
+            )
+        if self._count > self._limits.evaluators:
+            return None
+        try:
+            entry, implied = self._find(spec)
+        except UnknownType as problem:
+            reason = "UNKNOWN_VERSION" if self._registry.get(spec.type) else "UNKNOWN_TYPE"
+            self._note(index, f"{path}/type", reason, str(problem))
+            return None
+        definition = entry.definition
+        self._check_fields(spec, definition, index, path)
+        config = self._config(spec, implied, index, path)
+        evaluate = None
+        if config is not None:
+            try:
+                children = Scope(self, index, f"{path}/config/evaluators", depth, inverted != spec.negate)
+                evaluate = self._compiled(definition, config, children)
+            except InvalidConfig as problem:
+                for found in problem.problems:
+                    self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
+        if evaluate is None or len(self.violations) > before:
+            return None
+        enforced = spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
+        observer = self._observer if position is None else NoObserver()
+        return Use(
+            index=index if position is None else position,
+            name=_unique(spec.name or spec.type, names),
+            definition=definition,
+            origin=entry.origin,
+            evaluate=evaluate,
+            is_async=inspect.iscoroutinefunction(evaluate),
+            tally=observer.tally(
+                definition.type,
+                int(definition.kind),
+                enforced=enforced,
+                origin=entry.origin.name.lower(),
+                metric=definition.metric,
+            ),
+            enforced=enforced,
+            fail_open=(
+                spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN
+                if spec.error_policy
+                else self._fail_open
+            ),
+            weight=spec.weight if spec.HasField("weight") else 1.0,
+            required=spec.required,
+            threshold=spec.threshold if spec.HasField("threshold") else None,
+            negate=spec.negate,
+            final_only=spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN
+            or definition.final_turn_only,
+            timeout=duration_ms(spec.timeout) / 1000 if spec.HasField("timeout") else None,
+        )
+
+    def _find(self, spec: evaluator_pb2.EvaluatorSpec) -> tuple[Entry, Mapping[str, Any]]:
+        found = self._registry.find(spec.type, spec.version)
+        for key, other in found.entry.definition.type_by_config_key.items():
+            if key in spec.config.fields:
+                return self._registry.find(other).entry, {}
+        return found.entry, found.implied
+
+    def _compiled(
+        self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: Scope
+    ) -> Evaluate:
+        # A combinator compiles its children with this very compiler, so that limits and paths hold
+        # for them too.
+        compile_nested = getattr(definition.compile, "nested", None)
+        if compile_nested is not None:
+            nested: Evaluate = compile_nested(config, scope)
+            return nested
+        return definition.compile(config)
+
+    def _check_fields(
+        self, spec: evaluator_pb2.EvaluatorSpec, definition: EvaluatorDefinition, index: int, path: str
+    ) -> None:
+        if spec.HasField("weight") and not (math.isfinite(spec.weight) and spec.weight >= 0):
+            self._note(index, f"{path}/weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted 0 or more")
+        if spec.HasField("threshold") and not 0 <= spec.threshold <= 1:
+            self._note(index, f"{path}/threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
+        if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:
+            self._note(
+                index,
+                f"{path}/timeout",
+                "OUT_OF_RANGE",
+                f"got {duration_ms(spec.timeout):g}ms, wanted more than 0",
+            )
+        for name, known in (("enforcement", 2), ("error_policy", 2), ("turn_policy", 2)):
+            number = getattr(spec, name)
+            if number > known or number < 0:
+                self._note(index, f"{path}/{name}", "UNKNOWN_VALUE", f"{number} is no value of {name}")
+        if len(spec.name) > 200:
+            self._note(index, f"{path}/name", "TOO_LONG", f"{len(spec.name)} characters, at most 200")
+        if definition.kind is Kind.METRIC:
+            for name, given in (
+                ("negate", spec.negate),
+                ("required", spec.required),
+                ("threshold", spec.HasField("threshold")),
+            ):
+                if given:
+                    self._note(
+                        index,
+                        f"{path}/{name}",
+                        "NOT_AN_ASSERTION",
+                        f'not allowed: "{definition.type}" is a metric, which never fails',
+                    )
+
+    def _config(
+        self,
+        spec: evaluator_pb2.EvaluatorSpec,
+        implied: Mapping[str, Any],
+        index: int,
+        path: str,
+    ) -> dict[str, Any] | None:
+        size = spec.config.ByteSize()
+        if size > self._limits.config_bytes:
+            self._note(
+                index,
+                f"{path}/config",
+                "TOO_LARGE",
+                f"{size} bytes; at most {self._limits.config_bytes} are allowed",
+            )
+            return None
+        config = struct_to_dict(spec.config)
+        problem = _unfit(config)
+        if problem:
+            self._note(index, f"{path}/config", *problem)
+            return None
+        for key, value in implied.items():
+            if config.setdefault(key, value) != value:
+                self._note(
+                    index,
+                    f"{path}/config/{key}",
+                    "INVALID_CONFIG",
+                    f'got {config[key]!r}, but the name "{spec.type}" says {value!r}',
+                )
+        return config
+
+    def _criteria_spec(self, criteria: Criteria) -> evaluator_pb2.EvaluatorSpec:
+        spec = evaluator_pb2.EvaluatorSpec(type=JUDGE, name="criteria")
+        for key, value in (
+            ("successCriteria", criteria.success),
+            ("failureCriteria", criteria.failure),
+            ("failureCriteriaMode", criteria.failure_mode),
+        ):
+            if value:
+                spec.config.fields[key].string_value = value
+        return spec
+
+    def _explain_criteria(self, index: int) -> None:
+        """The caller wrote no spec at that index, but criteria: say so."""
+        self.violations = [
+            Violation(
+                None,
+                "/context/scenario",
+                "CRITERIA_NOT_EVALUABLE",
+                f"context.scenario: its criteria cannot be judged here: {v.message}. Leave the criteria "
+                f"out, or set options.criteria_policy to EVALUATORS_ONLY",
+            )
+            if v.index == index
+            else v
+            for v in self.violations
+        ]
+
+    def _add_autos(self, specs: list[evaluator_pb2.EvaluatorSpec], uses: list[Use]) -> None:
+        names = {use.name for use in uses}
+        for entry in self._registry.autos():
+            # Asked for by the caller already: running it twice would count it twice.
+            if any(use.definition.type == entry.definition.type for use in uses):
+                continue
+            spec = evaluator_pb2.EvaluatorSpec(type=entry.definition.type)
+            spec.config.update(entry.auto_config or {})
+            use = self._compile(spec, len(uses), "", 0, names)
+            if use is None:
+                raise InvalidPlan(self.violations)
+            specs.append(spec)
+            uses.append(use)
+
+    def _finished(
+        self,
+        specs: Sequence[evaluator_pb2.EvaluatorSpec],
+        uses: list[Use],
+        options: evaluation_service_pb2.EvaluateOptions,
+    ) -> Plan:
+        started = evaluation_service_pb2.EvaluationStarted()
+        blank = result_pb2.AggregatedEvaluation()
+        for spec, use in zip(specs, uses, strict=True):
+            definition = use.definition
+            planned = started.plan.add()
+            planned.CopyFrom(spec)
+            planned.type, planned.name, planned.version = definition.type, use.name, definition.version
+            blank.results.add(
+                index=use.index,
+                name=use.name,
+                type=definition.type,
+                version=definition.version,
+                kind=int(definition.kind),
+                enforcement=(
+                    evaluator_pb2.ENFORCEMENT_ENFORCED if use.enforced else evaluator_pb2.ENFORCEMENT_SHADOW
+                ),
+                verdict=int(Verdict.PASSED),
+                label=definition.label,
+                success=True,
+            )
+        return Plan(
+            uses=uses,
+            policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
+            threshold=options.threshold if options.HasField("threshold") else DEFAULT_THRESHOLD,
+            fail_fast=options.fail_fast,
+            max_concurrency=options.max_concurrency,
+            timeout=duration_ms(options.timeout) / 1000 if options.HasField("timeout") else None,
+            include_progress=options.include_progress,
+            skip_cache=options.skip_cache,
+            started=started.SerializeToString(),
+            blank=blank,
+            blank_event=wire_pb2.EvaluateResponse(results=blank.results),
+        )
+
+    def _note(self, index: int | None, path: str, reason: str, message: str) -> None:
+        self.violations.append(Violation(index, path, reason, message))
+
+    def _note_option(self, name: str, got: object, wanted: str) -> None:
+        self._note(
+            None, f"/options/{name}", "OUT_OF_RANGE", f"options.{name}: got {got}, wanted {wanted}"
+        )
+
+
+def _unique(name: str, names: set[str]) -> str:
+    unique, count = name, 1
+    while unique in names:
+        count += 1
+        unique = f"{name}#{count}"
+    names.add(unique)
+    return unique
+
+
+def _unfit(config: dict[str, Any]) -> tuple[str, str] | None:
+    """Reason and message when the config is deeper than JSON may be here, or holds NaN."""
+    level: list[Any] = [config]
+    depth = 0
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict | list) and depth > _MAX_DEPTH:
+                return "TOO_DEEP", f"nested deeper than {_MAX_DEPTH} levels"
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, float) and not math.isfinite(item):
+                return "INVALID_CONFIG", f"{item} is not JSON"
+        level = below
+    return None

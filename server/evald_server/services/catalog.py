@@ -1,0 +1,163 @@
+"""CatalogService: which evaluators this server offers."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+from typing import Final
+
+from evald.v1 import catalog_service_pb2, evaluator_pb2
+from evald_server.engine.registry import Change, Entry, Registry, RevisionGone, UnknownType
+
+from .edge import Context, Stream, parse
+from .errors import CallError, invalid
+
+NAME: Final = "evald.v1.CatalogService"
+
+_DEFAULT_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1000
+
+
+def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
+    """A type as the wire shows it."""
+    definition = entry.definition
+    schema = json.dumps(definition.config_schema, ensure_ascii=False, separators=(",", ":"))
+    pb = evaluator_pb2.EvaluatorType(
+        type=definition.type,
+        version=definition.version,
+        label=definition.label,
+        description=definition.description,
+        kind=int(definition.kind),  # type: ignore[arg-type]
+        auto=entry.auto_config is not None,
+        config_schema_json=schema,
+        config_schema_sha256=hashlib.sha256(schema.encode()).hexdigest(),
+        origin=int(entry.origin),  # type: ignore[arg-type]
+        state=int(entry.state),  # type: ignore[arg-type]
+        deterministic=definition.deterministic,
+        final_turn_only=definition.final_turn_only,
+        deprecation_message=entry.deprecation,
+        instance_count=entry.instance_count,
+        aliases=sorted(definition.aliases),
+        required_data=definition.required_data,
+    )
+    metric = definition.metric
+    if metric is not None:
+        pb.metric.unit = metric.unit
+        for name in ("higher_is_better", "minimum", "maximum"):
+            value = getattr(metric, name)
+            if value is not None:
+                setattr(pb.metric, name, value)
+        pb.metric.bucket_bounds.extend(metric.bucket_bounds)
+    return pb
+
+
+class Catalog:
+    """The handlers of CatalogService."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def list_types(self, data: bytes, _context: Context) -> bytes:
+        """A page of types, ordered by name."""
+        request = parse(
+            catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
+        )
+        if request.page_size < 0:
+            raise invalid("page_size", f"got {request.page_size}, wanted 0 or more")
+        if request.kind not in (0, 1, 2):
+            raise invalid("kind", f"got {request.kind}, wanted an EvaluatorKind this server knows")
+        size = min(request.page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
+        after = _after(request.page_token)
+        entries = [
+            entry
+            for entry in self._registry.list()
+            if entry.definition.type > after and request.kind in (0, int(entry.definition.kind))
+        ]
+        response = catalog_service_pb2.ListEvaluatorTypesResponse(revision=self._registry.revision)
+        response.evaluator_types.extend(describe(entry) for entry in entries[:size])
+        if len(entries) > size:
+            response.next_page_token = _token(entries[size - 1].definition.type)
+        return response.SerializeToString()
+
+    def get_type(self, data: bytes, _context: Context) -> bytes:
+        """One type, by name or alias."""
+        request = parse(
+            catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest"
+        )
+        if not request.type:
+            raise invalid("type", "missing; wanted the name of an evaluator type")
+        try:
+            entry = self._registry.find(request.type, request.version).entry
+        except UnknownType as problem:
+            raise CallError("UNKNOWN_TYPE", str(problem), type=request.type) from None
+        response = catalog_service_pb2.GetEvaluatorTypeResponse(evaluator_type=describe(entry))
+        return response.SerializeToString()
+
+    async def watch(self, stream: Stream, _context: Context) -> None:
+        """The catalogue, then its changes, for as long as the caller listens."""
+        request = parse(
+            catalog_service_pb2.WatchEvaluatorTypesRequest,
+            stream.request,
+            "evald.v1.WatchEvaluatorTypesRequest",
+        )
+        registry = self._registry
+        changed = asyncio.Event()
+        unsubscribe = registry.subscribe(changed.set)
+        try:
+            revision = request.after_revision
+            if revision < 0:
+                raise invalid("after_revision", f"got {revision}, wanted 0 or more")
+            if revision == 0:
+                revision = registry.revision
+                for entry in registry.list():
+                    await _send(stream, revision, upserted=describe(entry))
+                await _send(
+                    stream, revision, snapshot_complete=catalog_service_pb2.SnapshotComplete()
+                )
+            while True:
+                changed.clear()
+                for change in self._changes(revision):
+                    revision = change.revision
+                    if change.entry is not None:
+                        await _send(stream, revision, upserted=describe(change.entry))
+                    else:
+                        gone = catalog_service_pb2.EvaluatorTypeRef(
+                            type=change.type, version=change.version
+                        )
+                        await _send(stream, revision, removed=gone)
+                await changed.wait()
+        finally:
+            unsubscribe()
+
+    def _changes(self, revision: int) -> list[Change]:
+        try:
+            return self._registry.changes_after(revision)
+        except RevisionGone as problem:
+            raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
+
+
+async def _send(
+    stream: Stream,
+    revision: int,
+    upserted: evaluator_pb2.EvaluatorType | None = None,
+    removed: catalog_service_pb2.EvaluatorTypeRef | None = None,
+    snapshot_complete: catalog_service_pb2.SnapshotComplete | None = None,
+) -> None:
+    message = catalog_service_pb2.WatchEvaluatorTypesResponse(
+        revision=revision, upserted=upserted, removed=removed, snapshot_complete=snapshot_complete
+    )
+    await stream.send(message.SerializeToString())
+
+
+def _token(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _after(token: str) -> str:
+    if not token:
+        return ""
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        raise invalid("page_token", "not a token that this server gave; start without one") from None

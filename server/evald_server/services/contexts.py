@@ -1,0 +1,99 @@
+"""The context of a request, held to the limits, with its JSON turned into messages."""
+
+from typing import Final
+
+from evald.context import EvaluatorContext
+from evald.errors import InvalidInput
+from evald.messages import parse_messages_json
+from evald.v1 import context_pb2
+from evald_server.engine.plan import Criteria
+
+from .errors import CallError, FieldViolation, invalid
+
+_BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
+
+_FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
+
+
+class Contexts:
+    """Checks contexts and makes the view that evaluators see."""
+
+    def __init__(self, max_messages: int) -> None:
+        self._max_messages = max_messages
+
+    def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
+        """The view over a context that is within the limits. Raises CallError that names the field."""
+        self.complete(pb, path)
+        return EvaluatorContext(pb)
+
+    def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
+        """Turn messages_json into messages, and hold the context to the limits."""
+        if pb.messages_json:
+            if pb.messages:
+                raise invalid(f"{path}.messages_json", _BOTH)
+            self._parse(pb.messages_json, pb.messages, f"{path}.messages_json")
+            pb.ClearField("messages_json")
+        elif len(pb.messages) > self._max_messages:
+            raise self._too_many(f"{path}.messages", len(pb.messages))
+        self.complete_invocation(pb.last_invocation, f"{path}.last_invocation")
+
+    def complete_invocation(self, pb: context_pb2.Invocation, path: str) -> None:
+        """The same for what one invocation added."""
+        if pb.messages_json:
+            if pb.messages:
+                raise invalid(f"{path}.messages_json", _BOTH)
+            self._parse(pb.messages_json, pb.messages, f"{path}.messages_json")
+            pb.ClearField("messages_json")
+        elif len(pb.messages) > self._max_messages:
+            raise self._too_many(f"{path}.messages", len(pb.messages))
+
+    def extend(
+        self,
+        pb: context_pb2.EvaluatorContext,
+        messages: "object",
+        messages_json: str,
+        path: str,
+    ) -> None:
+        """Add new messages to a conversation. Nothing is added when something is wrong with them."""
+        added = context_pb2.Invocation()
+        if messages_json:
+            if messages:
+                raise invalid(f"{path}_json", _BOTH.replace("messages", "new_messages"))
+            self._parse(messages_json, added.messages, f"{path}_json")
+            messages = added.messages
+        total = len(pb.messages) + len(messages)  # type: ignore[arg-type]
+        if total > self._max_messages:
+            raise self._too_many(path, total)
+        pb.messages.extend(messages)  # type: ignore[arg-type]
+
+    def _parse(self, text: str, into: "object", path: str) -> None:
+        try:
+            parse_messages_json(text, into, max_messages=self._max_messages, path=path)
+        except InvalidInput as problem:
+            raise invalid(problem.path, f"{problem.got}; wanted {problem.wanted}") from None
+
+    def _too_many(self, field: str, count: int) -> CallError:
+        message = f"{count} messages; at most {self._max_messages} are allowed"
+        return CallError(
+            "INVALID_FIELD",
+            f"{field}: {message}",
+            [FieldViolation(field, message)],
+            field=field,
+            size=str(count),
+            limit=str(self._max_messages),
+        )
+
+
+def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
+    """The scenario's criteria, which are an implicit judge; None when there are none."""
+    if not pb.HasField("scenario"):
+        return None
+    scenario = pb.scenario
+    if not scenario.success_criteria and not scenario.failure_criteria:
+        return None
+    return Criteria(
+        scenario.success_criteria,
+        scenario.failure_criteria,
+        _FAILURE_MODES.get(scenario.failure_criteria_mode, ""),
+    )
+

@@ -1,0 +1,268 @@
+"""What stands between gRPC and a service: counting, refusing while draining, and turning every
+exception into a status that says what happened and no more.
+
+Handlers take and give raw bytes, so that garbage is refused by us and not by
+gRPC, and are wrapped when the table is built: an interceptor costs 6 % of the
+calls, a wrapped function nothing that can be measured.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from .errors import CallError
+
+_log = logging.getLogger("evald.rpc")
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
+UnaryHandler: TypeAlias = Callable[[bytes, Context], bytes | Awaitable[bytes]]
+StreamHandler: TypeAlias = Callable[["Stream", Context], Awaitable[None]]
+
+M = TypeVar("M", bound=Message)
+
+
+class RpcTally(Protocol):
+    """Counts the calls of one method."""
+
+    def started(self) -> None:
+        """A call came in."""
+
+    def handled(self, code: str, seconds: float) -> None:
+        """It ended with this status code."""
+
+    def received(self, n: int = 1) -> None:
+        """Messages came in."""
+
+    def sent(self, n: int = 1) -> None:
+        """Messages went out."""
+
+
+class RpcObserver(Protocol):
+    """Gives out tallies, one a method."""
+
+    def rpc(self, service: str, method: str, grpc_type: str) -> RpcTally:
+        """The tally of a method."""
+
+    def rejected(self, reason: str) -> None:
+        """A call was refused for lack of room."""
+
+
+def parse(kind: type[M], data: bytes, name: str) -> M:
+    """The message. Raises CallError for bytes that are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise CallError(
+            "UNREADABLE_MESSAGE",
+            f"the {len(data)} bytes are no {name}: garbage, another message, text that is not UTF-8, or "
+            f"JSON data nested deeper than 32 levels",
+            expected=name,
+        ) from None
+
+
+class Edge:
+    """Builds the handlers of all services and stops them together."""
+
+    def __init__(
+        self,
+        observer: RpcObserver,
+        *,
+        max_message_bytes: int,
+        max_streams: int,
+        log_calls: bool = False,
+    ) -> None:
+        self._observer = observer
+        self._max_message_bytes = max_message_bytes
+        self._max_streams = max_streams
+        self._log_calls = log_calls
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self.draining = False
+
+    def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
+        """One message in, one out."""
+        return grpc.unary_unary_rpc_method_handler(self._one(service, method, "unary", handle))
+
+    def one_to_stream(
+        self, service: str, method: str, handle: UnaryHandler
+    ) -> Handler:
+        """One message in; the last one out is returned, earlier ones are written to the context.
+
+        Registered as unary on purpose: the wire is the same, and grpc.aio then
+        sends the last message and the status in one go, which is 3 to 17 % more
+        calls a second than as a stream.
+        """
+        return grpc.unary_unary_rpc_method_handler(self._one(service, method, "server_stream", handle))
+
+    def stream(
+        self, service: str, method: str, handle: StreamHandler
+    ) -> Handler:
+        """Many messages in, many out, written to the context."""
+        wrapped = self._many(service, method, "bidi_stream", handle)
+        return grpc.stream_stream_rpc_method_handler(wrapped)
+
+    def watch(self, service: str, method: str, handle: StreamHandler) -> Handler:
+        """One message in, many out for as long as the caller likes."""
+        wrapped = self._many(service, method, "server_stream", handle)
+        return grpc.unary_stream_rpc_method_handler(wrapped)
+
+    def end_streams(self) -> None:
+        """End the streams that are still open, with a status that says why."""
+        self._stopping = True
+        for task in list(self._streams):
+            task.cancel()
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    def _one(self, service: str, method: str, grpc_type: str, handle: UnaryHandler) -> Any:
+        tally = self._observer.rpc(service, method, grpc_type)
+        started, handled, received, sent = tally.started, tally.handled, tally.received, tally.sent
+        limit = self._max_message_bytes
+        clock = time.perf_counter
+
+        async def handler(request: bytes, context: Context) -> bytes:
+            began = clock()
+            started()
+            received()
+            try:
+                if self.draining:
+                    raise _draining()
+                if len(request) > limit:
+                    raise _too_large(request, limit)
+                answer = handle(request, context)
+                response = answer if answer.__class__ is bytes else await answer  # type: ignore[misc]
+            except BaseException as problem:
+                code = await self._end(problem, context, f"{service}/{method}", tally, began)
+                raise code from problem
+            sent()
+            handled("OK", clock() - began)
+            if self._log_calls:
+                self._log(f"{service}/{method}", "OK", clock() - began)
+            return response
+
+        return handler
+
+    def _many(self, service: str, method: str, grpc_type: str, handle: StreamHandler) -> Any:
+        tally = self._observer.rpc(service, method, grpc_type)
+
+        async def handler(requests: Any, context: Context) -> None:
+            began = time.perf_counter()
+            tally.started()
+            task = asyncio.current_task()
+            try:
+                if self.draining:
+                    raise _draining()
+                if len(self._streams) >= self._max_streams:
+                    raise CallError(
+                        "TOO_MANY_STREAMS",
+                        f"{self._max_streams} sessions, batches and watches are open, which is the limit",
+                        limit=str(self._max_streams),
+                    )
+                if task is not None:
+                    self._streams.add(task)
+                await handle(Stream(requests, context, tally, self._max_message_bytes), context)
+            except BaseException as problem:
+                code = await self._end(problem, context, f"{service}/{method}", tally, began)
+                raise code from problem
+            finally:
+                if task is not None:
+                    self._streams.discard(task)
+            tally.handled("OK", time.perf_counter() - began)
+            if self._log_calls:
+                self._log(f"{service}/{method}", "OK", time.perf_counter() - began)
+
+        return handler
+
+    async def _end(
+        self, problem: BaseException, context: Context, method: str, tally: RpcTally, began: float
+    ) -> BaseException:
+        """End a call that did not end well. Returns what is to be raised on."""
+        if isinstance(problem, asyncio.CancelledError):
+            if not self._stopping or context.cancelled():
+                self._handled(tally, method, "CANCELLED", began)
+                return problem
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            problem = _draining()
+        elif not isinstance(problem, CallError | Exception):
+            return problem
+        if not isinstance(problem, CallError):
+            incident = secrets.token_hex(6)
+            _log.error("%s failed, incident %s", method, incident, exc_info=problem)
+            problem = CallError(
+                "INTERNAL",
+                f"evald failed to handle the call (incident {incident}; the server's log has the details)",
+                incident=incident,
+            )
+        if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
+            self._observer.rejected(problem.reason.lower())
+        self._handled(tally, method, problem.code.name, began)
+        try:
+            await context.abort(
+                problem.code, problem.message, (("grpc-status-details-bin", problem.details()),)
+            )
+        except BaseException as aborted:  # noqa: BLE001 - abort always raises; it must reach grpc
+            return aborted
+
+    def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
+        seconds = time.perf_counter() - began
+        tally.handled(code, seconds)
+        if self._log_calls:
+            self._log(method, code, seconds)
+
+    def _log(self, method: str, code: str, seconds: float) -> None:
+        _log.info("call", extra={"method": method, "code": code, "seconds": round(seconds, 6)})
+
+
+class Stream:
+    """Both directions of a stream: counted, and held to the size limit on the way in."""
+
+    def __init__(self, requests: Any, context: Context, tally: RpcTally, limit: int) -> None:
+        # A watch has one request, which gRPC hands over as it is.
+        self.request: bytes = requests if isinstance(requests, bytes) else b""
+        self._next = None if isinstance(requests, bytes) else requests.__aiter__().__anext__
+        self._write = context.write
+        self._received = tally.received
+        self._sent = tally.sent
+        self._limit = limit
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._next is None:
+            raise StopAsyncIteration
+        data: bytes = await self._next()
+        self._received()
+        if len(data) > self._limit:
+            raise _too_large(data, self._limit)
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Send a message."""
+        await self._write(data)
+        self._sent()
+
+
+def _too_large(request: bytes, limit: int) -> CallError:
+    return CallError(
+        "MESSAGE_TOO_LARGE",
+        f"the message has {len(request)} bytes; at most {limit} are allowed",
+        size=str(len(request)),
+        limit=str(limit),
+    )
+
+
+def _draining() -> CallError:
+    return CallError("DRAINING", "the server is stopping; try again, on another server if there is one")

@@ -1,0 +1,143 @@
+"""Why a call as a whole is refused: status code, reason, details.
+
+The table of reasons is the one in protos/README.md; a test compares the two.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from evald_server.engine.plan import InvalidPlan, Violation
+
+DOMAIN: Final = "evald"
+
+# Trailers count against the peer's header limit (8 KiB by default in many proxies).
+_MAX_DETAILS_BYTES: Final = 4000
+_MAX_TEXT: Final = 1000
+
+
+class FieldViolation(NamedTuple):
+    """One field that is wrong. field: path such as `evaluators[2].config.maxMs`."""
+
+    field: str
+    message: str
+    reason: str = ""
+
+
+class Reason(NamedTuple):
+    """A row of the table: what a reason means to a caller. retry: seconds to wait, None for never."""
+
+    code: grpc.StatusCode
+    retry: float | None = None
+
+
+_INVALID = grpc.StatusCode.INVALID_ARGUMENT
+_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+REASONS: Final[dict[str, Reason]] = {
+    "UNREADABLE_MESSAGE": Reason(_INVALID),
+    "INVALID_FIELD": Reason(_INVALID),
+    "REQUEST_ID_REUSED": Reason(_INVALID),
+    "UNKNOWN_TYPE": Reason(grpc.StatusCode.NOT_FOUND),
+    "MESSAGE_TOO_LARGE": Reason(_EXHAUSTED),
+    "OVERLOADED": Reason(_EXHAUSTED, 0.25),
+    "TOO_MANY_STREAMS": Reason(_EXHAUSTED, 1.0),
+    "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
+    "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
+    "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),
+    "UNKNOWN_METHOD": Reason(grpc.StatusCode.UNIMPLEMENTED),
+    "INTERNAL": Reason(grpc.StatusCode.INTERNAL),
+}
+
+
+class CallError(Exception):
+    """The call is refused. metadata: every dynamic part of the message, for programs."""
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        violations: Sequence[FieldViolation] = (),
+        **metadata: str,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.code, self.retry_seconds = REASONS[reason]
+        self.message = message
+        self.violations = violations
+        self.metadata = metadata
+
+    def details(self) -> bytes:
+        """Serialised google.rpc.Status, at most 4 KB."""
+        status = status_pb2.Status(code=self.code.value[0], message=self.message[:_MAX_TEXT])
+        info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN)
+        for key, value in self.metadata.items():
+            info.metadata[key] = value[:200]
+        _pack(status, info)
+        if self.retry_seconds is not None:
+            delay = Duration()
+            delay.FromMilliseconds(round(self.retry_seconds * 1000))
+            _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
+        if self.violations:
+            request = error_details_pb2.BadRequest()
+            room = _MAX_DETAILS_BYTES - status.ByteSize() - 100
+            for violation in self.violations:
+                found = error_details_pb2.BadRequest.FieldViolation(
+                    field=violation.field[:200], description=violation.message[:500]
+                )
+                room -= found.ByteSize() + 8
+                if room < 0:
+                    break
+                request.field_violations.append(found)
+            _pack(status, request)
+        return status.SerializeToString()
+
+
+def invalid(field: str, message: str) -> CallError:
+    """One field of the request is wrong; the message says what it got and what it wants."""
+    return CallError("INVALID_FIELD", f"{field}: {message}", [FieldViolation(field, message)], field=field)
+
+
+def refused_plan(problem: InvalidPlan) -> CallError:
+    """The specs cannot be run."""
+    violations = [
+        FieldViolation(violation_field(v), v.message, v.reason) for v in problem.violations
+    ]
+    first = problem.violations[0]
+    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    return CallError(
+        "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD",
+        f"{_place(violations[0], first)}{first.message}{more}",
+        violations,
+        field=violations[0].field,
+        violation=first.reason,
+    )
+
+
+def violation_field(violation: Violation) -> str:
+    """The violation's place as a field path: `evaluators[2].config.items[0].name`."""
+    parts = [part for part in violation.path.split("/") if part]
+    if violation.index is not None:
+        path = f"evaluators[{violation.index}]"
+    elif not parts:
+        return "evaluators"
+    else:
+        path, parts = parts[0], parts[1:]
+    for part in parts:
+        path += f"[{part}]" if part.isdigit() else f".{part}"
+    return path
+
+
+def _place(found: FieldViolation, violation: Violation) -> str:
+    return "" if violation.index is None else f"{found.field}: "
+
+
+def _pack(status: status_pb2.Status, message: Message) -> None:
+    packed = AnyMessage()
+    packed.Pack(message)
+    status.details.append(packed)

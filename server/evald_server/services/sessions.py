@@ -1,0 +1,159 @@
+"""EvaluateSession: one conversation, turn by turn, each sent once."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from evald.context import Conversation, EvaluatorContext
+from evald.result import ErrorInfo, Verdict
+from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald_server import wire_pb2
+from evald_server.engine.plan import Plan
+from evald_server.engine.run import Evaluation, fill_error
+
+from .edge import Context, Stream, parse
+from .errors import CallError, invalid
+from .runner import EvaluationObserver, Runner
+
+_Frame = wire_pb2.EvaluateSessionRequest
+_Response = wire_pb2.EvaluateSessionResponse
+
+# Failed outranks error, error outranks passed, passed outranks skipped.
+_WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
+
+
+class Sessions:
+    """The handler of EvaluateSession."""
+
+    def __init__(self, runner: Runner, observer: EvaluationObserver) -> None:
+        self._runner = runner
+        self._tally = observer.evaluation("EvaluateSession")
+
+    async def serve(self, stream: Stream, context: Context) -> None:
+        """Follow one conversation until the caller half-closes."""
+        session: _Session | None = None
+        async for data in stream:
+            frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+            kind = frame.WhichOneof("frame")
+            if session is None:
+                if kind != "open":
+                    raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
+                session = _Session(self._runner, frame.open)
+                continue
+            if kind != "turn":
+                raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
+            turn = frame.turn
+            try:
+                response, evaluation = session.begin(turn)
+            except CallError as problem:
+                refused = _Response(turn_id=turn.turn_id)
+                fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
+                await stream.send(refused.SerializeToString())
+                continue
+            if not evaluation.run_inline():
+                await self._wait(evaluation, response, stream)
+            session.note(turn.turn_id, verdict := evaluation.finish().verdict)
+            self._tally.add(verdict, evaluation.seconds)
+            await stream.send(response.SerializeToString())
+        if session is None:
+            raise invalid("frame", "the session ended before its open frame")
+        await stream.send(session.summary().SerializeToString())
+
+    async def _wait(
+        self, evaluation: Evaluation, response: wire_pb2.EvaluateSessionResponse, stream: Stream
+    ) -> None:
+        """Send what is ready before each wait; what is ready in the end is left in the response."""
+        event = response.event
+        every = list(event.results)
+        evaluation.results = every
+        waiting = {item.use.index for item in evaluation.waiting}
+        _keep(event, every, [use.index for use in evaluation.plan.uses if use.index not in waiting])
+        async for done in self._runner.steps(evaluation, None, patient=True):
+            # The summary is not decided yet; what stands in it are metrics that are repeated at the end.
+            part = _Response(turn_id=response.turn_id)
+            part.event.started = event.started
+            part.event.results.extend(event.results)
+            await stream.send(part.SerializeToString())
+            event.started = b""
+            _keep(event, every, done)
+
+
+class _Session:
+    """The conversation so far and the plan that runs on each of its turns."""
+
+    def __init__(self, runner: Runner, opened: wire_pb2.SessionOpen) -> None:
+        self._runner = runner
+        self._pb = opened.base_context
+        self._expected = context_pb2.Expected()
+        self._expected.CopyFrom(self._pb.expected)
+        self._has_expected = self._pb.HasField("expected")
+        self._pb.ClearField("last_invocation")
+        runner.contexts.complete(self._pb, "open.base_context")
+        self._plan: Plan = runner.plan(opened.evaluators, opened.options, self._pb)
+        self._conversation = Conversation(self._pb.messages)
+        self._last_id: int | None = None
+        self._own_expected = False
+        self._turns = 0
+        self._verdicts: set[Verdict] = set()
+        self._failed_ids: list[int] = []
+
+    def begin(
+        self, turn: evaluation_service_pb2.SessionTurn
+    ) -> tuple[wire_pb2.EvaluateSessionResponse, Evaluation]:
+        """Add a turn. Raises CallError for one that is not right, and then leaves all as it was."""
+        if self._last_id is not None and turn.turn_id <= self._last_id:
+            raise invalid("turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one")
+        pb, contexts = self._pb, self._runner.contexts
+        contexts.complete_invocation(turn.last_invocation, "turn.last_invocation")
+        contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
+        self._last_id = turn.turn_id
+        first = not self._turns
+        self._turns += 1
+        pb.turn += 1
+        pb.is_final = turn.is_final
+        pb.last_invocation.CopyFrom(turn.last_invocation)
+        if turn.HasField("run_duration"):
+            pb.run_duration.CopyFrom(turn.run_duration)
+        if turn.HasField("expected"):
+            pb.expected.CopyFrom(turn.expected)
+            self._own_expected = True
+        elif self._own_expected:
+            pb.ClearField("expected")
+            if self._has_expected:
+                pb.expected.CopyFrom(self._expected)
+            self._own_expected = False
+        response = _Response(turn_id=turn.turn_id)
+        event = response.event
+        event.CopyFrom(self._plan.blank_event)
+        new_id = self._runner.new_id()
+        event.started = (
+            self._plan.started_with(new_id) if first else wire_pb2.Id(value=new_id).SerializeToString()
+        )
+        view = EvaluatorContext(pb, self._conversation)
+        return response, Evaluation(self._plan, view, event.results, event.summary, self._runner.threads)
+
+    def note(self, turn_id: int, verdict: Verdict) -> None:
+        """A turn is done."""
+        self._verdicts.add(verdict)
+        if verdict in (Verdict.FAILED, Verdict.ERROR):
+            self._failed_ids.append(turn_id)
+
+    def summary(self) -> wire_pb2.EvaluateSessionResponse:
+        """The last frame."""
+        worst = next((verdict for verdict in _WORST if verdict in self._verdicts), Verdict.SKIPPED)
+        response = _Response()
+        summary = response.session_summary
+        summary.verdict = worst  # type: ignore[assignment]
+        summary.success = worst is Verdict.PASSED
+        summary.turn_count = self._turns
+        summary.failed_turn_ids.extend(self._failed_ids)
+        return response
+
+
+def _keep(
+    event: wire_pb2.EvaluateResponse,
+    every: Sequence[result_pb2.EvaluationResult],
+    indexes: Sequence[int],
+) -> None:
+    kept = [every[index] for index in indexes]
+    event.ClearField("results")
+    event.results.extend(kept)

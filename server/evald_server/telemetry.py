@@ -1,0 +1,421 @@
+"""Every Prometheus name of evald, and how many series it may have.
+
+The event loop counts in tallies. A scrape, in another thread, builds the families out of them.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, samples
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from evald import evaluator
+from evald.result import Kind, Verdict
+
+from . import buckets
+from .tallies import (
+    ERROR_CODES,
+    GRPC_CODES,
+    OTHER,
+    Codes,
+    EvaluationTally,
+    Exemplar,
+    Histogram,
+    RecentWorst,
+    Room,
+    RpcTally,
+    Subject,
+    Tally,
+)
+
+__all__ = ["EvaluationTally", "RpcTally", "Tally", "Telemetry"]
+
+_ASSERTION_VERDICTS = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
+_METRIC_VERDICTS = (Verdict.PASSED, Verdict.ERROR, Verdict.SKIPPED)
+_VERDICT_NAMES = {verdict: verdict.name.lower() for verdict in Verdict}
+
+# What is always there: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
+# evaluations' durations (16), process and Python (16), build, saturation and overflow (9).
+_FIXED_SERIES = 140
+_HISTOGRAM_SERIES = len(buckets.DURATION) + 3  # +Inf, sum, count
+
+# "detail": histograms, last value and pass ratio of a type. "caller": the sets of labels that callers
+# send. The codes are a closed list, of each evaluator and method.
+_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "rpc": 64, "caller": 50, "reason": 16}
+
+# A value that a caller chooses stays readable in a legend.
+_MAX_CALLER_VALUE = 64
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class Telemetry(Collector):
+    """What a server counts, and its registry.
+
+    Call every method but `exposition` from the event loop only.
+
+    clock: monotonic seconds. max_types: most evaluator types whose verdicts are counted on their
+    own; the rest share evaluator="other". max_series: most series of a scrape. Types whose
+    histograms find no room keep their verdicts; their durations and errors join "other", their
+    scores and values are left out. `evald_label_overflow_total` counts all that. allowed_labels:
+    the keys of a caller's labels that `evald_evaluations_total` carries. Raises ValueError:
+    max_series is too small for max_types, or a label name is not allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        max_types: int = 200,
+        max_series: int = 2000,
+        allowed_labels: Sequence[str] = (),
+    ) -> None:
+        fixed = _FIXED_SERIES + len(_ASSERTION_VERDICTS) * max_types
+        if max_series < fixed:
+            raise ValueError(
+                f"max_series: got {max_series}, wanted at least {fixed}: {_FIXED_SERIES} that are always there "
+                f"and {len(_ASSERTION_VERDICTS)} for each of max_types {max_types}"
+            )
+        for name in allowed_labels:
+            if not _LABEL_NAME.fullmatch(name) or name in ("rpc", "verdict"):
+                raise ValueError(
+                    f"allowed_labels: {name!r} cannot be a label: wanted letters, digits and '_', no digit or "
+                    "'__' at the start, and neither 'rpc' nor 'verdict', which are taken"
+                )
+        self._clock = clock
+        self._allowed_labels = tuple(dict.fromkeys(allowed_labels))
+        self._room = Room(max_series - fixed, {**_MAX_VALUES, "evaluator": max_types})
+
+        self._subjects: dict[str, Subject] = {}
+        self._tallies: dict[tuple[str, bool], Tally] = {}
+        self._other = Subject(OTHER, OTHER, Histogram(buckets.DURATION), Codes(len(ERROR_CODES)))
+        self._other_tallies: dict[tuple[Kind, bool], Tally] = {}
+        self._evaluations: dict[tuple[str, ...], EvaluationTally] = {}
+        self._evaluation_durations = Histogram(buckets.DURATION)
+        self._rpcs: dict[tuple[str, str, str], RpcTally] = {}
+        self._other_rpc = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
+        self._rejections: dict[str, int] = {}
+
+        self._inflight: Callable[[], int] | None = None
+        self._queued: Callable[[], int] | None = None
+        self._lag = RecentWorst()
+        self._build = {"version": version("evald"), "grpc_version": version("grpcio")}
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def tally(
+        self,
+        type: str,  # noqa: A002 - the word of the contract
+        kind: int,
+        *,
+        enforced: bool,
+        origin: str,
+        metric: evaluator.Metric | None,
+    ) -> Tally:
+        """The counters of a registered type, the same object each time.
+
+        kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote". metric: how to
+        read its values, None when it has none. Origin and metric of a type's first use stay.
+        """
+        found = self._tallies.get((type, enforced))
+        if found is not None:
+            return found
+        subject = self._subject(type, Kind(kind), origin, metric)
+        # The verdicts under one enforcement come with the type; those under the other one need room.
+        if subject is self._other or (
+            (type, not enforced) in self._tallies
+            and not self._room.admit("evaluator", len(_ASSERTION_VERDICTS), values=0)
+        ):
+            return self._other_tallies.setdefault(
+                (Kind(kind), enforced), self._new_tally(self._other, Kind(kind), enforced)
+            )
+        return self._tallies.setdefault((type, enforced), self._new_tally(subject, Kind(kind), enforced))
+
+    def evaluation(self, rpc: str, labels: Mapping[str, str] | None = None) -> EvaluationTally:
+        """The counters of whole evaluations by an RPC.
+
+        rpc: name of the method, as in the contract. labels: the caller's; keys that the operator
+        did not allow are dropped, values that are long or one too many become "other".
+        """
+        key = (rpc, *(_caller_value((labels or {}).get(name, "")) for name in self._allowed_labels))
+        found = self._evaluations.get(key)
+        if found is not None:
+            return found
+        if not self._room.admit("caller", len(_ASSERTION_VERDICTS)):
+            key = (OTHER,) * len(key)
+        return self._evaluations.setdefault(key, EvaluationTally(key, self._evaluation_durations))
+
+    def rpc(self, service: str, method: str, grpc_type: str) -> RpcTally:
+        """The counters of a gRPC method.
+
+        service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
+        """
+        key = (grpc_type, service, method)
+        found = self._rpcs.get(key)
+        if found is not None:
+            return found
+        # Started, received and sent; codes take their room one by one.
+        if not self._room.admit("rpc", _HISTOGRAM_SERIES + 3):
+            return self._rpcs.setdefault(self._other_rpc.labels, self._other_rpc)
+        codes = Codes(len(GRPC_CODES), lambda: self._room.admit("code", 1), self._other_rpc.codes)
+        return self._rpcs.setdefault(key, RpcTally(key, Histogram(buckets.DURATION), codes))
+
+    def rejected(self, reason: str) -> None:
+        """Count an evaluation that was refused before it began. reason: out of a short fixed list."""
+        if reason not in self._rejections and not self._room.admit("reason", 1):
+            reason = OTHER
+        self._rejections[reason] = self._rejections.get(reason, 0) + 1
+
+    def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
+        """Ask these at every scrape, from its thread, how many evaluations run and wait."""
+        self._inflight = inflight
+        self._queued = queued
+
+    def loop_lag(self, seconds: float) -> None:
+        """Note how much later than asked for the event loop woke up. Call at least once a second."""
+        self._lag.observe(seconds, self._clock())
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """A scrape's body and content type, from any thread.
+
+        accept: the request's header. OpenMetrics, which alone has exemplars, for whoever names it;
+        else the text format, which everyone reads.
+        """
+        openmetrics = any(
+            media.partition(";")[0].strip().lower() == "application/openmetrics-text"
+            for media in accept.split(",")
+        )
+        # The library copies the version asked for into its answer, so it never sees the header itself.
+        encode, content_type = choose_encoder(
+            "application/openmetrics-text; version=1.0.0" if openmetrics else ""
+        )
+        return encode(self.registry), content_type
+
+    def collect(self) -> Iterator[Metric]:
+        """The families of this moment, for the registry."""
+        yield from self._evaluator_families()
+        yield from self._value_families()
+        yield from self._evaluation_families()
+        yield from self._rpc_families()
+        yield from self._saturation_families()
+
+    def _evaluator_families(self) -> Iterator[Metric]:
+        results = _counter(
+            "evald_evaluator_results",
+            "Results of evaluators, by verdict. The truth about pass rates: rate of passed over rate of "
+            "passed and failed, enforced assertions only. Shadow results changed no verdict.",
+        )
+        ratios = GaugeMetricFamily(
+            "evald_assertion_pass_ratio",
+            "Share of passed among the passed and failed enforced results of the last 5 minutes, for people. "
+            "Never average it over pods or time: use evald_evaluator_results_total for that. "
+            "Absent when nothing passed or failed.",
+            labels=["evaluator"],
+        )
+        for tally in (*self._tallies.values(), *self._other_tallies.values()):
+            names = dict(zip(("evaluator", "kind", "enforcement"), tally.labels, strict=True))
+            for verdict in tally.verdicts:
+                _count(
+                    results,
+                    {**names, "verdict": _VERDICT_NAMES[verdict]},
+                    tally.counts[verdict],
+                    tally.exemplars.get(verdict),
+                )
+            ratio = tally.window.ratio(self._clock()) if tally.window else None
+            if ratio is not None:
+                ratios.add_metric([tally.labels[0]], ratio)
+        durations = HistogramMetricFamily(
+            "evald_evaluator_duration_seconds",
+            "How long evaluators took, errors included, skips and queueing left out.",
+            labels=["evaluator", "origin"],
+        )
+        errors = _counter(
+            "evald_evaluator_errors",
+            "Results of evaluators that gave no verdict, by the code of the error.",
+        )
+        scores = HistogramMetricFamily(
+            "evald_assertion_score_ratio",
+            "Scores of enforced assertions that passed or failed, from 0 to 1, higher is better.",
+            labels=["evaluator"],
+        )
+        for subject in self._detailed_subjects():
+            _observe(durations, [subject.label, subject.origin], subject.durations)
+            for code, count in zip(ERROR_CODES, subject.errors.cells[:], strict=True):
+                if count:
+                    _count(errors, {"evaluator": subject.label, "code": code}, count)
+            if subject.scores is not None:
+                _observe(scores, [subject.label], subject.scores)
+        yield from (results, durations, errors, scores, ratios)
+
+    def _value_families(self) -> Iterator[Metric]:
+        families = {
+            unit: HistogramMetricFamily(
+                f"evald_metric_value_{unit}",
+                f"Values measured by evaluators whose unit is {unit}"
+                + (", or a plain number, or one without a family of its own." if unit == "count" else ".")
+                + " Buckets can differ between evaluators: never add evaluators up.",
+                labels=["evaluator"],
+            )
+            for unit in buckets.BY_UNIT
+        }
+        last = GaugeMetricFamily(
+            "evald_metric_last_value",
+            "The value measured last, for people. Of one pod, and of one conversation among many.",
+            labels=["evaluator", "unit"],
+        )
+        for subject in self._detailed_subjects():
+            if subject.values is not None:
+                _observe(families[buckets.family_unit(subject.unit)], [subject.label], subject.values)
+            if subject.last_value is not None:
+                last.add_metric([subject.label, subject.unit], subject.last_value)
+        yield from families.values()
+        yield last
+
+    def _evaluation_families(self) -> Iterator[Metric]:
+        evaluations = _counter("evald_evaluations", "Turns evaluated, by the verdict of their summary.")
+        names = ("rpc", *self._allowed_labels)
+        for tally in list(self._evaluations.values()):
+            labels = dict(zip(names, tally.labels, strict=True))
+            for verdict in _ASSERTION_VERDICTS:
+                _count(evaluations, {**labels, "verdict": _VERDICT_NAMES[verdict]}, tally.counts[verdict])
+        durations = HistogramMetricFamily(
+            "evald_evaluation_duration_seconds",
+            "How long the evaluation of a turn took in the server, queueing left out.",
+            labels=(),
+        )
+        _observe(durations, [], self._evaluation_durations)
+        yield from (evaluations, durations)
+
+    def _rpc_families(self) -> Iterator[Metric]:
+        started = _counter("grpc_server_started", "RPCs started on the server.")
+        handled = _counter(
+            "grpc_server_handled", "RPCs completed on the server, whether they succeeded or failed."
+        )
+        received = _counter("grpc_server_msg_received", "Messages received from callers.")
+        sent = _counter("grpc_server_msg_sent", "Messages sent to callers.")
+        names = ("grpc_type", "grpc_service", "grpc_method")
+        durations = HistogramMetricFamily(
+            "grpc_server_handling_seconds",
+            "How long RPCs took in the server until they completed.",
+            labels=names,
+        )
+        for tally in list(self._rpcs.values()):
+            labels = dict(zip(names, tally.labels, strict=True))
+            _count(started, labels, tally.started_count)
+            _count(received, labels, tally.received_count)
+            _count(sent, labels, tally.sent_count)
+            _observe(durations, tally.labels, tally.durations)
+            for code, count in zip(GRPC_CODES.values(), tally.codes.cells[:], strict=True):
+                if count:
+                    _count(handled, {**labels, "grpc_code": code}, count)
+        yield from (started, handled, received, sent, durations)
+
+    def _saturation_families(self) -> Iterator[Metric]:
+        yield _gauge("evald_inflight_evaluations", "Evaluations that run now.", self._inflight)
+        yield _gauge("evald_queued_evaluations", "Evaluations that wait to be let in.", self._queued)
+        rejected = _counter(
+            "evald_evaluations_rejected", "Evaluations refused before they began, by the reason."
+        )
+        for reason, count in self._rejections.copy().items():
+            _count(rejected, {"reason": reason}, count)
+        yield rejected
+        yield _gauge(
+            "evald_event_loop_lag_seconds",
+            "How much later than asked for the event loop woke up: the worst of the last 30 to 60 seconds.",
+            lambda: self._lag.worst(self._clock()),
+        )
+        overflow = _counter(
+            "evald_label_overflow",
+            "Lookups that found no room for one more value of a label and counted as other instead.",
+        )
+        for label, count in self._room.overflows.items():
+            _count(overflow, {"label": label}, count)
+        yield overflow
+        build = GaugeMetricFamily(
+            "evald_build_info", "Always 1. The labels say what runs.", labels=list(self._build)
+        )
+        build.add_metric(list(self._build.values()), 1)
+        yield build
+
+    def _detailed_subjects(self) -> list[Subject]:
+        """Those with histograms of their own, and the one that the rest share."""
+        other = [self._other] if any(self._room.overflows.values()) else []
+        return [one for one in self._subjects.values() if one.durations is not self._other.durations] + other
+
+    def _subject(self, label: str, kind: Kind, origin: str, metric: evaluator.Metric | None) -> Subject:
+        found = self._subjects.get(label)
+        if found is not None:
+            return found
+        if label == OTHER or not self._room.admit("evaluator", 0):
+            return self._other
+        scores = Histogram(buckets.RATIO) if kind is Kind.ASSERTION else None
+        values = Histogram(buckets.value_bounds(metric)) if metric else None
+        series = _HISTOGRAM_SERIES
+        if scores:
+            series += len(scores.bounds) + 4  # +Inf, sum, count, pass ratio
+        if values:
+            series += len(values.bounds) + 4  # +Inf, sum, count, last value
+        if self._room.admit("detail", series):
+            subject = Subject(
+                label,
+                origin,
+                Histogram(buckets.DURATION),
+                Codes(len(ERROR_CODES), lambda: self._room.admit("code", 1), self._other.errors),
+                scores=scores,
+                values=values,
+                unit=metric.unit if metric else "",
+            )
+        else:
+            subject = Subject(label, OTHER, self._other.durations, self._other.errors)
+        return self._subjects.setdefault(label, subject)
+
+    def _new_tally(self, subject: Subject, kind: Kind, enforced: bool) -> Tally:
+        assertion = kind is Kind.ASSERTION
+        return Tally(
+            subject,
+            (subject.label, kind.name.lower(), "enforced" if enforced else "shadow"),
+            _ASSERTION_VERDICTS if assertion else _METRIC_VERDICTS,
+            self._clock,
+            gates=enforced and subject.scores is not None,
+        )
+
+
+def _caller_value(value: str) -> str:
+    return value if len(value) <= _MAX_CALLER_VALUE and value.isprintable() else OTHER
+
+
+def _counter(name: str, documentation: str) -> CounterMetricFamily:
+    """An empty family; the exposition appends `_total` to its name."""
+    return CounterMetricFamily(name, documentation, labels=())
+
+
+def _count(family: Metric, labels: Mapping[str, str], value: float, exemplar: Exemplar | None = None) -> None:
+    shown = _exemplar(exemplar) if exemplar else None
+    family.samples.append(samples.Sample(f"{family.name}_total", dict(labels), value, None, shown))
+
+
+def _gauge(name: str, documentation: str, read: Callable[[], float] | None) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=None if read is None else read())
+
+
+def _observe(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:
+    *counts, total = histogram.cells[:]
+    shown: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
+    below = 0.0
+    for index, (bound, count) in enumerate(zip((*histogram.bounds, "+Inf"), counts, strict=True)):
+        below += count
+        exemplar = histogram.exemplars.get(index)
+        shown.append(
+            (str(bound), below, _exemplar(exemplar)) if exemplar is not None else (str(bound), below)
+        )
+    family.add_metric(list(labels), shown, total)
+
+
+def _exemplar(exemplar: Exemplar) -> samples.Exemplar:
+    return samples.Exemplar({"trace_id": exemplar.trace_id}, exemplar.value, exemplar.time)

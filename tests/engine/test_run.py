@@ -1,0 +1,282 @@
+"""Properties of running a plan, foreign and broken evaluators included."""
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Verdict
+from evald_server.engine.registry import Origin
+
+from .scripted import Engine, definition
+
+PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+
+@pytest.fixture(name="engine")
+def _engine() -> Engine:
+    return Engine()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "do", "code"),
+    [
+        ("scripted", "raise", "EVALUATOR_EXCEPTION"),
+        ("scripted", "nonsense", "CONTRACT_VIOLATION"),
+        ("foreign", "raise", "EVALUATOR_EXCEPTION"),
+        ("foreign", "nan", "CONTRACT_VIOLATION"),
+        ("foreign", "nonsense", "CONTRACT_VIOLATION"),
+        ("waiting", "raise", "EVALUATOR_EXCEPTION"),
+        ("waiting", "nan", "CONTRACT_VIOLATION"),
+        ("waiting", "nonsense", "CONTRACT_VIOLATION"),
+    ],
+)
+def test_a_broken_evaluator_is_an_error_and_its_siblings_are_untouched(
+    engine: Engine, type_name: str, do: str, code: str
+) -> None:
+    summary = engine.run([{"do": "pass"}, {"type": type_name, "do": do}, {"do": "pass", "score": 0.9}])
+    assert [result.verdict for result in summary.results] == [PASSED, ERROR, PASSED]
+    assert summary.results[1].error.code == code
+    assert not summary.results[1].HasField("score")
+    assert (summary.verdict, summary.success) == (ERROR, False)
+
+
+def test_what_an_evaluator_raised_stays_in_the_log(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        summary = engine.run([{"type": "foreign", "do": "raise"}])
+    error = summary.results[0].error
+    assert "secret-7f3a" not in str(summary)
+    assert "secret-7f3a" in caplog.text
+    assert error.metadata["incident"] in caplog.text
+
+
+def test_a_nonsense_answer_names_the_field(engine: Engine) -> None:
+    summary = engine.run([{"type": "foreign", "do": "pass", "score": 1.5}])
+    assert "score: 1.5 is not between 0 and 1" in summary.results[0].error.message
+
+
+def test_a_hanging_evaluator_is_a_timeout_and_the_summary_comes_in_time(engine: Engine) -> None:
+    release = threading.Event()
+    engine.registry.register(
+        definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN
+    )
+    began = time.monotonic()
+    summary = engine.run(
+        [{"type": "stuck"}, {"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}], seconds=0.2
+    )
+    release.set()
+    assert time.monotonic() - began < 2
+    assert [result.verdict for result in summary.results] == [ERROR, PASSED, ERROR]
+    assert {result.error.code for result in summary.results} == {"TIMEOUT", ""}
+
+
+def test_a_spec_has_a_time_of_its_own(engine: Engine) -> None:
+    summary = engine.run(
+        [{"type": "waiting", "do": "pass", "seconds": 30, "timeout": {"nanos": 50_000_000}}], seconds=60
+    )
+    assert summary.results[0].error.code == "TIMEOUT"
+
+
+def test_a_type_whose_threads_are_all_stuck_is_busy_at_once(engine: Engine) -> None:
+    release = threading.Event()
+    engine.threads._max_per_type = 2
+    engine.registry.register(
+        definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN
+    )
+    codes = [
+        result.error.code
+        for _ in range(2)
+        for result in engine.run([{"type": "stuck"}] * 2, seconds=0.2).results
+    ]
+    release.set()
+    assert codes == ["TIMEOUT", "TIMEOUT", "EVALUATOR_BUSY", "EVALUATOR_BUSY"]
+
+
+def test_an_async_plugin_that_blocks_does_not_hold_up_the_others(engine: Engine) -> None:
+    release = threading.Event()
+
+    async def block(_ctx: Any) -> Any:
+        release.wait(30)
+
+    engine.registry.register(definition("blocking", block, inline=False), Origin.PLUGIN)
+    began = time.monotonic()
+    summary = engine.run([{"type": "blocking"}, {"type": "foreign", "do": "pass"}], seconds=0.3)
+    took = time.monotonic() - began
+    release.set()
+    assert took < 2
+    assert [result.verdict for result in summary.results] == [ERROR, PASSED]
+
+
+def test_an_evaluators_own_timeout_error_is_its_own_fault(engine: Engine) -> None:
+    def give_up(_ctx: Any) -> Any:
+        raise TimeoutError("own")
+
+    engine.registry.register(definition("gives-up", give_up, inline=False), Origin.PLUGIN)
+    assert engine.run([{"type": "gives-up"}]).results[0].error.code == "EVALUATOR_EXCEPTION"
+
+
+def test_negation_swaps_passed_and_failed_only(engine: Engine) -> None:
+    summary = engine.run(
+        [{"do": do, "negate": True, "score": 0.25} for do in ("pass", "fail", "error", "skip")]
+    )
+    assert [result.verdict for result in summary.results] == [FAILED, PASSED, ERROR, SKIPPED]
+    assert [result.score for result in summary.results[:2]] == [0.75, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("score", "threshold", "wanted"), [(0.5, 0.5, PASSED), (0.49, 0.5, FAILED), (0.0, 0.0, PASSED)]
+)
+def test_a_threshold_decides_by_the_score(
+    engine: Engine, score: float, threshold: float, wanted: Verdict
+) -> None:
+    for do in ("pass", "fail"):
+        result = engine.run([{"do": do, "score": score, "threshold": threshold}]).results[0]
+        assert result.verdict == wanted
+
+
+def test_names_are_made_unique_and_key_the_metrics(engine: Engine) -> None:
+    summary = engine.run(
+        [
+            {"type": "gauge", "do": "measure", "value": 1},
+            {"type": "gauge", "do": "measure", "value": 2},
+            {"type": "gauge", "do": "measure", "value": 3, "name": "gauge"},
+        ]
+    )
+    assert [result.name for result in summary.results] == ["gauge", "gauge#2", "gauge#3"]
+    assert dict(summary.metrics) == {"gauge": 1, "gauge#2": 2, "gauge#3": 3}
+
+
+def test_a_metric_that_breaks_is_a_warning_and_no_more(engine: Engine) -> None:
+    summary = engine.run([{"do": "pass"}, {"type": "gauge", "do": "raise"}])
+    assert (summary.verdict, summary.reason) == (PASSED, "All evaluators passed")
+    assert summary.results[1].verdict == ERROR
+    assert summary.results[1].success
+    assert summary.warnings == ['"gauge" measured nothing (EVALUATOR_EXCEPTION)']
+
+
+def test_shadow_results_are_shown_and_do_not_count(engine: Engine) -> None:
+    summary = engine.run([{"do": "pass"}, {"do": "fail", "enforcement": 2}])
+    assert (summary.verdict, summary.results[1].verdict, summary.failed_count) == (PASSED, FAILED, 0)
+
+
+def test_final_only_evaluators_are_skipped_before(engine: Engine) -> None:
+    specs = [{"do": "fail", "turn_policy": 2}, {"do": "pass"}]
+    before = engine.run(specs, is_final=False)
+    assert (before.results[0].verdict, before.results[0].reason) == (SKIPPED, "Skipped (not final turn)")
+    assert before.verdict == PASSED
+    assert engine.run(specs, is_final=True).verdict == FAILED
+
+
+def test_pending_stands_on_failed_results_of_turns_that_are_not_final(engine: Engine) -> None:
+    specs = [{"do": "fail", "pending": True}]
+    assert engine.run(specs, is_final=False).results[0].pending
+    assert not engine.run(specs, is_final=True).results[0].pending
+
+
+@pytest.mark.parametrize("later", [{"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}])
+def test_fail_fast_skips_what_has_not_finished(engine: Engine, later: dict[str, Any]) -> None:
+    began = time.monotonic()
+    summary = engine.run([{"do": "fail"}, later], {"fail_fast": True})
+    assert (summary.verdict, summary.results[1].verdict) == (FAILED, SKIPPED)
+    assert time.monotonic() - began < 2
+
+
+def test_fail_fast_stops_what_already_runs(engine: Engine) -> None:
+    began = time.monotonic()
+    summary = engine.run(
+        [{"type": "waiting", "do": "pass", "seconds": 30}, {"type": "waiting", "do": "fail"}],
+        {"fail_fast": True},
+        seconds=60,
+    )
+    assert [result.verdict for result in summary.results] == [SKIPPED, FAILED]
+    assert time.monotonic() - began < 2
+
+
+def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
+    began = time.monotonic()
+    engine.run([{"type": "waiting", "do": "pass", "seconds": 0.2}] * 8)
+    assert time.monotonic() - began < 1
+
+
+def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
+    running, most = 0, 0
+
+    async def count(_ctx: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return True
+
+    engine.registry.register(definition("counting", count, inline=False), Origin.PLUGIN)
+    engine.run([{"type": "counting"}] * 6, {"max_concurrency": 2})
+    assert most == 2
+
+
+def test_the_weighted_mean_says_why(engine: Engine) -> None:
+    options = {"aggregation": 2, "threshold": 0.5}
+    passing = engine.run([{"do": "fail", "score": 0.2}, {"do": "pass", "score": 1.0}], options)
+    assert (passing.verdict, passing.reason) == (PASSED, "Weighted mean 0.6 reaches the threshold 0.5")
+    low = engine.run([{"do": "pass", "score": 0.2}], options)
+    assert (low.verdict, low.reason) == (FAILED, "Weighted mean 0.2 is below the threshold 0.5")
+
+
+def test_a_reason_is_cut_at_8_kib_and_stays_text(engine: Engine) -> None:
+    engine.registry.register(
+        define_evaluator(
+            type="wordy", kind=Kind.ASSERTION, evaluate=lambda _ctx: (False, "\ud800é" * 9000)
+        ),
+        Origin.PLUGIN,
+    )
+    reason = engine.run([{"type": "wordy"}]).results[0].reason
+    assert 8000 < len(reason.encode()) <= 8192
+
+
+FAULTS = st.sampled_from(["error", "raise", "nan", "nonsense"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["pass", "fail", "skip"]), st.sampled_from([None, 0.0, 0.5, 1.0])),
+        min_size=1,
+        max_size=5,
+    ),
+    st.dictionaries(st.integers(0, 4), FAULTS, min_size=1),
+    st.sampled_from(["all-of", "any-of", "at-least", "assert-set", None]),
+    st.booleans(),
+    st.sampled_from([{}, {"aggregation": 2}]),
+)
+def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
+    honest: list[tuple[str, float | None]],
+    faults: dict[int, str],
+    combinator: str | None,
+    negate: bool,  # noqa: FBT001
+    options: dict[str, int],
+) -> None:
+    engine = Engine()
+
+    def specs(behaviours: list[str]) -> list[dict[str, Any]]:
+        children = [
+            {"type": "foreign", "config": {"do": do, **({} if score is None else {"score": score})}}
+            for do, (_, score) in zip(behaviours, honest, strict=True)
+        ]
+        if combinator is not None:
+            return [{"type": combinator, "evaluators": children, "negate": negate}]
+        return [{"type": c["type"], "negate": negate, **c["config"]} for c in children]
+
+    before = engine.run(specs([do for do, _ in honest]), options)
+    after = engine.run(
+        specs([faults.get(index, do) for index, (do, _) in enumerate(honest)]), options
+    )
+    if before.verdict != PASSED:
+        assert after.verdict != PASSED

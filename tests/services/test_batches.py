@@ -1,0 +1,130 @@
+"""EvaluateBatch over a real channel."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Verdict
+from evald.v1 import evaluation_service_pb2
+
+from .live import CONTAINS, refusal, request, run, serving, spec
+
+Message = evaluation_service_pb2.EvaluateBatchRequest
+
+
+def opened(*specs: Any, **fields: Any) -> Message:
+    return Message(open=evaluation_service_pb2.BatchOpen(evaluators=specs, **fields))
+
+
+def items(*answers: str, start: int = 0) -> Message:
+    message = Message()
+    for number, answer in enumerate(answers, start):
+        message.items.add(item_id=f"i{number}", context=request(answer=answer).context)
+    return message
+
+
+def test_every_item_is_answered_and_the_summary_adds_up() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            messages = await live.batch(
+                [
+                    opened(CONTAINS, spec("response-length")),
+                    items("hello", "bye"),
+                    items(*["hello you"] * 600, start=2),
+                ]
+            )
+            answers = [answer for message in messages for answer in message.answers]
+            assert [answer.item_id for answer in answers] == [f"i{number}" for number in range(602)]
+            verdicts = [answer.summary.verdict for answer in answers]
+            assert verdicts == [Verdict.PASSED, Verdict.FAILED] + [Verdict.PASSED] * 600
+            assert [message.HasField("summary") for message in messages][-1]
+            summary = messages[-1].summary
+            assert (summary.item_count, summary.passed_count, summary.failed_count) == (602, 601, 1)
+            contains = summary.evaluators["contains"]
+            assert (contains.passed_count, contains.failed_count) == (601, 1)
+            assert summary.evaluators["response-length"].mean_value == pytest.approx((5 + 3 + 9 * 600) / 602)
+
+    run(main())
+
+
+def test_a_bad_item_has_an_error_of_its_own_and_the_stream_goes_on() -> None:
+    async def main() -> None:
+        message = items("hello")
+        message.items.add(item_id="typo", context=request().context, evaluators=[spec("contans")])
+        message.items.add(item_id="json").context.messages_json = "["
+        message.items.add(item_id="own", context=request().context, evaluators=[spec("is-json")])
+        async with serving() as live:
+            messages = await live.batch([opened(CONTAINS), message])
+            answers = {answer.item_id: answer for m in messages for answer in m.answers}
+            assert answers["typo"].error.code == answers["json"].error.code == "INVALID_ITEM"
+            assert "contains" in answers["typo"].error.message
+            assert answers["own"].summary.verdict == Verdict.FAILED
+            assert messages[-1].summary.error_count == 2
+            assert messages[-1].summary.item_count == 4
+
+    run(main())
+
+
+def test_garbage_among_the_items_is_refused_with_its_number() -> None:
+    async def main() -> None:
+        garbage = opened(CONTAINS).SerializeToString() + b"\x12\x03\xff\xff\xff"
+        async with serving() as live:
+            stream = live.channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")(iter([garbage]))
+            messages = [evaluation_service_pb2.EvaluateBatchResponse.FromString(data) async for data in stream]
+            (answer,) = [answer for message in messages for answer in message.answers]
+            assert "item 1 of the stream" in answer.error.message
+
+    run(main())
+
+
+def test_items_that_wait_run_side_by_side_and_are_all_answered() -> None:
+    async def slow(_ctx: Any) -> bool:
+        await asyncio.sleep(0.05)
+        return True
+
+    import asyncio
+    import time
+
+    async def main() -> None:
+        waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
+        async with serving([waiting], max_inflight=16, max_queued=0) as live:
+            began = time.monotonic()
+            messages = await live.batch([opened(spec("slow")), items(*["x"] * 64)])
+            assert time.monotonic() - began < 2
+            assert messages[-1].summary.passed_count == 64
+            assert len({answer.item_id for m in messages for answer in m.answers}) == 64
+
+    run(main())
+
+
+def test_brief_leaves_the_words_out_of_what_passed_only() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            messages = await live.batch([opened(CONTAINS, brief=True), items("hello", "bye")])
+            passed, failed = (answer for m in messages for answer in m.answers)
+            assert not passed.summary.results[0].reason
+            assert passed.summary.results[0].score == 1
+            assert failed.summary.results[0].reason
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([items("hello")], grpc.StatusCode.INVALID_ARGUMENT),
+        ([opened(CONTAINS), opened(CONTAINS)], grpc.StatusCode.INVALID_ARGUMENT),
+        ([opened(spec("nope"))], grpc.StatusCode.NOT_FOUND),
+        ([], grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_a_batch_that_is_not_opened_right_is_refused(
+    messages: list[Message], code: grpc.StatusCode
+) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            assert (await refusal(live.batch(messages))).code is code
+
+    run(main())

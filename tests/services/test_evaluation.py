@@ -1,0 +1,444 @@
+"""Evaluate and EvaluateUnary over a real channel."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Verdict
+from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
+from evald_server import wire_pb2
+from evald_server.engine.registry import Origin
+
+from .live import CONTAINS, EVALUATION, Live, Refusal, Request, refusal, request, run, serving, spec
+
+PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
+
+
+async def _slow(ctx: Any) -> bool:
+    await asyncio.sleep(ctx.config.get("seconds", 0.05))
+    return True
+
+
+SLOW = define_evaluator(
+    type="slow",
+    kind=Kind.ASSERTION,
+    evaluate=_slow,
+    config_schema={"type": "object", "properties": {"seconds": {"type": "number"}}},
+)
+
+
+def test_a_call_whose_evaluators_answer_at_once_is_a_single_message() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            (only,) = await live.stream(request(CONTAINS, spec("response-length")))
+            assert only.started.evaluation_id
+            assert [planned.type for planned in only.started.plan] == ["contains", "response-length"]
+            assert [planned.version for planned in only.started.plan] == ["1.0.0", "1.0.0"]
+            assert [result.verdict for result in only.results] == [PASSED, PASSED]
+            assert not only.summary.results
+            assert only.summary.success
+            assert dict(only.summary.metrics) == {"response-length": 5}
+
+    run(main())
+
+
+def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
+    async def main() -> None:
+        async with serving([SLOW]) as live:
+            messages = await live.stream(
+                request(spec("slow", {"seconds": 0.3}, name="b"), CONTAINS, spec("slow", name="a"))
+            )
+            assert [[result.name for result in m.results] for m in messages] == [["contains"], ["a"], ["b"]]
+            assert [bool(m.started.plan) for m in messages] == [True, False, False]
+            assert [m.HasField("summary") for m in messages] == [False, False, True]
+            assert messages[-1].summary.passed_count == 3
+
+    run(main())
+
+
+def test_unary_lists_every_result_in_declared_order() -> None:
+    async def main() -> None:
+        async with serving([SLOW]) as live:
+            answer = await live.unary(request(spec("slow"), CONTAINS, spec("contains", {"text": "x"})))
+            assert [result.index for result in answer.summary.results] == [0, 1, 2]
+            assert answer.summary.verdict == FAILED
+            assert answer.summary.reason == answer.summary.results[2].reason
+
+    run(main())
+
+
+def test_messages_json_stands_wherever_messages_stand() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            text = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+            context = context_pb2.EvaluatorContext(messages_json=text)
+            answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
+            assert answer.summary.success
+            context.last_invocation.messages_json = json.dumps([{"role": "assistant", "content": "no"}])
+            answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
+            assert not answer.summary.success
+
+    run(main())
+
+
+def test_a_request_id_is_answered_again_and_not_run_again() -> None:
+    runs = 0
+
+    def count(_ctx: Any) -> bool:
+        nonlocal runs
+        runs += 1
+        time.sleep(0.1)
+        return True
+
+    counting = define_evaluator(type="counting", kind=Kind.ASSERTION, evaluate=count)
+
+    async def main() -> None:
+        async with serving([counting]) as live:
+            wanted = request(spec("counting"), request_id="5f0c6f3e-0a53-4a0f-b4b4-6a8f4f5f0001")
+            first, second = await asyncio.gather(live.unary(wanted), live.unary(wanted))
+            third = await live.stream(wanted)
+            assert first == second
+            assert runs == 1
+            assert third[-1].started.evaluation_id == wanted.request_id
+            assert third[-1].results[0].start_time == first.summary.results[0].start_time
+            other = await refusal(live.unary(request(CONTAINS, request_id=wanted.request_id)))
+            assert (other.code, other.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED")
+
+    run(main())
+
+
+def test_a_failed_call_with_a_request_id_can_be_tried_again() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            wanted = request(spec("nope"), request_id="a")
+            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+            assert (await live.unary(request(CONTAINS, request_id="a"))).summary.success
+
+    run(main())
+
+
+def test_the_summary_reaches_the_caller_before_its_deadline() -> None:
+    async def main() -> None:
+        async with serving([SLOW]) as live:
+            began = time.monotonic()
+            answer = await live.unary(request(spec("slow", {"seconds": 30}), CONTAINS), timeout=0.5)
+            assert time.monotonic() - began < 0.5
+            assert [result.error.code for result in answer.summary.results] == ["TIMEOUT", ""]
+            assert answer.summary.verdict == ERROR
+
+    run(main())
+
+
+def test_the_options_own_timeout_still_gives_a_summary() -> None:
+    async def main() -> None:
+        async with serving([SLOW]) as live:
+            wanted = request(spec("slow", {"seconds": 30}))
+            wanted.options.timeout.FromMilliseconds(100)
+            answer = await live.unary(wanted)
+            assert answer.summary.results[0].error.code == "TIMEOUT"
+
+    run(main())
+
+
+def test_work_stops_when_the_caller_goes_away() -> None:
+    stopped = asyncio.Event()
+
+    async def wait(_ctx: Any) -> bool:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            loop.call_soon_threadsafe(stopped.set)
+        return True
+
+    async def main() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        waiting = define_evaluator(type="waiting", kind=Kind.ASSERTION, evaluate=wait)
+        async with serving([waiting]) as live:
+            wrapped = evaluation_service_pb2.EvaluateUnaryRequest(request=request(spec("waiting")))
+            call = live.channel.unary_unary(EVALUATION + "EvaluateUnary")(wrapped.SerializeToString())
+            await asyncio.sleep(0.2)
+            call.cancel()
+            began = time.monotonic()
+            await asyncio.wait_for(stopped.wait(), 5)
+            assert time.monotonic() - began < 0.25
+
+    loop: asyncio.AbstractEventLoop
+    run(main())
+
+
+def _config_of(levels: int) -> evaluator_pb2.EvaluatorSpec:
+    """A spec whose config has that many levels."""
+    data: dict[str, Any] = {}
+    for _ in range(levels - 2):
+        data = {"properties": data}
+    return spec("json-schema", {"schema": data})
+
+
+@pytest.mark.parametrize("levels", [33, 34, 60])
+def test_a_config_that_is_too_deep_is_refused(levels: int) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            try:
+                raw = _config_of(levels).SerializeToString()
+            except DecodeError:
+                # Deeper than this protobuf runtime can even hold: nested by hand.
+                raw = b""
+                for _ in range(levels):
+                    value = b"\x2a" + _varint(len(raw)) + raw
+                    entry = b"\x0a\x01a\x12" + _varint(len(value)) + value
+                    raw = b"\x0a" + _varint(len(entry)) + entry
+                raw = b"\x0a\x0bjson-schema\x1a" + _varint(len(raw)) + raw
+            wanted = wire_pb2.EvaluateRequest(context=request().context, evaluators=[raw])
+            refused = await refusal(live.raw(EVALUATION + "Evaluate", wanted.SerializeToString()))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.fields[0].startswith("evaluators[0]")
+            assert "deeper than 32" in refused.message
+
+    run(main())
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+@pytest.mark.parametrize("method", ["Evaluate", "EvaluateUnary", "ValidateSpecs"])
+def test_garbage_is_an_invalid_argument(method: str) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            refused = await refusal(live.raw(EVALUATION + method, b"\xff\xfe garbage \x00\x01"))
+            assert (refused.code, refused.reason) == (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "UNREADABLE_MESSAGE",
+            )
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason", "field", "text"),
+    [
+        (request(), "INVALID_FIELD", "evaluators", "must not look like a pass"),
+        (request(spec("contans")), "UNKNOWN_TYPE", "evaluators[0].type", 'did you mean "contains"'),
+        (
+            request(CONTAINS, spec("latency-budget", {"maxMs": "3"})),
+            "INVALID_FIELD",
+            "evaluators[1].config.maxMs",
+            "got '3'",
+        ),
+        (
+            request(spec("latency-budget", {"maxMs": 1, "max": 2})),
+            "INVALID_FIELD",
+            "evaluators[0].config.max",
+            "unknown key",
+        ),
+        (
+            request(spec("regex", {"pattern": "BK-[0-9"})),
+            "INVALID_FIELD",
+            "evaluators[0].config.pattern",
+            "",
+        ),
+        (request(*[CONTAINS] * 101), "INVALID_FIELD", "evaluators", "101 of them; at most 100"),
+        (
+            request(spec("contains", {"text": "x" * 300_000})),
+            "INVALID_FIELD",
+            "evaluators[0].config",
+            "at most 262144",
+        ),
+        (request(spec("response-length", negate=True)), "INVALID_FIELD", "evaluators[0].negate", "metric"),
+        (request(spec("contains", {"text": "a"}, threshold=2)), "INVALID_FIELD", "evaluators[0].threshold", ""),
+        (
+            request(
+                spec("all-of", {"evaluators": [{"type": "contains", "config": {"tex": "a"}}]})
+            ),
+            "INVALID_FIELD",
+            "evaluators[0].config.evaluators[0].config.tex",
+            "unknown key",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value else None,
+)
+def test_a_bad_request_names_the_field_and_what_is_wrong(
+    wanted: Request, reason: str, field: str, text: str
+) -> None:
+    async def main() -> list[Refusal]:
+        async with serving() as live:
+            return [await refusal(live.unary(wanted)), await refusal(live.stream(wanted))]
+
+    for refused in run(main()):
+        assert refused.reason == reason
+        assert refused.code is (
+            grpc.StatusCode.NOT_FOUND if reason == "UNKNOWN_TYPE" else grpc.StatusCode.INVALID_ARGUMENT
+        )
+        assert field in refused.fields
+        assert text in refused.message + " ".join(refused.descriptions)
+        assert refused.size <= 4096
+
+
+def test_too_many_messages_are_refused_with_their_number_and_the_limit() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            wanted = request(CONTAINS)
+            for _ in range(4999):
+                wanted.context.messages.add(role="user", text="x")
+            refused = await refusal(live.unary(wanted))
+            assert refused.fields == ["context.messages"]
+            assert (refused.info.metadata["size"], refused.info.metadata["limit"]) == ("5001", "5000")
+            wanted.context.ClearField("messages")
+            wanted.context.messages_json = json.dumps([{"role": "user", "content": "x"}] * 5001)
+            assert (await refusal(live.unary(wanted))).fields == ["context.messages_json"]
+
+    run(main())
+
+
+def test_a_message_that_is_too_large_is_refused_with_its_size_and_the_limit() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            refused = await refusal(live.unary(request(CONTAINS, answer="x" * (17 << 20))))
+            assert (refused.code, refused.reason) == (
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "MESSAGE_TOO_LARGE",
+            )
+            assert refused.info.metadata["limit"] == str(16 << 20)
+            assert (await refusal(live.unary(request(CONTAINS, answer="x" * (30 << 20))))).code is (
+                grpc.StatusCode.RESOURCE_EXHAUSTED
+            )
+
+    run(main())
+
+
+def test_data_nested_to_the_limit_is_read_and_beyond_it_refused() -> None:
+    def nested(levels: int) -> bytes:
+        """A context whose metadata has that many levels, serialised by hand: deeper than a runtime holds."""
+        raw = b""
+        for _ in range(levels):
+            value = b"\x2a" + _varint(len(raw)) + raw
+            entry = b"\x0a\x01a\x12" + _varint(len(value)) + value
+            raw = b"\x0a" + _varint(len(entry)) + entry
+        context = request().context.SerializeToString() + b"\x4a" + _varint(len(raw)) + raw
+        return b"\x12" + _varint(len(context)) + context + request(CONTAINS).SerializeToString()
+
+    async def main() -> None:
+        async with serving() as live:
+            for method, wrap in (("Evaluate", bytes), ("EvaluateUnary", _wrapped)):
+                await live.raw(EVALUATION + method, wrap(nested(31)))
+                refused = await refusal(live.raw(EVALUATION + method, wrap(nested(33))))
+                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+                assert "32 levels" in refused.message
+
+    run(main())
+
+
+def _wrapped(request_bytes: bytes) -> bytes:
+    return b"\x0a" + _varint(len(request_bytes)) + request_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("{", "not valid JSON"),
+        ('{"role": "user"}', "wanted a list of messages"),
+        ('[{"content": "x"}]', "role"),
+        ('[{"role": "user", "content": NaN}]', "NaN"),
+        ("[" * 40 + "]" * 40, ""),
+    ],
+)
+def test_bad_messages_json_is_refused_with_its_place(text: str, wanted: str) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            context = context_pb2.EvaluatorContext(messages_json=text)
+            refused = await refusal(live.unary(Request(context=context, evaluators=[CONTAINS])))
+            assert refused.fields[0].startswith("context.messages_json")
+            assert wanted in refused.message
+
+    run(main())
+
+
+def test_criteria_without_a_judge_are_refused_and_not_ignored() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            wanted = request(CONTAINS)
+            wanted.context.scenario.success_criteria = "books a flight"
+            if live.app.registry.get("llm-judge") is None:
+                refused = await refusal(live.unary(wanted))
+                assert refused.fields == ["context.scenario"]
+            wanted.options.criteria_policy = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+            assert (await live.unary(wanted)).summary.success
+
+    run(main())
+
+
+def test_auto_evaluators_run_on_every_call_unless_switched_off() -> None:
+    async def main() -> None:
+        async with serving(auto={"tool-call-count": {}}) as live:
+            wanted = request(CONTAINS)
+            assert list((await live.unary(wanted)).summary.metrics) == ["tool-call-count"]
+            wanted.options.skip_auto_evaluators = True
+            assert not (await live.unary(wanted)).summary.metrics
+            assert (await refusal(live.unary(request()))).fields == ["evaluators"]
+
+    run(main())
+
+
+def test_overload_is_refused_at_once_with_a_time_to_come_back() -> None:
+    async def call(live: Live) -> tuple[str, float]:
+        began = time.monotonic()
+        try:
+            await live.unary(request(spec("slow", {"seconds": 0.5})))
+        except grpc.aio.AioRpcError as error:
+            refused = Refusal(error)
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert refused.retry
+            return refused.reason, time.monotonic() - began
+        return "OK", time.monotonic() - began
+
+    async def main() -> list[tuple[str, float]]:
+        async with serving([SLOW], max_inflight=4, max_queued=4) as live:
+            await live.unary(request(CONTAINS))
+            answers = asyncio.gather(*(call(live) for _ in range(20)))
+            await asyncio.sleep(0.1)
+            assert (await live.unary(request(CONTAINS))).summary.success
+            return await answers
+
+    reasons = [reason for reason, _ in run(main())]
+    assert (reasons.count("OK"), reasons.count("OVERLOADED")) == (8, 12)
+
+
+def test_validate_specs_lists_everything_that_is_wrong_and_runs_nothing() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            wanted = evaluation_service_pb2.ValidateSpecsRequest(
+                evaluators=[CONTAINS, spec("nope"), spec("latency-budget", {"maxMs": -1})]
+            )
+            data = await live.raw(EVALUATION + "ValidateSpecs", wanted.SerializeToString())
+            found = evaluation_service_pb2.ValidateSpecsResponse.FromString(data).violations
+            assert [(v.index, v.path, v.reason) for v in found] == [
+                (1, "/type", "UNKNOWN_TYPE"),
+                (2, "/config/maxMs", "INVALID_CONFIG"),
+            ]
+
+    run(main())
+
+
+def test_plans_follow_the_registry() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            wanted = request(spec("slow"))
+            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+            live.app.registry.register(SLOW, Origin.PLUGIN)
+            assert (await live.unary(wanted)).summary.success
+            live.app.registry.remove("slow")
+            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+
+    run(main())

@@ -1,0 +1,145 @@
+"""EvaluateSession over a real channel."""
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from evald.result import Verdict
+from evald.v1 import evaluation_service_pb2, message_pb2
+
+from .live import CONTAINS, refusal, run, serving, spec
+
+Frame = evaluation_service_pb2.EvaluateSessionRequest
+PASSED, FAILED = Verdict.PASSED, Verdict.FAILED
+
+
+def opened(*specs: Any) -> Frame:
+    frame = Frame()
+    frame.open.evaluators.extend(specs)
+    frame.open.base_context.messages.add(role="system", text="be kind")
+    return frame
+
+
+def turn(turn_id: int, answer: str, tools: tuple[str, ...] = (), **fields: Any) -> Frame:
+    frame = Frame()
+    frame.turn.turn_id = turn_id
+    for key, value in fields.items():
+        setattr(frame.turn, key, value)
+    frame.turn.new_messages.add(role="user", text="hi")
+    calls = [message_pb2.ToolCall(function=message_pb2.FunctionCall(name=name)) for name in tools]
+    if calls:
+        frame.turn.new_messages.add(role="assistant", tool_calls=calls)
+    frame.turn.new_messages.add(role="assistant", text=answer)
+    return frame
+
+
+def test_each_turn_is_evaluated_on_the_conversation_so_far() -> None:
+    async def main() -> None:
+        specs = (
+            CONTAINS,
+            spec("tool-call-count"),
+            spec("tool-call-count", {"scope": "conversation"}, name="all"),
+            spec("turn-count"),
+        )
+        async with serving() as live:
+            frames = await live.session(
+                [opened(*specs), turn(1, "hello", ("a", "b")), turn(2, "bye", ("c",)), turn(5, "hello")]
+            )
+            *turns, last = frames
+            assert [frame.turn_id for frame in frames] == [1, 2, 5, 0]
+            assert [frame.event.summary.verdict for frame in turns] == [PASSED, FAILED, PASSED]
+            metrics = [dict(frame.event.summary.metrics) for frame in turns]
+            assert [m["tool-call-count"] for m in metrics] == [2, 1, 0]
+            assert [m["all"] for m in metrics] == [2, 3, 3]
+            assert [m["turn-count"] for m in metrics] == [1, 2, 3]
+            assert [bool(frame.event.started.plan) for frame in turns] == [True, False, False]
+            assert len({frame.event.started.evaluation_id for frame in turns}) == 3
+            summary = last.session_summary
+            assert (summary.verdict, summary.turn_count, list(summary.failed_turn_ids)) == (FAILED, 3, [2])
+
+    run(main())
+
+
+def test_final_only_evaluators_run_on_the_final_turn() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            *turns, last = await live.session(
+                [opened(spec("contains", {"text": "hello"}, turn_policy=2)), turn(1, "x"), turn(2, "hello", is_final=True)]
+            )
+            assert [frame.event.results[0].verdict for frame in turns] == [Verdict.SKIPPED, PASSED]
+            assert last.session_summary.success
+
+    run(main())
+
+
+def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> None:
+    async def main() -> None:
+        bad = turn(3, "hello")
+        bad.turn.ClearField("new_messages")
+        bad.turn.new_messages_json = '[{"role": 7}]'
+        both = turn(4, "hello")
+        both.turn.new_messages_json = json.dumps([{"role": "user", "content": "x"}])
+        async with serving() as live:
+            frames = await live.session(
+                [
+                    opened(CONTAINS, spec("tool-call-count", {"scope": "conversation"})),
+                    turn(2, "hello"),
+                    turn(2, "hello"),
+                    bad,
+                    both,
+                    turn(5, "hello"),
+                ]
+            )
+            kinds = [frame.WhichOneof("frame") for frame in frames]
+            assert kinds == ["event", "error", "error", "error", "event", "session_summary"]
+            assert {frame.error.code for frame in frames[1:4]} == {"INVALID_ITEM"}
+            assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
+            assert "turn.new_messages_json" in frames[2].error.message
+            assert frames[-1].session_summary.turn_count == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        ([turn(1, "x")], "first frame must be open"),
+        ([Frame()], "first frame must be open"),
+        ([opened(CONTAINS), opened(CONTAINS)], "must be turn"),
+        ([], "before its open frame"),
+        ([opened()], "must not look like a pass"),
+    ],
+)
+def test_frames_out_of_order_end_the_session_with_a_clear_error(frames: list[Frame], text: str) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            refused = await refusal(live.session(frames))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert text in refused.message
+
+    run(main())
+
+
+def test_a_turns_own_expected_text_holds_for_that_turn_only() -> None:
+    async def main() -> None:
+        first = opened(spec("exact-match"))
+        first.open.base_context.expected.text = "a"
+        second = turn(2, "b")
+        second.turn.expected.text = "b"
+        async with serving() as live:
+            frames = await live.session([first, turn(1, "a"), second, turn(3, "a")])
+            assert [frame.event.summary.verdict for frame in frames[:3]] == [PASSED] * 3
+
+    run(main())
+
+
+def test_an_empty_session_is_skipped_not_passed() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            (only,) = await live.session([opened(CONTAINS)])
+            assert only.session_summary.verdict == Verdict.SKIPPED
+            assert not only.session_summary.success
+
+    run(main())
