@@ -345,8 +345,10 @@ class Telemetry(Collector):
 
     def _detailed_subjects(self) -> list[Subject]:
         """Those with histograms of their own, and the one that the rest share."""
-        other = [self._other] if any(self._room.overflows.values()) else []
-        return [one for one in self._subjects.values() if one.durations is not self._other.durations] + other
+        subjects = list(self._subjects.values())
+        detailed = [subject for subject in subjects if subject.durations is not self._other.durations]
+        shared = self._other_tallies or any(self._room.overflows.values())
+        return [*detailed, self._other] if shared else detailed
 
     def _subject(self, label: str, kind: Kind, origin: str, metric: evaluator.Metric | None) -> Subject:
         found = self._subjects.get(label)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Verdict
+from evald.result import Kind, Result, Verdict, unproven
 from evald_server.engine.registry import Origin
 
 from .scripted import Engine, definition
@@ -129,6 +129,24 @@ def test_negation_swaps_passed_and_failed_only(engine: Engine) -> None:
     )
     assert [result.verdict for result in summary.results] == [FAILED, PASSED, ERROR, SKIPPED]
     assert [result.score for result in summary.results[:2]] == [0.75, 0.75]
+
+
+def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> None:
+    engine.registry.register(definition("blind", lambda _ctx: unproven("No data")), Origin.BUILT_IN)
+    child = {"type": "blind"}
+    for one in (
+        {"type": "blind", "negate": True},
+        {"type": "blind", "threshold": 0},
+        {"type": "all-of", "evaluators": [child], "negate": True},
+        {"type": "any-of", "evaluators": [{**child, "negate": True}]},
+    ):
+        assert engine.verdict([one]) is FAILED
+
+
+def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
+    engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", 1.5)), Origin.PLUGIN)
+    for one in ({"type": "liar"}, {"type": "all-of", "evaluators": [{"type": "liar"}]}):
+        assert engine.verdict([one]) is ERROR
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,14 @@ from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinit
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, Verdict, skipped
 
 from .plan import Scope, Use
-from .run import NOT_FINAL, adjust, call, crashed
+from .run import NOT_FINAL, adjust, call, checked, crashed
 from .threads import Threads
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 _ROUNDING: Final = 1e-9
+
+_LATER: Final = object()
 
 
 class Votes(NamedTuple):
@@ -191,17 +193,17 @@ def _evaluate(
         if use.final_only and not ctx.is_final:
             outcome = NOT_FINAL
         elif not use.inline:
-            outcome = None
+            outcome = _LATER
         else:
             try:
                 outcome = use.evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
-        if isinstance(outcome, Result):
-            results.append(adjust(use, outcome))
-        else:
+        if outcome is _LATER or inspect.isawaitable(outcome):
             results.append(None)
             waiting.append((position, outcome))
+        else:
+            results.append(adjust(use, checked(use, outcome)))
     if not waiting:
         return _combined(combinator, uses, [result for result in results if result is not None], worth_of_error)
     return _await(combinator, uses, threads, worth_of_error, ctx, results, waiting)
@@ -256,6 +258,8 @@ def _combined(
         checks=checks,
         pending=verdict is _FAILED and any(r.pending for r in votes.results),
         error=error,
+        # Where nothing but missing evidence made it fail, turning it round proves nothing either.
+        unproven=verdict is _FAILED and all(r.unproven for r in votes.results if r.verdict is _FAILED),
     )
 
 

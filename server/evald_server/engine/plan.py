@@ -20,7 +20,7 @@ from evald.result import Kind, Verdict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
 
-from .aggregate import DEFAULT_THRESHOLD, Policy
+from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
 from .observer import NoObserver, Observer, Tally
 from .registry import Entry, Origin, Registry, UnknownType
 
@@ -73,8 +73,9 @@ class InvalidPlan(ValueError):
 class Use:
     """One compiled use of an evaluator type.
 
-    counts: an enforced assertion. trusted: its results need no checking.
-    timeout: seconds for this use alone, or None.
+    timeout: seconds for this use alone, or None. counts: an enforced assertion.
+    trusted: its results need no checking. adjusted: its own threshold or negation
+    changes them. plain: what it says of a passed turn can be written down as it is.
     """
 
     index: int
@@ -97,6 +98,7 @@ class Use:
     inline: bool = field(init=False)
     trusted: bool = field(init=False)
     adjusted: bool = field(init=False)
+    plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
@@ -104,6 +106,7 @@ class Use:
         self.trusted = self.origin is Origin.BUILT_IN
         self.inline = self.definition.inline and not self.is_async
         self.adjusted = self.negate or self.threshold is not None
+        self.plain = self.trusted and self.inline and not self.adjusted and not self.is_metric
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +116,7 @@ class Plan:
     started: the plan as the wire's EvaluationStarted, without an evaluation_id.
     blank: results and summary as they are when all pass, to be copied and then
     changed where a result differs. blank_event: the same as an event of a stream.
+    assertions: how many uses count.
     """
 
     uses: list[Use]
@@ -126,6 +130,7 @@ class Plan:
     started: bytes
     blank: result_pb2.AggregatedEvaluation
     blank_event: wire_pb2.EvaluateResponse
+    assertions: int
 
     def started_with(self, evaluation_id: str) -> bytes:
         """The serialised EvaluationStarted of one evaluation. The id is field 1; fields of a message
@@ -548,6 +553,12 @@ class _Compiler:
                 label=definition.label,
                 success=True,
             )
+        assertions = sum(use.counts for use in uses)
+        blank.verdict, blank.success = result_pb2.VERDICT_PASSED, True
+        blank.passed_count, blank.reason = assertions, ALL_PASSED
+        blank_event = wire_pb2.EvaluateResponse(results=blank.results)
+        blank_event.summary.CopyFrom(blank)
+        blank_event.summary.ClearField("results")
         return Plan(
             uses=uses,
             policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
@@ -559,7 +570,8 @@ class _Compiler:
             skip_cache=options.skip_cache,
             started=started.SerializeToString(),
             blank=blank,
-            blank_event=wire_pb2.EvaluateResponse(results=blank.results),
+            blank_event=blank_event,
+            assertions=assertions,
         )
 
     def _note(self, index: int | None, path: str, reason: str, message: str) -> None:

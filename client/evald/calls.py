@@ -1,0 +1,274 @@
+"""What the two clients share: the connection's settings, and how sessions and batches go, without any I/O."""
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from .convert import batch_item, batch_open, batch_request, session_turn
+from .errors import InvalidInput, ServerError, TurnRefused
+from .evaluation import (
+    BatchAnswer,
+    BatchSummary,
+    Evaluation,
+    EvaluationStream,
+    EvaluatorError,
+    SessionSummary,
+)
+from .fields import shown
+from .result import Verdict
+from .spec import OptionsLike, SpecLike
+from .turn import Turn, TurnLike, as_turn
+
+if TYPE_CHECKING:
+    from .v1 import evaluation_service_pb2
+
+DEFAULT_SERVER: Final = "127.0.0.1:50051"
+# The server's own default for a call without a deadline.
+DEFAULT_TIMEOUT: Final = 60.0
+# The server's default limit.
+MAX_MESSAGE_BYTES: Final = 16 << 20
+
+_UNARY: Final = (
+    ("evald.v1.EvaluationService", "EvaluateUnary"),
+    ("evald.v1.EvaluationService", "ValidateSpecs"),
+    ("evald.v1.CatalogService", "ListEvaluatorTypes"),
+    ("evald.v1.CatalogService", "GetEvaluatorType"),
+)
+SERVICE_CONFIG: Final = json.dumps(
+    {
+        # One address of several that fails must not stop the others.
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "methodConfig": [
+            {
+                "name": [{"service": service, "method": method} for service, method in _UNARY],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+        # No retries while more than half of the last calls failed: they would only add load.
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    }
+)
+
+
+def server_address(server: str | None) -> str:
+    """The address to call: as given, else from EVALD_SERVER, else the default."""
+    return server or os.environ.get("EVALD_SERVER") or DEFAULT_SERVER
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a channel to an evald server."""
+    return [
+        ("grpc.service_config", SERVICE_CONFIG),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+# --- sessions ---
+
+
+class SessionFlow:
+    """The client's side of a session: numbers the turns and puts their answers together."""
+
+    def __init__(self) -> None:
+        self.summary: SessionSummary | None = None
+        self._turn_id = 0
+        self._stream = EvaluationStream()
+
+    def turn(self, turn: TurnLike) -> "evaluation_service_pb2.EvaluateSessionRequest":
+        """The message that sends a turn. Raises InvalidInput."""
+        request = session_turn(self._turn_id + 1, as_turn(turn).to_proto())
+        self._turn_id += 1
+        self._stream = EvaluationStream()
+        return request
+
+    def read(self, response: "evaluation_service_pb2.EvaluateSessionResponse") -> Evaluation | None:
+        """The evaluation of the turn, once it is complete. Raises TurnRefused."""
+        if response.HasField("session_summary"):
+            self.summary = SessionSummary.from_pb(response.session_summary)
+        if response.turn_id != self._turn_id:
+            return None  # of a turn that nobody waits for any more
+        if response.HasField("error"):
+            raise TurnRefused(EvaluatorError.from_pb(response.error))
+        if response.HasField("event"):
+            self._stream.read(response.event)
+        return self._stream.evaluation
+
+
+def unfinished(what: str) -> ServerError:
+    """The error for a stream that ended well but too early."""
+    return ServerError(f"the server ended the {what} without a summary, so it did not finish")
+
+
+# --- batches ---
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One item of a batch.
+
+    id: unique in the batch; "" means its place in the iterable, from "0".
+    evaluators: for this item instead of the shared ones; empty means the shared ones.
+    """
+
+    turn: TurnLike
+    id: str = ""
+    evaluators: tuple[SpecLike, ...] | list[SpecLike] = ()
+
+
+BatchItemLike: TypeAlias = BatchItem | tuple[str, TurnLike] | TurnLike
+"""An item, an (id, turn) pair, or a turn."""
+
+
+class BatchProgress(NamedTuple):
+    """How far a batch is. total: None when the iterable does not know its length.
+
+    passed, failed, errors and skipped add up to done.
+    """
+
+    done: int
+    total: int | None
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+
+
+OnProgress: TypeAlias = Callable[[BatchProgress], object]
+
+# 256 items: what a message costs is then below 1 % of the cost of its items.
+_MAX_ITEMS: Final = 256
+# 1 MiB: a sixteenth of the largest message, so that one huge item more still fits.
+_MAX_BYTES: Final = 1 << 20
+_MAX_BUFFERED_BYTES: Final = 16 << 20
+
+
+class BatchFlow:
+    """The client's side of a batch: who may send how much, and what came back.
+
+    The caller adds items while there is `room`; the sender takes messages, each
+    with all that is ready, so that a slow caller's items leave at once and a
+    fast one's leave by the hundred; the reader hands in responses. Items may be
+    added and taken by two threads.
+    """
+
+    def __init__(
+        self,
+        evaluators: Iterable[SpecLike],
+        options: OptionsLike | None,
+        labels: Mapping[str, str] | None,
+        *,
+        brief: bool,
+        max_in_flight: int,
+        total: int | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        if max_in_flight < 1:
+            raise InvalidInput("max_in_flight", shown(max_in_flight), "1 or more")
+        self.summary: BatchSummary | None = None
+        self._open: Any = batch_open(evaluators, options, labels, brief=brief)
+        self._max_in_flight = max_in_flight
+        self._total = total
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._waiting_bytes = 0
+        self._added = 0
+        self._sent_or_waiting = 0
+        self._done = 0
+        self._refused = 0
+        self._verdicts = dict.fromkeys(Verdict, 0)
+
+    @property
+    def room(self) -> bool:
+        """Whether another item may be added now."""
+        return (
+            self._sent_or_waiting + self._refused - self._done < self._max_in_flight
+            and self._waiting_bytes < _MAX_BUFFERED_BYTES
+        )
+
+    def add(self, item: BatchItemLike) -> BatchAnswer | None:
+        """Take an item up for sending. Gives an answer at once when it cannot be sent."""
+        place = self._added
+        self._added += 1
+        item_id = str(place)
+        try:
+            item_id, turn, evaluators = _parts(item, place)
+            pb = batch_item(item_id, turn.to_proto(), evaluators)
+        except InvalidInput as problem:
+            self._refused += 1
+            answer = BatchAnswer(item_id, None, EvaluatorError.of_code("INVALID_ITEM", str(problem)))
+            self._count([answer])
+            return answer
+        size = pb.ByteSize()
+        with self._lock:
+            self._waiting.append((pb, size))
+            self._waiting_bytes += size
+            self._sent_or_waiting += 1
+        return None
+
+    def take(self) -> "evaluation_service_pb2.EvaluateBatchRequest | None":
+        """The next message: the opening, and as many items as are ready and fit. None when nothing is."""
+        with self._lock:
+            opening, self._open = self._open, None
+            items: list[Any] = []
+            size = 0
+            while self._waiting and len(items) < _MAX_ITEMS and size < _MAX_BYTES:
+                pb, bytes_ = self._waiting.popleft()
+                items.append(pb)
+                size += bytes_
+            self._waiting_bytes -= size
+        return batch_request(opening, items) if opening is not None or items else None
+
+    def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:
+        """The answers in a message."""
+        answers = [BatchAnswer.from_pb(answer) for answer in response.answers]
+        if answers:
+            self._count(answers)
+        if response.HasField("summary"):
+            self.summary = BatchSummary.from_pb(response.summary, self._refused)
+        return answers
+
+    def _count(self, answers: list[BatchAnswer]) -> None:
+        self._done += len(answers)
+        for answer in answers:
+            self._verdicts[answer.verdict] += 1
+        if self._on_progress is not None:
+            verdicts = self._verdicts
+            self._on_progress(
+                BatchProgress(
+                    self._done,
+                    self._total,
+                    verdicts[Verdict.PASSED],
+                    verdicts[Verdict.FAILED],
+                    verdicts[Verdict.ERROR],
+                    verdicts[Verdict.SKIPPED],
+                )
+            )
+
+
+def _parts(item: BatchItemLike, place: int) -> tuple[str, Turn, Iterable[SpecLike]]:
+    if isinstance(item, BatchItem):
+        return item.id or str(place), as_turn(item.turn), item.evaluators
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+        return item[0], as_turn(item[1]), ()
+    return str(place), as_turn(item), ()
+
+
+def length_of(items: Any) -> int | None:
+    """How many items there will be; None when nobody can know."""
+    return len(items) if hasattr(items, "__len__") else None

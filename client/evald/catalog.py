@@ -1,0 +1,189 @@
+"""What a server offers: evaluator types, changes of the catalogue, and what is wrong with specs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from .evaluation import present, read_kind
+from .result import Kind
+
+if TYPE_CHECKING:
+    from .v1 import catalog_service_pb2, evaluation_service_pb2, evaluator_pb2
+
+Origin = Literal["unknown", "built_in", "remote", "plugin"]
+State = Literal["unknown", "active", "unavailable", "deprecated"]
+
+_ORIGINS: Final[dict[int, Origin]] = {1: "built_in", 2: "remote", 3: "plugin"}
+_STATES: Final[dict[int, State]] = {1: "active", 2: "unavailable", 3: "deprecated"}
+
+
+class MetricDescriptor(NamedTuple):
+    """How to read a metric's number.
+
+    unit: base unit in the plural, for example "seconds"; "" for a plain number.
+    higher_is_better: None when neither direction is.
+    minimum, maximum: None when there is none.
+    bucket_bounds: upper bounds of its histogram; empty means the server's own for the unit.
+    """
+
+    unit: str = ""
+    higher_is_better: bool | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    bucket_bounds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorType:
+    """One entry of the catalogue.
+
+    type: unique name; aliases: other names that a spec may use.
+    label, description: for people.
+    kind: assertion or metric.
+    auto: the server runs it on every call without being asked.
+    config_schema_json: JSON Schema (2020-12) of the config, the author's own text.
+    origin: where it runs. state: whether it can be called now.
+    deterministic: the same context and config always give the same result.
+    final_turn_only: it says something useful on the last turn only.
+    metric: how to read a metric's number; None for assertions.
+    deprecation_message: what to use instead, when it is deprecated.
+    instance_count: live instances of a remote one.
+    required_data: what it needs beyond the messages, for example "last_invocation.token_usage".
+    """
+
+    type: str
+    version: str
+    label: str
+    description: str
+    kind: Kind
+    auto: bool
+    config_schema_json: str
+    config_schema_sha256: str
+    origin: Origin
+    state: State
+    deterministic: bool
+    final_turn_only: bool
+    metric: MetricDescriptor | None
+    deprecation_message: str
+    instance_count: int
+    aliases: tuple[str, ...]
+    required_data: tuple[str, ...]
+
+    @property
+    def config_schema(self) -> dict[str, Any]:
+        """The JSON Schema as data, parsed anew each time; {} when there is none."""
+        schema: dict[str, Any] = json.loads(self.config_schema_json or "{}")
+        return schema
+
+    @classmethod
+    def from_pb(cls, pb: "evaluator_pb2.EvaluatorType") -> "EvaluatorType":
+        """Read from a server's message."""
+        return cls(
+            type=pb.type,
+            version=pb.version,
+            label=pb.label,
+            description=pb.description,
+            kind=read_kind(pb.kind),
+            auto=pb.auto,
+            config_schema_json=pb.config_schema_json,
+            config_schema_sha256=pb.config_schema_sha256,
+            origin=_ORIGINS.get(pb.origin, "unknown"),
+            state=_STATES.get(pb.state, "unknown"),
+            deterministic=pb.deterministic,
+            final_turn_only=pb.final_turn_only,
+            metric=_metric(pb.metric) if pb.HasField("metric") else None,
+            deprecation_message=pb.deprecation_message,
+            instance_count=pb.instance_count,
+            aliases=tuple(pb.aliases),
+            required_data=tuple(pb.required_data),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data in camelCase, with the schema as data; what is unknown is left out."""
+        metric: Mapping[str, Any] = self.metric._asdict() if self.metric else {}
+        return present(
+            {
+                "type": self.type,
+                "version": self.version,
+                "label": self.label,
+                "description": self.description,
+                "kind": self.kind.name.lower(),
+                "aliases": list(self.aliases),
+                "auto": self.auto,
+                "origin": self.origin,
+                "state": self.state,
+                "deterministic": self.deterministic,
+                "finalTurnOnly": self.final_turn_only,
+                "metric": present(
+                    {
+                        "unit": metric.get("unit"),
+                        "higherIsBetter": metric.get("higher_is_better"),
+                        "minimum": metric.get("minimum"),
+                        "maximum": metric.get("maximum"),
+                        "bucketBounds": list(metric.get("bucket_bounds", ())),
+                    }
+                ),
+                "deprecationMessage": self.deprecation_message,
+                "instanceCount": self.instance_count or None,
+                "requiredData": list(self.required_data),
+                "configSchema": self.config_schema,
+                "configSchemaSha256": self.config_schema_sha256,
+            }
+        )
+
+
+def _metric(pb: "evaluator_pb2.MetricDescriptor") -> MetricDescriptor:
+    return MetricDescriptor(
+        pb.unit,
+        pb.higher_is_better if pb.HasField("higher_is_better") else None,
+        pb.minimum if pb.HasField("minimum") else None,
+        pb.maximum if pb.HasField("maximum") else None,
+        tuple(pb.bucket_bounds),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """One message of a watch.
+
+    what: "upserted" (`evaluator_type` appeared or changed), "removed" (`type` and `version` went
+        away), or "snapshot_complete" (what follows are changes).
+    revision: where the catalogue stands after it; a later watch can go on from there.
+    """
+
+    what: Literal["upserted", "removed", "snapshot_complete"]
+    revision: int
+    type: str = ""
+    version: str = ""
+    evaluator_type: EvaluatorType | None = None
+
+    @classmethod
+    def from_pb(cls, pb: "catalog_service_pb2.WatchEvaluatorTypesResponse") -> "CatalogChange | None":
+        """Read from a server's message; None for a kind of event that this client does not know."""
+        event = pb.WhichOneof("event")
+        if event == "upserted":
+            entry = EvaluatorType.from_pb(pb.upserted)
+            return cls("upserted", pb.revision, entry.type, entry.version, entry)
+        if event == "removed":
+            return cls("removed", pb.revision, pb.removed.type, pb.removed.version)
+        return cls("snapshot_complete", pb.revision) if event == "snapshot_complete" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecViolation:
+    """One thing wrong with one spec.
+
+    index: of the spec. path: JSON Pointer into it, for example "/config/threshold".
+    reason: stable code, for example "UNKNOWN_TYPE". message: for people.
+    """
+
+    index: int
+    path: str
+    reason: str
+    message: str
+
+    @classmethod
+    def from_pb(cls, pb: "evaluation_service_pb2.SpecViolation") -> "SpecViolation":
+        """Read from a server's message."""
+        return cls(pb.index, pb.path, pb.reason, pb.message)

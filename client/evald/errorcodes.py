@@ -1,0 +1,62 @@
+"""The closed list of codes that an evaluation error may carry.
+
+A code says what happened, its category who has to act, `retryable` whether
+the same call may work later. Callers switch on codes; telemetry counts them.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Category(IntEnum):
+    """Who has to act on an error. Equal to the wire's EvaluationError.Category."""
+
+    INFRASTRUCTURE = 1
+    CONFIG = 2
+    EVALUATOR = 3
+    JUDGE = 4
+    CANCELLED = 5
+
+
+class CodeInfo(NamedTuple):
+    """What is fixed for a code."""
+
+    category: Category
+    retryable: bool
+    meaning: str
+
+
+CODES: dict[str, CodeInfo] = {
+    "EVALUATOR_EXCEPTION": CodeInfo(Category.EVALUATOR, False, "The evaluator's own code raised."),
+    "TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The evaluator did not finish within its time."),
+    "CONTRACT_VIOLATION": CodeInfo(
+        Category.EVALUATOR, False, "The evaluator answered something that the contract forbids."
+    ),
+    "MISSING_DATA": CodeInfo(
+        Category.CONFIG, False, "The context lacks data that the evaluator needs, and onMissing is error."
+    ),
+    "INPUT_TOO_LARGE": CodeInfo(
+        Category.CONFIG, False, "The text or the check is larger than this evaluator may work on."
+    ),
+    "EVALUATOR_BUSY": CodeInfo(
+        Category.INFRASTRUCTURE, True, "Too many calls of this evaluator are still running."
+    ),
+    "UNEVALUABLE": CodeInfo(
+        Category.EVALUATOR, False, "Evaluators that this one is made of gave no verdict."
+    ),
+    "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller went away."),
+    "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item or session turn is not valid."),
+    "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is over its capacity."),
+    "REMOTE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."),
+    "REMOTE_CIRCUIT_OPEN": CodeInfo(
+        Category.INFRASTRUCTURE, True, "The remote evaluator failed too often and is left alone for a while."
+    ),
+    "SCRIPT_FAILED": CodeInfo(Category.EVALUATOR, False, "The script exited with an error."),
+    "SCRIPT_OUTPUT_INVALID": CodeInfo(Category.EVALUATOR, False, "The script printed no valid result."),
+    "JUDGE_UNPARSEABLE": CodeInfo(Category.JUDGE, True, "The judge's answer holds no verdict."),
+    "JUDGE_REFUSED": CodeInfo(Category.JUDGE, False, "The judge refused to answer."),
+    "JUDGE_TRUNCATED": CodeInfo(Category.JUDGE, False, "The judge's answer was cut off."),
+    "JUDGE_RATE_LIMITED": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint limits the rate."),
+    "JUDGE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint does not answer."),
+    "JUDGE_TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The judge did not answer in time."),
+}

@@ -1,0 +1,203 @@
+"""What can go wrong with a call, by who has to act.
+
+EvaldError
+├── InvalidRequest          the request is wrong: change it, do not retry
+│   ├── InvalidInput        data that the SDK cannot send; also a ValueError
+│   ├── UnknownEvaluator    the server has no evaluator of that type or version
+│   └── RevisionGone        a watch asked for changes that the server has forgotten
+├── Unauthenticated         no credentials, or wrong ones
+├── PermissionDenied        credentials that do not suffice
+├── Overloaded              the server is at its limits: try again later
+├── Unavailable             nobody answers, or the server stops: try again
+├── DeadlineExceeded        the time was too short; also a TimeoutError
+├── Cancelled               the call was cancelled
+├── Unsupported             the server does not know the call: it is older than this client
+├── TurnRefused             a session's turn could not be evaluated; the session goes on
+└── ServerError             a fault of the server: tell its operator
+
+Trouble of one evaluator is none of these: it is a result with verdict ERROR.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from .evaluation import EvaluatorError
+
+
+class FieldViolation(NamedTuple):
+    """One field of a request that is wrong. field: a path such as `evaluators[2].config.maxMs`."""
+
+    field: str
+    message: str
+
+
+class EvaldError(Exception):
+    """Base of all errors of a call.
+
+    code: the gRPC status code's name, for example "INVALID_ARGUMENT"; "" when nothing was sent.
+    reason: what the server calls the condition, for example "OVERLOADED"; "" when it did not say.
+    metadata: the dynamic parts of the message, for programs.
+    violations: the fields that are wrong.
+    retry_after_seconds: when the same call may work; None when the server did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        violations: Sequence[FieldViolation] = (),
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.reason = reason
+        self.metadata = dict(metadata or {})
+        self.violations = list(violations)
+        self.retry_after_seconds = retry_after_seconds
+
+    def __str__(self) -> str:
+        if len(self.violations) < 2:
+            return self.message
+        return "\n  ".join((self.message, *(f"{field}: {message}" for field, message in self.violations)))
+
+
+class InvalidRequest(EvaldError):
+    """The request is wrong; `violations` names the fields. The same request never works."""
+
+
+class InvalidInput(InvalidRequest, ValueError):
+    """Data cannot be sent as they are. Raised before anything is sent.
+
+    path: where, for example "messages[3].role".
+    got: what is there, for example "missing".
+    wanted: what may be there.
+    """
+
+    def __init__(self, path: str, got: str, wanted: str) -> None:
+        self.path = path
+        self.got = got
+        self.wanted = wanted
+        problem = f"{got}; wanted {wanted}"
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.violations = [FieldViolation(path, problem)]
+
+    def below(self, parent: str) -> Self:
+        """The same problem, its path seen from further out."""
+        dot = "." if self.path and not self.path.startswith("[") else ""
+        return type(self)(f"{parent}{dot}{self.path}", self.got, self.wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.path, self.got, self.wanted))
+
+
+class UnknownEvaluator(InvalidRequest):
+    """The server has no evaluator of that type or version. The message suggests the nearest name."""
+
+
+class RevisionGone(InvalidRequest):
+    """The server has forgotten the changes since that revision: watch again from 0."""
+
+
+class Unauthenticated(EvaldError):
+    """The call brought no credentials, or wrong ones."""
+
+
+class PermissionDenied(EvaldError):
+    """The credentials do not allow this call."""
+
+
+class Overloaded(EvaldError):
+    """The server is at its limits and ran nothing: try again after `retry_after_seconds`."""
+
+
+class Unavailable(EvaldError):
+    """Nobody answers at the address, or the server is stopping: try again."""
+
+
+class DeadlineExceeded(EvaldError, TimeoutError):
+    """The call's time ran out, or would not have sufficed: allow more `timeout`."""
+
+
+class Cancelled(EvaldError):
+    """The call was cancelled."""
+
+
+class Unsupported(EvaldError):
+    """The server does not know the call: it is older than this client, or no evald server."""
+
+
+class TurnRefused(EvaldError):
+    """A session's turn could not be evaluated and counts as not passed; the session goes on.
+
+    error: code, category and message from the server.
+    """
+
+    def __init__(self, error: "EvaluatorError") -> None:
+        super().__init__(error.message, reason=error.code, metadata=error.metadata)
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TurnRefused, (self.error,))
+
+
+class ServerError(EvaldError):
+    """The server has a fault of its own."""
+
+    @property
+    def incident_id(self) -> str:
+        """What to tell the operator, whose log has the rest; "" when the server gave none."""
+        return self.metadata.get("incident", "")
+
+
+_BY_CODE: dict[str, type[EvaldError]] = {
+    "INVALID_ARGUMENT": InvalidRequest,
+    "FAILED_PRECONDITION": InvalidRequest,
+    "OUT_OF_RANGE": InvalidRequest,
+    "ALREADY_EXISTS": InvalidRequest,
+    "NOT_FOUND": InvalidRequest,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
+    "RESOURCE_EXHAUSTED": Overloaded,
+    "UNAVAILABLE": Unavailable,
+    "ABORTED": Unavailable,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "CANCELLED": Cancelled,
+    "UNIMPLEMENTED": Unsupported,
+}
+_BY_REASON: dict[str, type[EvaldError]] = {
+    "UNKNOWN_TYPE": UnknownEvaluator,
+    "UNKNOWN_VERSION": UnknownEvaluator,
+    "REVISION_GONE": RevisionGone,
+    "MESSAGE_TOO_LARGE": InvalidRequest,
+}
+
+
+def from_rpc_error(error: Any, server: str = "") -> EvaldError:
+    """The typed error for a `grpc.RpcError` of a call. server: its address, for the message."""
+    from .convert import read_status  # here, because convert raises errors of this module
+
+    code: str = error.code().name
+    message: str = error.details() or ""
+    details = read_status(error.trailing_metadata() or ())
+    kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
+    if kind is Overloaded and not details.reason and "larger than max" in message:
+        # gRPC refuses a large message by itself, on either side, and says so in the text alone.
+        kind = InvalidRequest
+    if code == "UNAVAILABLE" and not details.reason and server:
+        message = (
+            f"no evald server answers at {server} ({message}); start one with `evald serve`, "
+            f"or name another one with Client(server) or EVALD_SERVER"
+        )
+    return kind(
+        message or code,
+        code=code,
+        reason=details.reason,
+        metadata=details.metadata,
+        violations=[FieldViolation(field, text) for field, text in details.violations],
+        retry_after_seconds=details.retry_after_seconds,
+    )

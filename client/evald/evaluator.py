@@ -1,0 +1,312 @@
+"""How an evaluator is written: as a class with typed fields, or as a plain function.
+
+Both become an `EvaluatorDefinition`, which is all that a server or a worker
+knows about an evaluator.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from .context import EvaluatorContext
+from .result import Kind, Result, Verdict, failed, measured, passed
+
+Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any]
+"""What a function may return: a Result; whether it passed, perhaps with a reason; a
+measurement; or a mapping with `success`, `reason` and perhaps `value`, `score`, `metadata`."""
+
+Evaluate: TypeAlias = Callable[[EvaluatorContext], Result | Awaitable[Result]]
+
+TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+
+
+class Metric(NamedTuple):
+    """How to read the number of a metric. unit: base unit in the plural, "" for a plain number."""
+
+    unit: str = ""
+    higher_is_better: bool | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    bucket_bounds: tuple[float, ...] = ()
+
+
+class ConfigProblem(NamedTuple):
+    """One thing wrong with a config. path: JSON Pointer into the config, "" for all of it."""
+
+    path: str
+    message: str
+
+
+class InvalidConfig(ValueError):
+    """A config does not fit its evaluator."""
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(f"config{p.path}: {p.message}" for p in self.problems))
+
+
+class ContractViolation(TypeError):
+    """An evaluator answered something that is no result."""
+
+
+class EvaluatorDefinition(NamedTuple):
+    """An evaluator as a server knows it.
+
+    compile: takes a config, returns the function that evaluates a turn with
+    it. Raises InvalidConfig. Called once per plan, not per turn.
+    config_schema: JSON Schema (2020-12) of the config.
+    aliases: other names of the type, each with the config keys that it implies.
+    type_by_config_key: with one of these keys in its config, a spec of this type means that type.
+    inline: it returns within a millisecond and never blocks, so that the
+    server may call it in its event loop. Others run in a thread of their own.
+    """
+
+    type: str
+    kind: Kind
+    label: str
+    description: str
+    config_schema: Mapping[str, Any]
+    compile: Callable[[Mapping[str, Any]], Evaluate]
+    version: str = "1.0.0"
+    aliases: Mapping[str, Mapping[str, Any]] = {}
+    auto: bool = False
+    deterministic: bool = True
+    final_turn_only: bool = False
+    metric: Metric | None = None
+    required_data: tuple[str, ...] = ()
+    inline: bool = False
+    type_by_config_key: Mapping[str, str] = {}
+
+
+class Evaluator(BaseModel):
+    """Base of class evaluators: the fields are the config.
+
+    Config keys are the fields' names in camelCase or snake_case, unknown keys
+    are refused, and nothing is converted silently: "3" is not a number. An
+    instance is immutable; what is costly to prepare (a compiled pattern) goes
+    into a `functools.cached_property` that `prepare` touches.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        ignored_types=(cached_property,),
+        protected_namespaces=(),
+        arbitrary_types_allowed=True,
+        field_title_generator=lambda name, _: name.strip("_").replace("_", " ").capitalize(),
+    )
+
+    type: ClassVar[str]
+    kind: ClassVar[Kind]
+    label: ClassVar[str] = ""
+    version: ClassVar[str] = "1.0.0"
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    auto: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = True
+    final_turn_only: ClassVar[bool] = False
+    metric: ClassVar[Metric | None] = None
+    required_data: ClassVar[tuple[str, ...]] = ()
+    inline: ClassVar[bool] = False
+    type_by_config_key: ClassVar[Mapping[str, str]] = {}
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+        """Say what holds on this turn. May be `async`."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Compile what the config asks for. Called once; raises ValueError for a bad config."""
+
+    @classmethod
+    def definition(cls) -> EvaluatorDefinition:
+        """This class as the server knows it."""
+        if not TYPE_PATTERN.fullmatch(cls.type):
+            raise ValueError(
+                f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes"
+            )
+        return EvaluatorDefinition(
+            type=cls.type,
+            kind=cls.kind,
+            label=cls.label or cls.type.replace("-", " ").title(),
+            description=inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+            config_schema=_config_schema(cls),
+            compile=cls._compile,
+            version=cls.version,
+            aliases=cls.aliases,
+            auto=cls.auto,
+            deterministic=cls.deterministic,
+            final_turn_only=cls.final_turn_only,
+            metric=cls.metric if cls.kind is Kind.ASSERTION else cls.metric or Metric(),
+            required_data=cls.required_data,
+            inline=cls.inline and not inspect.iscoroutinefunction(cls.evaluate),
+            type_by_config_key=cls.type_by_config_key,
+        )
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """An instance with this config, prepared. Raises InvalidConfig with everything that is wrong."""
+        try:
+            evaluator = cls.model_validate(config)
+        except ValidationError as problem:
+            raise InvalidConfig(_problems(problem, config)) from None
+        try:
+            evaluator.prepare()
+        except InvalidConfig:
+            raise
+        except ValueError as problem:
+            raise InvalidConfig([ConfigProblem("", str(problem))]) from None
+        return evaluator
+
+    @classmethod
+    def _compile(cls, config: Mapping[str, Any]) -> Evaluate:
+        return cls.from_config(config).evaluate
+
+
+def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
+    schema = cls.model_json_schema(by_alias=True)
+    schema.pop("title", None)
+    schema.pop("description", None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _problems(problem: ValidationError, config: Mapping[str, Any]) -> list[ConfigProblem]:
+    found = [_problem(error, config) for error in problem.errors()]
+    return list(dict.fromkeys(found))
+
+
+def _problem(error: Any, config: Mapping[str, Any]) -> ConfigProblem:
+    message = error["msg"]
+    if message.startswith("Value error, "):
+        message = message.removeprefix("Value error, ")
+    elif error["type"] == "extra_forbidden":
+        message = "unknown key"
+    elif error["type"] == "missing":
+        message = "missing; it is required"
+    else:
+        got = repr(error["input"])
+        message = f"{message[0].lower()}{message[1:]}, got {got if len(got) <= 80 else got[:77] + '...'}"
+    return ConfigProblem(_pointer(error["loc"], config, missing=error["type"] == "missing"), message)
+
+
+def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> str:
+    """JSON Pointer into the config. A location also names the branches of a union, which are no keys."""
+    path, at = "", config
+    for position, part in enumerate(location):
+        last = position == len(location) - 1
+        if isinstance(at, Mapping) and part in at:
+            at = at[part]
+        elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+            at = at[part]
+        elif not (last and missing):
+            continue
+        path += f"/{part}"
+    return path
+
+
+def to_result(kind: Kind, outcome: Outcome) -> Result:
+    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome."""
+    if isinstance(outcome, Result):
+        return outcome
+    if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[0], bool):
+        success, reason = outcome
+        return passed(str(reason)) if success else failed(str(reason))
+    if isinstance(outcome, bool) and kind is Kind.ASSERTION:
+        return passed("Passed") if outcome else failed("Failed")
+    if isinstance(outcome, int | float) and not isinstance(outcome, bool) and kind is Kind.METRIC:
+        return measured(float(outcome), f"Measured {outcome:g}")
+    if isinstance(outcome, Mapping) and isinstance(outcome.get("success"), bool):
+        value = outcome.get("value")
+        score = outcome.get("score")
+        return Result(
+            Verdict.PASSED if outcome["success"] else Verdict.FAILED,
+            str(outcome.get("reason", "")),
+            None if score is None else float(score),
+            None if value is None else float(value),
+            outcome.get("metadata"),
+        )
+    wanted = "a bool, (bool, reason)" if kind is Kind.ASSERTION else "a number"
+    raise ContractViolation(
+        f"got {type(outcome).__name__}, wanted a Result, {wanted} or a mapping with 'success' and 'reason'"
+    )
+
+
+def define_evaluator(
+    *,
+    type: str,  # noqa: A002 - the word of the contract
+    kind: Kind,
+    evaluate: Callable[[EvaluatorContext], Outcome | Awaitable[Outcome]],
+    label: str = "",
+    description: str = "",
+    config_schema: Mapping[str, Any] | None = None,
+    version: str = "1.0.0",
+    auto: bool = False,
+    deterministic: bool = True,
+    final_turn_only: bool = False,
+    metric: Metric | None = None,
+    required_data: tuple[str, ...] = (),
+    inline: bool = False,
+) -> EvaluatorDefinition:
+    """An evaluator out of a plain function, which finds its config in `ctx.config`.
+
+    The config is checked against `config_schema` before the function ever
+    runs; without one, no config is allowed. Raises ValueError for a bad type
+    name or schema.
+    """
+    if not TYPE_PATTERN.fullmatch(type):
+        raise ValueError(f"type {type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+    schema: Mapping[str, Any] = config_schema or {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+    is_async = inspect.iscoroutinefunction(evaluate)
+
+    def compile_config(config: Mapping[str, Any]) -> Evaluate:
+        check_config(schema, config)
+
+        def run(ctx: EvaluatorContext) -> Result:
+            return to_result(kind, evaluate(ctx.with_config(config)))  # type: ignore[arg-type]
+
+        async def run_async(ctx: EvaluatorContext) -> Result:
+            return to_result(kind, await evaluate(ctx.with_config(config)))  # type: ignore[misc]
+
+        return run_async if is_async else run
+
+    return EvaluatorDefinition(
+        type=type,
+        kind=kind,
+        label=label or type.replace("-", " ").title(),
+        description=description or inspect.cleandoc(evaluate.__doc__ or ""),
+        config_schema=schema,
+        compile=compile_config,
+        version=version,
+        auto=auto,
+        deterministic=deterministic,
+        final_turn_only=final_turn_only,
+        metric=metric if kind is Kind.ASSERTION else metric or Metric(),
+        required_data=required_data,
+        inline=inline and not is_async,
+    )
+
+
+def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise InvalidConfig with everything that is wrong. References to other documents are never
+    followed."""
+    from jsonschema import Draft202012Validator  # costs as much as grpc to import
+    from referencing import Registry
+
+    validator = Draft202012Validator(dict(schema), registry=Registry())
+    problems = [
+        ConfigProblem("".join(f"/{part}" for part in error.absolute_path), error.message)
+        for error in validator.iter_errors(dict(config))
+    ]
+    if problems:
+        raise InvalidConfig(problems)

@@ -1,0 +1,132 @@
+"""Reading data that somebody else made: keys in camelCase or snake_case, values checked with their path."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s")
+
+
+def snake(key: str) -> str:
+    """`maxMs`, `max-ms` and `max_ms` as `max_ms`. Longer keys than any of ours stay as they are."""
+    return _snake(key) if len(key) <= 64 else key
+
+
+# 1,024 keys of 64 characters: bounded both ways, because keys come from outside.
+@lru_cache(maxsize=1024)
+def _snake(key: str) -> str:
+    return _HUMP.sub("_", key).replace("-", "_").lower()
+
+
+def shown(value: Any) -> str:
+    """What a value is, for an error message: never more than a line of it."""
+    if value is None:
+        return "got null"
+    if isinstance(value, Mapping):
+        keys = ", ".join(str(key)[:30] for key in list(value)[:5])
+        return f"got an object with {f'the keys {keys}' if keys else 'no keys'}"
+    text = repr(value)
+    return f"got {text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def join(path: str, key: object) -> str:
+    """The path of a key below a path."""
+    return f"{path}.{key}" if path else str(key)
+
+
+def read_keys(
+    data: Any, known: Mapping[str, str], path: str, *, ignore_unknown: bool = False
+) -> dict[str, Any]:
+    """The values under their fields' names; keys whose value is None are left out.
+
+    known: field by key in snake_case. Raises InvalidInput for what is no
+    mapping, for a key that is not known (naming the nearest one), and for a
+    field that is given twice.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidInput(path, shown(data), "an object")
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        name = known.get(snake(key)) if isinstance(key, str) else None
+        if name is None:
+            if ignore_unknown:
+                continue
+            raise _unknown(path, key, known)
+        if value is None:
+            continue
+        if name in found:
+            raise InvalidInput(join(path, key), f"{name} is given twice", "it once")
+        found[name] = value
+    return found
+
+
+def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
+    near = difflib.get_close_matches(snake(str(key)), known, n=1)
+    wanted = f"{near[0]!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
+    return InvalidInput(join(path, key), "unknown key", wanted)
+
+
+def text(value: Any, path: str) -> str:
+    """A string that UTF-8 can carry."""
+    if not isinstance(value, str):
+        raise InvalidInput(path, shown(value), "text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as problem:
+            raise InvalidInput(
+                path, f"half of a surrogate pair at position {problem.start}", "text that UTF-8 can carry"
+            ) from None
+    return value
+
+
+def flag(value: Any, path: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise InvalidInput(path, shown(value), "true or false")
+    return value
+
+
+def number(value: Any, path: str, *, unit: str = "") -> float:
+    """A finite number, 0 or more."""
+    wanted = f"{unit or 'a number'}, 0 or more"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(path, shown(value), wanted)
+    if not 0 <= value < math.inf:
+        raise InvalidInput(path, shown(value), wanted)
+    return value
+
+
+def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
+    """A whole number from 0 to `largest`; a float such as 3.0 will do."""
+    integral = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not integral or not 0 <= value <= largest:
+        raise InvalidInput(path, shown(value), f"a whole number from 0 to {largest}")
+    return int(value)
+
+
+def seconds(value: Any, path: str) -> float:
+    """Seconds, as a number or as protobuf writes a duration in JSON: "1.5s"."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if not match:
+            raise InvalidInput(path, shown(value), 'seconds, as a number or as "1.5s"')
+        return float(match[1])
+    # 315,576,000,000 s: 10,000 years, the most that a protobuf Duration holds.
+    if isinstance(value, int | float) and value > 315_576_000_000:
+        raise InvalidInput(path, shown(value), "at most 315576000000 seconds")
+    return number(value, path, unit="seconds")
+
+
+def duration_to_pb(value: float, pb: "Duration") -> None:
+    """Fill a Duration with seconds, to the nanosecond."""
+    pb.seconds, pb.nanos = divmod(round(value * 1_000_000_000), 1_000_000_000)

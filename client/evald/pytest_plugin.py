@@ -1,0 +1,22 @@
+"""pytest fixtures, for `pytest_plugins = ["evald.pytest_plugin"]`."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .client import Client
+from .testing import LocalServer, server
+
+
+@pytest.fixture(scope="session")
+def evald_server() -> Iterator[LocalServer]:
+    """A server with the built-in evaluators, shared by all tests of the session."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def evald_client(evald_server: LocalServer) -> Iterator[Client]:
+    """A client of `evald_server`."""
+    with evald_server.client() as client:
+        yield client

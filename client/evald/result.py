@@ -1,0 +1,194 @@
+"""What an evaluator says about one turn."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from .errorcodes import CODES
+
+
+class Kind(IntEnum):
+    """What the result of an evaluator is for. Equal to the wire's EvaluatorKind."""
+
+    ASSERTION = 1
+    METRIC = 2
+
+
+class Verdict(IntEnum):
+    """Outcome of an evaluator or of a whole turn. Equal to the wire's Verdict.
+
+    Treat every value but PASSED as not passed.
+    """
+
+    PASSED = 1
+    FAILED = 2
+    ERROR = 3
+    SKIPPED = 4
+
+
+ASSERTION = Kind.ASSERTION
+METRIC = Kind.METRIC
+
+
+class Check(NamedTuple):
+    """One finding behind a verdict: a hit when met, else a miss."""
+
+    text: str
+    met: bool
+    evidence: str = ""
+
+
+class ErrorInfo(NamedTuple):
+    """Why an evaluator gave no verdict. `code` is one of `errorcodes.CODES`."""
+
+    code: str
+    message: str
+    details: Mapping[str, str] = {}
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one or several model calls. None means not reported, which is not 0."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+
+    @property
+    def total(self) -> int | None:
+        """The total as reported, else input plus output, else None."""
+        if self.total_tokens is not None:
+            return self.total_tokens
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+class Result:
+    """What an evaluator returns. Made by `passed`, `failed`, `unproven`, `skipped`, `measured`, `errored`.
+
+    verdict: the outcome. A metric that measured something is PASSED.
+    reason: for people; says the numbers. Cut at 8 KiB.
+    score: assertions only, 0 to 1, higher is better; None means no score.
+    value: what was measured, in the evaluator's own unit; None is not 0.
+    metadata: JSON-like evidence for debugging.
+    checks: single findings behind the verdict.
+    pending: a failed verdict that a later turn can still turn into a passed one.
+    unproven: failed because there was nothing to look at: neither negation nor a threshold may
+    turn that into passed.
+    token_usage, cost_usd: what the evaluator itself spent.
+    raw_request: what was asked of a judge or a script, secrets removed.
+    """
+
+    __slots__ = (
+        "checks",
+        "cost_usd",
+        "error",
+        "metadata",
+        "pending",
+        "raw_request",
+        "reason",
+        "score",
+        "token_usage",
+        "unproven",
+        "value",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        reason: str,
+        score: float | None = None,
+        value: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        checks: Sequence[Check] = (),
+        pending: bool = False,
+        error: ErrorInfo | None = None,
+        token_usage: TokenUsage | None = None,
+        cost_usd: float | None = None,
+        raw_request: Mapping[str, Any] | None = None,
+        unproven: bool = False,
+    ) -> None:
+        self.verdict = verdict
+        self.reason = reason
+        self.score = score
+        self.value = value
+        self.metadata = metadata
+        self.checks = checks
+        self.pending = pending
+        self.error = error
+        self.token_usage = token_usage
+        self.cost_usd = cost_usd
+        self.raw_request = raw_request
+        self.unproven = unproven
+
+    def __repr__(self) -> str:
+        shown = [f"{self.verdict.name}, {self.reason!r}"]
+        for name in ("score", "value", "metadata", "checks", "pending", "error"):
+            if getattr(self, name):
+                shown.append(f"{name}={getattr(self, name)!r}")
+        return f"Result({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Result):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+# Module constants, because looking a member up on the enum class costs as much as a whole check.
+_PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+
+def passed(
+    reason: str,
+    score: float | None = None,
+    value: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    checks: Sequence[Check] = (),
+) -> Result:
+    """The assertion holds."""
+    return Result(_PASSED, reason, score, value, metadata, checks)
+
+
+def failed(
+    reason: str,
+    score: float | None = None,
+    value: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    checks: Sequence[Check] = (),
+    pending: bool = False,
+) -> Result:
+    """The assertion does not hold. `pending`: a later turn can still make it hold."""
+    return Result(_FAILED, reason, score, value, metadata, checks, pending)
+
+
+def unproven(reason: str) -> Result:
+    """The assertion fails because the turn lacks what it looks at. Score 0.
+
+    Unlike `failed`, it stays failed under `negate` and under any threshold: what nobody saw must not
+    pass because the question was turned round.
+    """
+    return Result(_FAILED, reason, 0.0, unproven=True)
+
+
+def skipped(reason: str) -> Result:
+    """The evaluator does not apply to this turn. Counts neither for nor against."""
+    return Result(_SKIPPED, reason)
+
+
+def measured(value: float, reason: str, metadata: Mapping[str, Any] | None = None) -> Result:
+    """A metric's measurement, in the metric's own unit."""
+    return Result(_PASSED, reason, None, value, metadata)
+
+
+def unavailable(reason: str) -> Result:
+    """A metric whose data the context lacks: value 0, and metadata that says so."""
+    return Result(_PASSED, reason, None, 0.0, {"available": False})
+
+
+def errored(code: str, message: str, **details: str) -> Result:
+    """No verdict. `code` is one of `errorcodes.CODES`; raises KeyError for another one."""
+    CODES[code]
+    return Result(_ERROR, message, error=ErrorInfo(code, message, details))

@@ -1,0 +1,248 @@
+"""What a caller asks for: which evaluators, and how their results become one verdict."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from typing import Any, Final, Literal, TypeAlias
+
+from .errors import InvalidInput
+from .fields import flag, join, number, read_keys, seconds, shown, snake, text, whole
+
+When = Literal["every_turn", "final"]
+OnError = Literal["fail_closed", "fail_open"]
+Aggregation = Literal["all_must_pass", "weighted_mean"]
+CriteriaPolicy = Literal["both", "evaluators_only"]
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+# Every way to write a value, the contract's own names included.
+_WHEN: Final = {
+    "every_turn": "every_turn",
+    "final": "final",
+    "final_turn": "final",
+    "turn_policy_every_turn": "every_turn",
+    "turn_policy_final_turn": "final",
+}
+_ENFORCEMENT: Final = {
+    "enforced": False,
+    "shadow": True,
+    "enforcement_enforced": False,
+    "enforcement_shadow": True,
+}
+_ON_ERROR: Final = {
+    "fail_closed": "fail_closed",
+    "fail_open": "fail_open",
+    "error_policy_fail_closed": "fail_closed",
+    "error_policy_fail_open": "fail_open",
+}
+_AGGREGATION: Final = {
+    "all_must_pass": "all_must_pass",
+    "weighted_mean": "weighted_mean",
+    "aggregation_policy_all_must_pass": "all_must_pass",
+    "aggregation_policy_weighted_mean": "weighted_mean",
+}
+_CRITERIA: Final = {
+    "both": "both",
+    "evaluators_only": "evaluators_only",
+    "criteria_policy_both": "both",
+    "criteria_policy_evaluators_only": "evaluators_only",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One use of an evaluator.
+
+    type: type name as the catalogue lists it, or an alias.
+    config: its settings, JSON-like.
+    name: name of this use in results; "" means the type. A name that is taken gets "#2" and so on.
+    version: exact version; "" means the server's default.
+    when: run it on every turn, or on the final one only.
+    weight: share in the weighted mean, 0 or more; None means 1.
+    required: its failure fails the turn under every policy.
+    threshold: lowest score that passes, 0 to 1; None leaves it to the evaluator.
+    negate: PASSED and FAILED swap. Not for metrics.
+    shadow: run and report it, but let it decide nothing.
+    on_error: what its own error does; None means the server's default, normally fail_closed.
+    timeout_seconds: most time for it; None means the call's.
+    """
+
+    type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
+    name: str = ""
+    version: str = ""
+    when: When = "every_turn"
+    weight: float | None = None
+    required: bool = False
+    threshold: float | None = None
+    negate: bool = False
+    shadow: bool = False
+    on_error: OnError | None = None
+    timeout_seconds: float | None = None
+
+    @classmethod
+    def from_dict(cls, data: "SpecLike", path: str = "") -> "Spec":
+        """A spec out of a type name, or of a mapping with keys in camelCase or snake_case.
+
+        path: where the data are, for errors. Raises InvalidInput.
+        """
+        if isinstance(data, Spec):
+            return data
+        if isinstance(data, str):
+            return cls(data)
+        if not isinstance(data, Mapping):
+            raise InvalidInput(path, shown(data), "a type name, an object with a `type`, or a Spec")
+        found = read_keys(data, _SPEC_KEYS, path)
+        if not found.get("type"):
+            raise InvalidInput(join(path, "type"), "missing", "an evaluator's type name")
+        values = {key: _SPEC_VALUES[key](value, join(path, key)) for key, value in found.items()}
+        for alias, name, convert in _SPEC_ALIASES:
+            if alias in values:
+                if name in values:
+                    raise InvalidInput(join(path, alias), f"{name} is given as well", "one of the two")
+                values[name] = convert(values.pop(alias))
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON data in camelCase, defaults left out."""
+        return _without_defaults(self, {"type": self.type})
+
+
+SpecLike: TypeAlias = Spec | Mapping[str, Any] | str
+"""An evaluator as a caller names it: its type, a mapping, or a Spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a call runs its evaluators and what it makes of their results.
+
+    aggregation: every assertion must pass, or the weighted mean of the scores must reach `threshold`.
+    threshold: lowest weighted mean that passes, 0 to 1; None means 0.8.
+    fail_fast: stop at the first failure that counts; the rest is SKIPPED.
+    max_concurrency: most evaluators at a time; 0 means the server's default.
+    skip_auto_evaluators: leave out what the server runs on every call.
+    include_progress: send what evaluators say before they finish. For `stream`.
+    timeout_seconds: most time on the server. Running out of it still gives an evaluation, with the
+        unfinished evaluators as errors. None means the call's own deadline alone.
+    skip_cache: use no cached results.
+    criteria_policy: whether a scenario's criteria run beside the evaluators.
+    """
+
+    aggregation: Aggregation = "all_must_pass"
+    threshold: float | None = None
+    fail_fast: bool = False
+    max_concurrency: int = 0
+    skip_auto_evaluators: bool = False
+    include_progress: bool = False
+    timeout_seconds: float | None = None
+    skip_cache: bool = False
+    criteria_policy: CriteriaPolicy = "both"
+
+    @classmethod
+    def from_dict(cls, data: "OptionsLike", path: str = "options") -> "Options":
+        """Options out of a mapping with keys in camelCase or snake_case. Raises InvalidInput."""
+        if isinstance(data, Options):
+            return data
+        found = read_keys(data, _OPTIONS_KEYS, path)
+        values = {key: _OPTIONS_VALUES[key](value, join(path, key)) for key, value in found.items()}
+        if "timeout_ms" in values:
+            if "timeout_seconds" in values:
+                raise InvalidInput(
+                    join(path, "timeout_ms"), "timeout_seconds is given as well", "one of the two"
+                )
+            values["timeout_seconds"] = values.pop("timeout_ms") / 1000
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON data in camelCase, defaults left out."""
+        return _without_defaults(self, {})
+
+
+OptionsLike: TypeAlias = Options | Mapping[str, Any]
+"""Options, or a mapping of them."""
+
+
+def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
+    """The specs of a call. Raises InvalidInput that names the one that is wrong."""
+    if isinstance(evaluators, str | Mapping | Spec) or not isinstance(evaluators, Iterable):
+        raise InvalidInput("evaluators", shown(evaluators), "a list of evaluators")
+    return [Spec.from_dict(spec, f"evaluators[{index}]") for index, spec in enumerate(evaluators)]
+
+
+def _choice(values: Mapping[str, Any]) -> Any:
+    def read(value: Any, path: str) -> Any:
+        known = values.get(snake(value)) if isinstance(value, str) else None
+        if known is None:
+            names = [name for name in values if "policy" not in name and "enforcement" not in name]
+            raise InvalidInput(path, shown(value), " or ".join(map(repr, names)))
+        return known
+
+    return read
+
+
+def _config(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(path, shown(value), "an object")
+    return value
+
+
+def _milliseconds(value: Any, path: str) -> float:
+    return number(value, path, unit="milliseconds")
+
+
+def _int32(value: Any, path: str) -> int:
+    return whole(value, path, largest=_INT32_MAX)
+
+
+_SPEC_VALUES: Final[dict[str, Any]] = {
+    "type": text,
+    "config": _config,
+    "name": text,
+    "version": text,
+    "when": _choice(_WHEN),
+    "weight": number,
+    "required": flag,
+    "threshold": number,
+    "negate": flag,
+    "shadow": flag,
+    "on_error": _choice(_ON_ERROR),
+    "timeout_seconds": seconds,
+    # Other ways to say one of the above.
+    "timeout_ms": _milliseconds,
+    "enforcement": _choice(_ENFORCEMENT),
+    "only_final": flag,
+}
+_SPEC_ALIASES: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("timeout_ms", "timeout_seconds", lambda milliseconds: milliseconds / 1000),
+    ("enforcement", "shadow", bool),
+    ("only_final", "when", lambda only_final: "final" if only_final else "every_turn"),
+)
+_SPEC_KEYS: Final = {name: name for name in _SPEC_VALUES} | {
+    "timeout": "timeout_seconds",
+    "turn_policy": "when",
+    "error_policy": "on_error",
+}
+
+_OPTIONS_VALUES: Final[dict[str, Any]] = {
+    "aggregation": _choice(_AGGREGATION),
+    "threshold": number,
+    "fail_fast": flag,
+    "max_concurrency": _int32,
+    "skip_auto_evaluators": flag,
+    "include_progress": flag,
+    "timeout_seconds": seconds,
+    "skip_cache": flag,
+    "criteria_policy": _choice(_CRITERIA),
+    "timeout_ms": _milliseconds,
+}
+_OPTIONS_KEYS: Final = {name: name for name in _OPTIONS_VALUES} | {"timeout": "timeout_seconds"}
+
+
+def _without_defaults(record: Spec | Options, start: dict[str, Any]) -> dict[str, Any]:
+    values = asdict(record)
+    default = asdict(Spec("")) if isinstance(record, Spec) else asdict(Options())
+    for name in (found.name for found in fields(record)):
+        if values[name] != default[name]:
+            first, *rest = name.split("_")
+            start[first + "".join(part.title() for part in rest)] = values[name]
+    return start

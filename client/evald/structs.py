@@ -1,0 +1,141 @@
+"""JSON-like Python data into protobuf's Struct and Value, directly.
+
+The engine fills the metadata of every result with this, so it is written for
+speed: exact classes first, no intermediate copies.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import InvalidInput
+from .fields import shown
+
+if TYPE_CHECKING:
+    from google.protobuf.struct_pb2 import Struct, Value
+
+# protobuf parses a Struct to 33 levels; the service promises one less.
+MAX_DEPTH: Final = 32
+
+
+class TooDeep(InvalidInput):
+    """Data are nested deeper than the levels that are left."""
+
+    def of(self, max_depth: int) -> InvalidInput:
+        """The same for the caller, who knows the whole depth alone."""
+        return InvalidInput(self.path, self.got, f"at most {max_depth} levels")
+
+
+def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int = MAX_DEPTH) -> None:
+    """Fill an empty Struct with JSON-like data: text, numbers, bools, None, lists, tuples and mappings.
+
+    max_depth: most levels, the mapping itself counted. Integers beyond 2**53
+    lose digits, as in every Struct. Raises InvalidInput for NaN, infinity,
+    any other type, keys that are no text, and too many levels.
+    """
+    try:
+        fill_fields(data, struct.fields, max_depth)
+    except TooDeep as problem:
+        raise problem.of(max_depth) from None
+
+
+def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:
+    """Fill a Value with JSON-like data, by the same rules as `dict_to_struct`."""
+    try:
+        _fill_value(data, pb, max_depth)
+    except TooDeep as problem:
+        raise problem.of(max_depth) from None
+    except UnicodeEncodeError:
+        raise _not_utf8("") from None
+
+
+def _not_utf8(path: str) -> InvalidInput:
+    return InvalidInput(path, "half of a surrogate pair", "text that UTF-8 can carry")
+
+
+def _too_deep() -> TooDeep:
+    return TooDeep("", "nested too deep", "fewer levels")
+
+
+def fill_fields(data: Mapping[str, Any], fields: Any, levels: int) -> None:
+    """Fill a Struct's fields. levels: how many the data may have, their own mapping counted."""
+    if levels < 1:
+        raise _too_deep()
+    for key, value in data.items():
+        if not isinstance(key, str):
+            raise InvalidInput("", f"a key is {shown(key).removeprefix('got ')}", "text")
+        try:
+            _fill_value(value, fields[key], levels - 1)
+        except InvalidInput as problem:
+            raise problem.below(key) from None
+        except UnicodeEncodeError:
+            raise _not_utf8(ascii(key)) from None
+
+
+def _fill_value(value: Any, pb: Any, levels: int) -> None:
+    # By exact class first: this runs for every value of every result's metadata.
+    kind = value.__class__
+    if kind is str:
+        pb.string_value = value
+    elif kind is bool:
+        pb.bool_value = value
+    elif kind is int or kind is float:
+        _fill_number(value, pb)
+    elif value is None:
+        pb.null_value = 0
+    elif kind is dict:
+        pb.struct_value.SetInParent()
+        fill_fields(value, pb.struct_value.fields, levels)
+    elif kind is list or kind is tuple:
+        _fill_list(value, pb.list_value, levels)
+    else:
+        _fill_relative(value, pb, levels)
+
+
+def _fill_relative(value: Any, pb: Any, levels: int) -> None:
+    """Subclasses and look-alikes: str enums, NumPy's float64, other mappings."""
+    if isinstance(value, str):
+        pb.string_value = str.__str__(value)
+    elif isinstance(value, int | float):
+        _fill_number(float(value), pb)
+    elif isinstance(value, Mapping):
+        pb.struct_value.SetInParent()
+        fill_fields(value, pb.struct_value.fields, levels)
+    elif isinstance(value, list | tuple):
+        _fill_list(value, pb.list_value, levels)
+    else:
+        raise InvalidInput("", shown(value), "JSON-like data")
+
+
+def _fill_number(value: float, pb: Any) -> None:
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise InvalidInput("", shown(value), "a finite number")
+    pb.number_value = value
+
+
+def _fill_list(items: Sequence[Any], pb: Any, levels: int) -> None:
+    if levels < 1:
+        raise _too_deep()
+    pb.SetInParent()
+    add = pb.values.add
+    for index, item in enumerate(items):
+        try:
+            _fill_value(item, add(), levels - 1)
+        except InvalidInput as problem:
+            raise problem.below(f"[{index}]") from None
+
+
+def check_levels(value: Any, levels: int) -> None:
+    """Raise TooDeep for data that are nested deeper. Recurses no further than that."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    if levels < 1:
+        raise _too_deep()
+    for item in value:
+        check_levels(item, levels - 1)

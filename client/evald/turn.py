@@ -1,0 +1,244 @@
+"""One turn of an agent, as a caller hands it over."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from .context import EvaluatorContext
+from .convert import TurnData, turn_to_pb, typed
+from .errors import InvalidInput
+from .fields import number, read_keys, seconds, shown, text
+
+if TYPE_CHECKING:
+    from .v1 import context_pb2
+
+
+class Turn:
+    """What the agent did last, and all that is known about it.
+
+    The turn under evaluation is what follows the last user message, unless
+    `turn_messages` says otherwise. What is left out is unknown, never 0.
+    Everything is checked and converted here; raises InvalidInput, with the
+    path of what is wrong.
+
+    messages: the conversation, oldest first: mappings in OpenAI's shape, objects with `model_dump`,
+        or the JSON text of the list, which is sent without being parsed.
+    response: what the agent answered, to go after `messages`: a chat completion or Responses object
+        of the OpenAI API or its dict (usage, model, finish reason and id are read from it), a
+        message, a list of messages, or plain text.
+    latency_ms, latency_seconds: time from request to complete answer, in one of the two units.
+    time_to_first_token_ms: when the agent streams.
+    usage: token counts, in any spelling. Goes before the response's own, as do the next two.
+    model: the model that answered.
+    finish_reason: why it stopped, for example "stop" or "length".
+    cost_usd: what the turn cost, in US dollars.
+    expected: the expected text, or a mapping with `text`, `data`, `messages` or `tool_calls`.
+    scenario: its name, or a mapping with `name`, `instructions`, `max_messages`, `success_criteria`,
+        `failure_criteria`, `failure_criteria_mode`.
+    persona: its name, or a mapping with `name` and `description`.
+    number: number of the turn, from 1.
+    is_final: no turn follows.
+    attempt: number of the attempt at the case, from 1.
+    conversation_id, run_id, response_id: ids in the caller's other systems.
+    run_duration_ms: how long the whole run has taken so far.
+    metadata: JSON-like data for evaluators of your own.
+    turn_messages: the messages of the turn, which are also the last ones of `messages`.
+    """
+
+    __slots__ = ("_pb",)
+
+    def __init__(
+        self,
+        messages: Iterable[Any] | str | bytes = (),
+        response: Any = None,
+        *,
+        latency_ms: float | None = None,
+        latency_seconds: float | None = None,
+        time_to_first_token_ms: float | None = None,
+        usage: Any = None,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        cost_usd: float | None = None,
+        expected: str | Mapping[str, Any] | None = None,
+        scenario: str | Mapping[str, Any] | None = None,
+        persona: str | Mapping[str, Any] | None = None,
+        number: int | None = None,
+        is_final: bool = False,
+        attempt: int | None = None,
+        conversation_id: str | None = None,
+        run_id: str | None = None,
+        response_id: str | None = None,
+        run_duration_ms: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        turn_messages: Iterable[Any] | str | bytes | None = None,
+    ) -> None:
+        self._pb = turn_to_pb(
+            TurnData(
+                messages=messages,
+                response=response,
+                turn_messages=turn_messages,
+                latency_seconds=_seconds("latency", {"ms": latency_ms, "seconds": latency_seconds}),
+                time_to_first_token_seconds=_seconds("time_to_first_token", {"ms": time_to_first_token_ms}),
+                usage=usage,
+                cost=None if cost_usd is None else ("USD", _amount(cost_usd, "cost_usd")),
+                model=model,
+                finish_reason=finish_reason,
+                expected=expected,
+                scenario=scenario,
+                persona=persona,
+                number=number,
+                is_final=is_final,
+                attempt=attempt,
+                conversation_id=conversation_id,
+                run_id=run_id,
+                response_id=response_id,
+                run_duration_seconds=_seconds("run_duration", {"ms": run_duration_ms}),
+                metadata=metadata,
+            )
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, ignore_unknown: bool = False) -> "Turn":
+        """A turn out of JSON data: `messages`, `lastInvocation`, `turn`, `isFinal`, `expected` and so on.
+
+        Keys are those of the contract or the arguments of `Turn`, in camelCase
+        or snake_case; what belongs to the invocation may stand in
+        `lastInvocation` or beside it. ignore_unknown: leave out keys that are
+        none of these, as in a data set's records, instead of refusing them.
+        Raises InvalidInput.
+        """
+        found = read_keys(data, _KEYS, "", ignore_unknown=ignore_unknown)
+        for nested, keys in (("last_invocation", _INVOCATION_KEYS), ("correlation", _CORRELATION_KEYS)):
+            inner = read_keys(found.pop(nested, {}), keys, nested, ignore_unknown=ignore_unknown)
+            twice = next((name for name in inner if name in found), None)
+            if twice:
+                raise InvalidInput(f"{nested}.{twice}", "given outside of it as well", "it once")
+            found |= inner
+        values = {name: found[name] for name in found if name in TurnData._fields}
+        for name in ("latency", "time_to_first_token", "run_duration"):
+            units = {unit: found.get(f"{name}_{unit}") for unit in ("ms", "seconds", "text")}
+            values[f"{name}_seconds"] = _seconds(name, units)
+        if "cost_usd" in found:
+            values["cost"] = "USD", _amount(found["cost_usd"], "cost_usd")
+        elif "cost" in found:
+            values["cost"] = _cost(found["cost"])
+        turn = cls.__new__(cls)
+        turn._pb = turn_to_pb(TurnData(**values))  # noqa: SLF001 - its own
+        return turn
+
+    @property
+    def context(self) -> EvaluatorContext:
+        """The turn as evaluators see it. Raises InvalidInput for messages in JSON text that are none."""
+        return EvaluatorContext(typed(self._pb))
+
+    def to_proto(self) -> "context_pb2.EvaluatorContext":
+        """The message that is sent. Do not change it."""
+        return self._pb
+
+    def __eq__(self, other: object) -> bool:
+        return self._pb == other._pb if isinstance(other, Turn) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Turn({len(self._pb.messages)} messages, number {self._pb.turn or 'unknown'})"
+
+
+TurnLike: TypeAlias = Turn | Mapping[str, Any] | Sequence[Any] | str | bytes
+"""A turn, its JSON data as `Turn.from_dict` takes them, its messages, or their JSON text."""
+
+
+def as_turn(turn: TurnLike) -> Turn:
+    """A turn out of whatever a caller may hand over. Raises InvalidInput."""
+    if isinstance(turn, Turn):
+        return turn
+    if isinstance(turn, Mapping):
+        return Turn.from_dict(turn)
+    if isinstance(turn, str | bytes | Sequence):
+        return Turn(turn)
+    raise InvalidInput("turn", shown(turn), "a Turn, its messages, or a context as an object")
+
+
+_UNITS: Final = {"ms": 1000, "seconds": 1}
+
+
+def _seconds(name: str, units: Mapping[str, Any]) -> float | None:
+    given = {unit: value for unit, value in units.items() if value is not None}
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidInput(name, f"given as {' and '.join(given)}", "it in one unit")
+    unit, value = given.popitem()
+    if unit == "text":
+        if not isinstance(value, str):
+            # Nobody could tell the unit of a bare number.
+            raise InvalidInput(name, shown(value), f'{name}_ms, or a duration with its unit such as "1.5s"')
+        return seconds(value, name)
+    long = {"ms": "milliseconds", "seconds": "seconds"}[unit]
+    return seconds(number(value, f"{name}_{unit}", unit=long) / _UNITS[unit], name)
+
+
+def _amount(value: Any, path: str) -> float:
+    return number(value, path, unit="an amount")
+
+
+def _cost(cost: Any) -> tuple[str, float]:
+    """A number of US dollars, or the contract's currency and amount."""
+    if not isinstance(cost, Mapping):
+        return "USD", _amount(cost, "cost")
+    found = read_keys(cost, _COST_KEYS, "cost")
+    return text(found.get("currency_code", "USD"), "cost.currency_code"), _amount(
+        found.get("amount"), "cost.amount"
+    )
+
+
+_OUTER: Final = (
+    "messages",
+    "response",
+    "last_invocation",
+    "correlation",
+    "number",
+    "is_final",
+    "attempt",
+    "expected",
+    "scenario",
+    "persona",
+    "metadata",
+    "run_duration_ms",
+    "run_duration_seconds",
+    "turn_messages",
+)
+_INVOCATION: Final = (
+    "latency_ms",
+    "latency_seconds",
+    "time_to_first_token_ms",
+    "time_to_first_token_seconds",
+    "usage",
+    "cost_usd",
+    "model",
+    "finish_reason",
+)
+_COST_KEYS: Final = {"currency_code": "currency_code", "currency": "currency_code", "amount": "amount"}
+_CORRELATION_KEYS: Final = {name: name for name in ("conversation_id", "run_id", "response_id")}
+_INVOCATION_ALIASES: Final = {
+    "latency": "latency_text",
+    "time_to_first_token": "time_to_first_token_text",
+    "token_usage": "usage",
+    "tokens_usage": "usage",
+}
+_INVOCATION_KEYS: Final = (
+    {name: name for name in _INVOCATION}
+    | _INVOCATION_ALIASES
+    | {
+        "messages": "turn_messages",
+        "messages_json": "turn_messages",
+        "metadata": "invocation_metadata",
+        "cost": "cost",
+        "start_time": "start_time",
+    }
+)
+_KEYS: Final = (
+    {name: name for name in (*_OUTER, *_INVOCATION)}
+    | _INVOCATION_ALIASES
+    | _CORRELATION_KEYS
+    | {"messages_json": "messages", "turn": "number", "run_duration": "run_duration_text"}
+)

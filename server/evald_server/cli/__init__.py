@@ -1,0 +1,47 @@
+"""The command line of evald. A command is a module with `run(args) -> int`, imported when it is used."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .parser import parse
+
+# Conventional codes of a process that a signal ends: 128 + SIGINT, 128 + SIGPIPE.
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141
+
+_MODULES = {"types": "catalog"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    args = parse(argv)
+    if args.command is None:
+        sys.stdout.write(args.help_text)
+        return 0
+    if args.command == "version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"evald {version('evald')}\n")
+        return 0
+    try:
+        code = _run(args.command, args)
+        sys.stdout.flush()  # a closed pipe is found out here, not at exit
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes standard output on exit and would complain about the closed pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except Exception as problem:  # noqa: BLE001 - the last line before the user
+        from .failure import report
+
+        return report(problem)
+    return code
+
+
+def _run(command: str, args: object) -> int:
+    module = import_module(f".{_MODULES.get(command, command)}", __package__)
+    code: int = module.run(args)
+    return code

@@ -1,0 +1,156 @@
+"""Recorded conversations as they come in: JSON, a JSON list, or JSON Lines."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO
+
+from .exits import Stop, usage_error
+
+_SHAPE: Final = (
+    'wanted an object with "messages", for example {"messages": [{"role": "user", "content": "Hi"}]}'
+)
+
+
+class Conversation(NamedTuple):
+    """One conversation of an input.
+
+    id: its own, or its place in the input. place: "FILE:LINE". data: the
+    object as it was read.
+    """
+
+    id: str
+    place: str
+    messages: Sequence[Mapping[str, Any]]
+    data: Mapping[str, Any]
+
+    def first(self, *keys: str) -> Any:
+        """The first of these keys that is there and not null."""
+        return first_of(self.data, keys)
+
+
+def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The first of these keys that is there and not null."""
+    return next((data[key] for key in keys if data.get(key) is not None), None)
+
+
+def read_all(names: Sequence[str]) -> Iterator[Conversation]:
+    """The conversations of several inputs. Raises Stop, with the line, for what is not one."""
+    for name in names:
+        with _open(name) as stream:
+            yield from _read(stream, "stdin" if name == "-" else name)
+
+
+@contextmanager
+def _open(name: str) -> Iterator[TextIO]:
+    if name == "-":
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+        yield sys.stdin
+        return
+    try:
+        stream = Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
+    except OSError as problem:
+        raise usage_error(f"{name}: {problem.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _read(stream: TextIO, name: str) -> Iterator[Conversation]:
+    """JSON Lines are read line by line, so that a file may be larger than the memory."""
+    try:
+        lines = enumerate(stream, start=1)
+        number, line = next(((n, text) for n, text in lines if text.strip()), (0, ""))
+        if not number:
+            raise usage_error(f"{name}: empty", _SHAPE)
+        try:
+            first = json.loads(line)
+        except (ValueError, RecursionError) as problem:
+            # A document over many lines begins with a line that is not one by itself.
+            rest = "".join(text for _, text in lines)
+            yield from _document(line, rest, name, number, problem)
+            return
+        if isinstance(first, list):
+            after = next((n for n, text in lines if text.strip()), None)
+            if after:
+                raise usage_error(f"{name}:{after}: a list of messages must be the only value of its file")
+            yield from _list(first, name, number)
+            return
+        yield _conversation(first, f"{name}:{number}", name, number)
+        for number, line in lines:
+            if line.strip():
+                yield _conversation(_parse(line, name, number), f"{name}:{number}", name, number)
+    except UnicodeDecodeError as problem:
+        raise usage_error(f"{name}: not UTF-8: {problem.reason} at byte {problem.start}") from None
+
+
+def _parse(line: str, name: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise _not_json(problem, name, number) from None
+
+
+def _not_json(problem: Exception, name: str, first_line: int) -> Stop:
+    if isinstance(problem, json.JSONDecodeError):
+        line = first_line + problem.lineno - 1
+        return usage_error(f"{name}:{line}: not valid JSON: {problem.msg} at column {problem.colno}", _SHAPE)
+    return usage_error(f"{name}:{first_line}: not valid JSON: {problem}", _SHAPE)
+
+
+def _document(line: str, rest: str, name: str, number: int, problem: Exception) -> Iterator[Conversation]:
+    try:
+        data = json.loads(line + rest)
+    except (ValueError, RecursionError) as other:
+        # When the next line is a value by itself, these are JSON Lines with a bad first line.
+        first_rest = next((text for text in rest.splitlines() if text.strip()), "")
+        blamed = problem if _is_object(first_rest) else other
+        raise _not_json(blamed, name, number) from None
+    if isinstance(data, list):
+        yield from _list(data, name, number)
+    else:
+        yield _conversation(data, name, name, 0)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _list(items: list[Any], name: str, number: int) -> Iterator[Conversation]:
+    if items and all(isinstance(item, Mapping) and "messages" in item for item in items):
+        for position, item in enumerate(items):
+            yield _conversation(item, f"{name}[{position}]", name, position + 1)
+    else:
+        yield _conversation({"messages": items}, f"{name}:{number}", name, 0)
+
+
+def _conversation(data: Any, place: str, name: str, number: int) -> Conversation:
+    if not isinstance(data, Mapping):
+        raise usage_error(f"{place}: got {_kind(data)}, {_SHAPE}")
+    messages = data.get("messages")
+    if messages is None:
+        # A context may hold the last invocation alone.
+        inner = first_of(data, ("lastInvocation", "last_invocation"))
+        messages = inner.get("messages") if isinstance(inner, Mapping) else None
+    if not isinstance(messages, list):
+        got = f"only keys {', '.join(list(data)[:8]) or 'none'}" if messages is None else _kind(messages)
+        raise usage_error(f"{place}: no list of messages, got {got}", _SHAPE)
+    for position, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise usage_error(
+                f"{place}: messages[{position}]: got {_kind(message)}, wanted a message", _SHAPE
+            )
+    own = first_of(data, ("id", "conversation_id", "conversationId"))
+    stem = Path(name).stem
+    return Conversation(
+        str(own) if own is not None else f"{stem}:{number}" if number else stem, place, messages, data
+    )
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

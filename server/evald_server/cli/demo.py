@@ -1,0 +1,300 @@
+"""`evald demo`: a real server judges recorded conversations of an airline's agent.
+
+Everything that is shown was computed while it was shown.
+"""
+
+import argparse
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rich.text import Text
+
+from .console import out, say, show
+from .conversations import Conversation, read_all
+from .exits import Exit, Stop
+from .plain import clean
+from .tables import mark, result_tables, table_of, total_tables, verdict_text
+from .totals import Totals, title
+from .turns import turn_bounds, turns_of
+
+if TYPE_CHECKING:
+    from evald import Client, Evaluation, Turn
+    from evald.spec import SpecLike
+
+DATA: Final = Path(__file__).parents[1] / "demo_data" / "conversations.jsonl"
+
+# The tools that change the airline's database; the others only look something up.
+_CHANGES: Final = (
+    "book_reservation",
+    "cancel_reservation",
+    "send_certificate",
+    "update_reservation_baggages",
+    "update_reservation_flights",
+    "update_reservation_passengers",
+)
+
+_CHECKS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+    (
+        {
+            "type": "regex",
+            "name": "no-payment-ids",
+            "config": {"pattern": r"(credit_card|gift_card|certificate)_[0-9]+", "mustMatch": False},
+        },
+        "regex: the agent shows the customer no internal payment id",
+    ),
+    (
+        {"type": "tool-call-budget", "name": "few-tool-calls", "config": {"maxCalls": 8}},
+        "tool-call-budget: at most 8 tool calls before the customer hears something",
+    ),
+    (
+        {"type": "length-within", "name": "short-answer", "config": {"max": 120, "unit": "words"}},
+        "length-within: at most 120 words, an answer that can be read out on the phone",
+    ),
+    ({"type": "tool-call-count"}, "metric: tool calls of the turn"),
+    ({"type": "response-length"}, "metric: characters of the answer"),
+)
+_TASK_CHECK: Final = (
+    "tool-use, on the last turn: exactly the bookings and changes that solve the task, with their arguments"
+)
+
+# 20 s: far above the 1.5 s that a server takes to be ready.
+_START_SECONDS: Final = 20
+_STOP_SECONDS: Final = 15
+
+_SHOWN_TELEMETRY: Final = re.compile(
+    r"evald_(evaluations_total|evaluator_results_total|metric_value_\w+_(sum|count)|evaluation_duration_seconds_(sum|count))\b"
+)
+
+
+class Server(NamedTuple):
+    """A running `evald serve`."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    http_address: str
+
+
+def run(_args: argparse.Namespace) -> int:
+    """Run the demo. Verdicts of the conversations do not change its exit code."""
+    from evald import Client
+
+    began = time.perf_counter()
+    conversations = list(read_all([str(DATA)]))
+    say(
+        ("evald demo", "bold"),
+        f"  {len(conversations)} recorded conversations of an airline's agent (gpt-4o, tau-bench)",
+    )
+    with _server() as server, Client(server.address) as client:
+        _step(2, "One conversation, turn by turn, through a session: a turn sends only what is new.")
+        _show_session(client, conversations[0])
+        _step(3, "All conversations, every turn of them, as one batch.")
+        _show_batch(client, conversations)
+        _step(4, f"What Prometheus sees: http://{server.http_address}/metrics, the lines that matter here.")
+        _show_telemetry(server)
+        _step(5, "Stop: SIGTERM lets open calls finish.")
+    say(f"The server stopped. All of this took {time.perf_counter() - began:.1f} s.")
+    say("Next: evald serve, evald types, evald evaluate --help")
+    return Exit.PASSED
+
+
+def _step(number: int, text: str) -> None:
+    say("")
+    say((f"{number}. ", "bold cyan"), (text, "bold"))
+
+
+def _tell(text: str) -> None:
+    """A paragraph below a step."""
+    say(textwrap.fill(text, out().width, initial_indent="   ", subsequent_indent="   "))
+
+
+@contextmanager
+def _server() -> Iterator[Server]:
+    command = ["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    _step(1, f"Start a server: evald {' '.join(command)}")
+    # Settings of the user's own server must not change what is shown.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
+    environment["EVALD_LOG_LEVEL"] = "warning"
+    began = time.perf_counter()
+    process = subprocess.Popen(  # noqa: S603 - this package
+        [sys.executable, "-m", "evald_server", *command], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        ready = _ready_line(process)
+        addresses = re.findall(r"[\w.]+:\d+", ready)
+        say(("   ", ""), (clean(ready), "green"), f"  ({time.perf_counter() - began:.2f} s)")
+        yield Server(process, addresses[0], addresses[1])
+        process.send_signal(signal.SIGTERM)
+        process.wait(_STOP_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    if process.returncode:
+        raise Stop(Exit.INCONCLUSIVE, f"the server ended with exit code {process.returncode}")
+
+
+def _ready_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
+    line = process.stdout.readline() if readable else ""
+    if len(re.findall(r"[\w.]+:\d+", line)) != 2:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"the server did not start within {_START_SECONDS} s"
+            if not readable
+            else "the server did not start",
+            "what it said stands above; try it by itself: evald serve",
+        )
+    return line
+
+
+def _checks_of(conversation: Conversation) -> "list[SpecLike]":
+    """The checks of one conversation: those of all, and what its own task asks for."""
+    wanted = [call for call in conversation.data["task"]["expected_tool_calls"] if call["name"] in _CHANGES]
+    calls = Counter(call["name"] for call in wanted)
+    expectations: list[dict[str, Any]] = [
+        {"name": name, "minCalls": calls[name], "maxCalls": calls[name]} for name in _CHANGES
+    ]
+    expectations += [
+        {"name": call["name"], "args": call["arguments"], "argsMatch": "exact"} for call in wanted
+    ]
+    task = {
+        "type": "tool-use",
+        "name": "solves-task",
+        "when": "final",
+        "config": {"expectations": expectations},
+    }
+    return [task, *(spec for spec, _ in _CHECKS)]
+
+
+def _show_session(client: "Client", conversation: Conversation) -> None:
+    _tell(f"The customer was told: {clean(conversation.data['task']['instruction'])}")
+    for name, meaning in (
+        ("solves-task", _TASK_CHECK),
+        *((spec.get("name", spec["type"]), meaning) for spec, meaning in _CHECKS),
+    ):
+        say("   ", (f"{name:<16}", "cyan"), meaning)
+    table = table_of(("Turn", "right"), "Customer", "Agent", "Tools", "Checks")
+    for column in table.columns[1:4]:
+        column.no_wrap = False
+    evaluations: list[Evaluation] = []
+    began = time.perf_counter()
+    with client.session(_checks_of(conversation)) as session:
+        for number, turn in enumerate(turns_of(conversation), start=1):
+            evaluation = session.turn(turn)
+            evaluations.append(evaluation)
+            table.add_row(str(number), *_told(turn), _signs(evaluation))
+    took = (time.perf_counter() - began) * 1000
+    show(table)
+    names = ", ".join(title(result) for result in evaluations[0].results if result.kind.name == "ASSERTION")
+    _tell(f"Checks, in this order: {clean(names)}; - stands for one that waits for the last turn.")
+    _tell(
+        f"{len(evaluations)} turns in {took:.0f} ms. The results of the last one, as a CI job would see them:"
+    )
+    show(*result_tables(evaluations[-1].results))
+    assert session.summary is not None
+    say(
+        "   The session: ",
+        verdict_text(session.summary.verdict.name),
+        f" over {session.summary.turn_count} turns.",
+    )
+
+
+def _told(turn: "Turn") -> tuple[str, str, str]:
+    """What customer and agent said on a turn, and the tools between."""
+    messages = turn.context.messages
+    said = next((message.text for message in messages if message.role == "user"), "")
+    tools = Counter(call.name for call in turn.context.tool_calls)
+    return (
+        clean(said, 90),
+        clean(turn.context.answer or "", 90),
+        clean(", ".join(f"{name} x{count}" if count > 1 else name for name, count in tools.items())),
+    )
+
+
+def _signs(evaluation: "Evaluation") -> Text:
+    return Text(" ").join(
+        mark(result.verdict.name) for result in evaluation.results if result.kind.name == "ASSERTION"
+    )
+
+
+def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
+    from evald import BatchItem
+
+    items = [
+        BatchItem(turn, id=f"{position}/{number}", evaluators=_checks_of(conversation))
+        for position, conversation in enumerate(conversations)
+        for number, turn in enumerate(_turns_with_history(conversation))
+    ]
+    found: dict[int, list[Evaluation]] = {position: [] for position in range(len(conversations))}
+    began = time.perf_counter()
+    for answer in client.batch(items, []):
+        if answer.evaluation is None:
+            raise Stop(
+                Exit.INCONCLUSIVE,
+                f"turn {answer.id}: {answer.error.message if answer.error else 'no answer'}",
+            )
+        found[int(answer.id.partition("/")[0])].append(answer.evaluation)
+    took = time.perf_counter() - began
+
+    totals = Totals()
+    agreed = 0
+    table = table_of("Conversation", ("Turns", "right"), "evald says", "tau-bench says", "Because")
+    for position, conversation in enumerate(conversations):
+        evaluations = found[position]
+        failures = [evaluation for evaluation in evaluations if not evaluation.passed]
+        verdict = "FAILED" if any(e.failed for e in failures) else "ERROR" if failures else "PASSED"
+        totals.add(verdict, evaluations)
+        solved = all(
+            result.verdict.name != "FAILED"
+            for evaluation in evaluations
+            for result in evaluation.results
+            if result.name == "solves-task"
+        )
+        rewarded = conversation.data["outcome"]["reward"] == 1.0
+        agreed += solved is rewarded
+        because = "; ".join(dict.fromkeys(f"{f.name}: {f.reason}" for e in failures for f in e.failures))
+        table.add_row(
+            conversation.id.removeprefix("taubench-gpt4o-"),
+            str(len(evaluations)),
+            Text(*verdict_text(verdict)),
+            "task solved" if rewarded else "task not solved",
+            clean(because, 160),
+        )
+    show(table)
+    _tell(f"{len(items)} turns in {took * 1000:.0f} ms: {len(items) / took:,.0f} a second, client included.")
+    _tell(
+        f"Was the task solved? evald compares tool calls, tau-bench compares databases; "
+        f"they agree on {agreed} of {len(conversations)} conversations."
+    )
+    _tell("The pass rate of every assertion, and what the metrics measured, over all turns:")
+    show(*total_tables(totals.evaluators.values()))
+
+
+def _turns_with_history(conversation: Conversation) -> "Iterator[Turn]":
+    """Every turn with all that came before it, as an application would send them one by one."""
+    from evald import Turn
+
+    bounds = turn_bounds(conversation.messages)
+    for number, (_, end) in enumerate(bounds, start=1):
+        messages: list[Mapping[str, Any]] = list(conversation.messages[:end])
+        yield Turn(messages, number=number, is_final=number == len(bounds), conversation_id=conversation.id)
+
+
+def _show_telemetry(server: Server) -> None:
+    with urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=5) as response:
+        lines = response.read().decode().splitlines()
+    for line in lines:
+        if _SHOWN_TELEMETRY.match(line) and not line.endswith(" 0.0"):
+            say("   ", (clean(line), "dim"))

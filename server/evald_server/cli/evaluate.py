@@ -1,0 +1,310 @@
+"""`evald evaluate`: judge recorded conversations, one live on the screen or many with a progress bar."""
+
+import argparse
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .console import err, out, say, show, warn
+from .conversations import Conversation, read_all
+from .exits import Exit, usage_error
+from .plain import clean, print_json
+from .specs import SpecSet, load_specs
+from .tables import result_tables, running, total_tables, turn_table, unpassed_table, verdict_text
+from .target import connected, run_async
+from .totals import Totals
+from .turns import base_of, last_turn_of, turns_of
+from .violations import find_violations
+
+if TYPE_CHECKING:
+    from evald import AsyncClient, Evaluation
+
+# Sessions at a time: enough to hide the waiting of judges, few enough to leave a server room for others.
+_SESSIONS = 8
+
+_SHOWN_FAILURES = 10
+_SHOWN_WARNINGS = 5
+
+
+class Judged(NamedTuple):
+    """A conversation with what came of it. evaluations: of its turns; a text where one was refused."""
+
+    conversation: Conversation
+    evaluations: "list[Evaluation | str]"
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its turns: failed, then error, then passed, then skipped."""
+        verdicts = {"ERROR" if isinstance(e, str) else e.verdict.name for e in self.evaluations}
+        return next((v for v in ("FAILED", "ERROR", "PASSED", "SKIPPED") if v in verdicts), "ERROR")
+
+    @property
+    def reason(self) -> str:
+        """Why it got its verdict."""
+        for number, evaluation in enumerate(self.evaluations, start=1):
+            turn = f"turn {number}: " if len(self.evaluations) > 1 else ""
+            if isinstance(evaluation, str):
+                if self.verdict == "ERROR":
+                    return f"{turn}{evaluation}"
+            elif evaluation.verdict.name == self.verdict:
+                return f"{'' if evaluation.passed else turn}{evaluation.reason}"
+        return ""
+
+    def judged_turns(self) -> "list[Evaluation]":
+        """The evaluations alone."""
+        return [evaluation for evaluation in self.evaluations if not isinstance(evaluation, str)]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate what the files hold."""
+    specs = load_specs(args.spec_files, args.expressions)
+    conversations = read_all(args.files)
+    first = list(islice(conversations, 2))
+    if not specs.specs and not first[0].data.get("scenario"):
+        raise usage_error(
+            "no evaluators: nothing would be judged",
+            "name some: -e regex:pattern='BK-[0-9]+', or --evaluators FILE; evald types lists them all",
+        )
+    if args.timeout is not None:
+        specs.options.setdefault("timeout_seconds", args.timeout)
+    return run_async(_evaluate(args, specs, first, chain(first, conversations)))
+
+
+async def _evaluate(
+    args: argparse.Namespace, specs: SpecSet, first: list[Conversation], conversations: Iterator[Conversation]
+) -> int:
+    async with connected(args) as client:
+        violations = await find_violations(client, specs) if specs.specs else []
+        for violation in violations:
+            unknown = violation.reason == "UNKNOWN_TYPE"
+            warn(clean(str(violation)), "evald types lists all evaluators" if unknown else "")
+        if violations:
+            return Exit.USAGE
+        if len(first) == 1 and not args.json:
+            return await _one(client, first[0], specs, every_turn=args.turns)
+        return await _many(client, conversations, specs, args)
+
+
+async def _one(client: "AsyncClient", conversation: Conversation, specs: SpecSet, *, every_turn: bool) -> int:
+    judged = await (_watch_turns if every_turn else _watch)(client, conversation, specs)
+    totals = Totals()
+    totals.add(judged.verdict, judged.judged_turns())
+    last = judged.evaluations[-1]
+    if every_turn and not isinstance(last, str):
+        show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
+    _warn_of([warning for evaluation in judged.judged_turns() for warning in evaluation.warnings])
+    say(verdict_text(judged.verdict), "  ", clean(judged.reason))
+    return totals.exit_code
+
+
+async def _watch(client: "AsyncClient", conversation: Conversation, specs: SpecSet) -> Judged:
+    """Show the results of one turn as they come in."""
+    from evald import Evaluation, EvaluatorResult, Started
+
+    waiting: dict[str, None] = {}
+    results: list[EvaluatorResult] = []
+    evaluation: Evaluation | None = None
+    with _screen() as draw:
+        async for event in client.stream(last_turn_of(conversation), specs.specs, options=specs.options):
+            match event:
+                case Started():
+                    waiting = dict.fromkeys(spec.name or spec.type for spec in event.plan)
+                case EvaluatorResult():
+                    results = sorted((*results, event), key=lambda result: result.index)
+                    waiting.pop(event.name, None)
+                case Evaluation():
+                    evaluation = event
+            draw(running(results, waiting))
+    assert evaluation is not None  # a stream that ends without one raises
+    return Judged(conversation, [evaluation])
+
+
+async def _watch_turns(client: "AsyncClient", conversation: Conversation, specs: SpecSet) -> Judged:
+    evaluations: list[Evaluation | str] = []
+    with _screen() as draw:
+        async for evaluation in _session(client, conversation, specs):
+            evaluations.append(evaluation)
+            draw(turn_table(evaluations))
+    return Judged(conversation, evaluations)
+
+
+@contextmanager
+def _screen() -> "Iterator[Callable[[RenderableType], None]]":
+    """Draws again and again on a terminal; elsewhere the last state alone is printed, at the end."""
+    latest: list[RenderableType] = []
+    if not out().is_terminal:
+        yield lambda state: latest.__setitem__(slice(None), [state])
+        show(*latest)
+        return
+    with Live(console=out(), refresh_per_second=10) as live:
+        yield live.update
+
+
+async def _session(
+    client: "AsyncClient", conversation: Conversation, specs: SpecSet
+) -> "AsyncIterator[Evaluation | str]":
+    from evald import TurnRefused
+
+    async with client.session(specs.specs, base=base_of(conversation), options=specs.options) as session:
+        for turn in turns_of(conversation):
+            try:
+                yield await session.turn(turn)
+            except TurnRefused as problem:
+                yield str(problem)
+
+
+async def _many(
+    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet, args: argparse.Namespace
+) -> int:
+    totals = Totals()
+    unpassed: list[Judged] = []
+    warnings: dict[str, None] = {}
+    find = _by_session if args.turns else _by_batch
+    with _progress(hidden=args.json and out().is_terminal) as progress:
+        task = progress.add_task("", total=_count(args.files) if not progress.disable else None, failed=0)
+        async for judged in find(client, conversations, specs):
+            totals.add(judged.verdict, judged.judged_turns())
+            if len(warnings) < _SHOWN_WARNINGS:
+                warnings |= dict.fromkeys(w for e in judged.judged_turns() for w in e.warnings)
+            if judged.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:
+                unpassed.append(judged)
+            if args.json:
+                print_json(_record(judged, every_turn=args.turns))
+            progress.update(task, advance=1, failed=totals.conversations.failed)
+    if args.json:
+        print_json(totals.to_dict())
+    else:
+        _report(totals, unpassed)
+        _warn_of(list(warnings)[:_SHOWN_WARNINGS])
+    return totals.exit_code
+
+
+async def _by_batch(
+    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet
+) -> AsyncIterator[Judged]:
+    """Last turns as one batch, answers in the order of the input."""
+    feed = _Feed(conversations)
+    done: dict[str, Evaluation | str] = {}
+    next_number = 0
+    async for answer in client.batch(feed, specs.specs, options=specs.options):
+        refused = answer.error.message if answer.error else "no answer"
+        done[answer.id] = answer.evaluation if answer.evaluation is not None else refused
+        while (key := str(next_number)) in done:
+            yield Judged(feed.sent.pop(key), [done.pop(key)])
+            next_number += 1
+    if feed.problem is not None:
+        raise feed.problem
+
+
+class _Feed:
+    """Numbered turns for a batch. A conversation that cannot be read ends it; `problem` says why."""
+
+    def __init__(self, conversations: Iterator[Conversation]) -> None:
+        self._conversations = conversations
+        self.sent: dict[str, Conversation] = {}
+        self.problem: Exception | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        try:
+            for number, conversation in enumerate(self._conversations):
+                turn = last_turn_of(conversation)
+                self.sent[str(number)] = conversation
+                yield str(number), turn
+        except Exception as problem:  # noqa: BLE001 - raised again by the reader of the answers
+            self.problem = problem
+
+
+async def _by_session(
+    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet
+) -> AsyncIterator[Judged]:
+    """Every turn, a session a conversation, several sessions at a time, in the order of the input."""
+
+    async def judge(conversation: Conversation) -> Judged:
+        return Judged(conversation, [found async for found in _session(client, conversation, specs)])
+
+    begun: deque[asyncio.Task[Judged]] = deque()
+    try:
+        for conversation in conversations:
+            begun.append(asyncio.create_task(judge(conversation)))
+            if len(begun) >= _SESSIONS:
+                yield await begun.popleft()
+        while begun:
+            yield await begun.popleft()
+    finally:
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+
+def _progress(*, hidden: bool) -> Progress:
+    return Progress(
+        TextColumn("evaluating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+        TimeRemainingColumn(),
+        console=err(),
+        transient=True,
+        disable=hidden or not err().is_terminal,
+    )
+
+
+def _count(files: Iterable[str]) -> int | None:
+    """How many lines there are, which for JSON Lines is how many conversations; None when nobody knows."""
+    total = 0
+    for name in files:
+        if name == "-" or Path(name).suffix not in (".jsonl", ".ndjson"):
+            return None
+        with Path(name).open("rb") as stream:
+            total += sum(1 for line in stream if line.strip())
+    return total
+
+
+def _record(judged: Judged, *, every_turn: bool) -> dict[str, Any]:
+    """The object of one conversation under `--json`."""
+    conversation = judged.conversation
+    record: dict[str, Any] = {
+        "record": "conversation",
+        "id": conversation.id,
+        "place": conversation.place,
+        "verdict": judged.verdict,
+        "success": judged.verdict == "PASSED",
+        "reason": judged.reason,
+    }
+    views = [_view(evaluation) for evaluation in judged.evaluations]
+    if every_turn:
+        record["turns"] = [{"turn": number, **view} for number, view in enumerate(views, start=1)]
+    else:
+        record |= views[0]
+    return record
+
+
+def _view(evaluation: "Evaluation | str") -> dict[str, Any]:
+    if isinstance(evaluation, str):
+        return {"error": {"message": evaluation}}
+    return {"evaluation": evaluation.to_dict()}
+
+
+def _warn_of(warnings: list[str]) -> None:
+    for warning in warnings:
+        say(("warning: ", "yellow"), clean(warning))
+
+
+def _report(totals: Totals, unpassed: list[Judged]) -> None:
+    count = totals.conversations
+    show(*total_tables(totals.evaluators.values()))
+    if unpassed:
+        hidden = count.total - count.passed - len(unpassed)
+        show(*unpassed_table([(j.conversation.id, j.verdict, j.reason) for j in unpassed], hidden))
+    numbers = ((count.failed, "failed"), (count.errors, "inconclusive"), (count.skipped, "skipped"))
+    rest = "".join(f", {number} {word}" for number, word in numbers if number)
+    turns = f" ({totals.turns} turns)" if totals.turns > count.total else ""
+    say(verdict_text(count.verdict), f"  {count.passed} of {count.total} conversations passed{rest}{turns}")

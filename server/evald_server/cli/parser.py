@@ -1,0 +1,227 @@
+"""The command line: commands, options and their help. Imports nothing that takes time."""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import NoReturn
+
+_EXPRESSION = "[NAME=]TYPE[:KEY=VALUE,...]"
+
+_EPILOG = """\
+examples:
+  evald serve --listen 127.0.0.1:50051
+  evald evaluate conversation.json -e regex:pattern='BK-[0-9]+' -e response-length
+  evald evaluate conversations.jsonl --evaluators checks.toml --json > results.jsonl
+  evald types tool-use
+  evald demo
+
+exit codes:
+  0 passed   1 failed   2 wrong usage or config   3 inconclusive   4 server unreachable
+
+environment:
+  EVALD_SERVER=HOST:PORT  use this server; without it a command starts one inside itself
+  EVALD_DEBUG=1           show stack traces
+  NO_COLOR=1              no colours
+"""
+
+_SERVE = """\
+Serves gRPC, and metrics and health over HTTP. Prints one line when it is ready.
+SIGTERM or SIGINT drains: health turns NOT_SERVING, new calls are refused, open
+calls get their time to finish. A second signal stops at once.
+
+Every setting is also an environment variable EVALD_<NAME> and a key of the
+config file; the command line wins over the environment, which wins over the
+file. `evald serve --settings` lists them all.
+"""
+
+_SERVE_EXAMPLES = """\
+examples:
+  evald serve
+  evald serve --listen 127.0.0.1:0 --http 127.0.0.1:0     pick free ports and print them
+  evald serve --plugin ./my_checks.py --plugin acme_evals
+  EVALD_DRAIN_GRACE=30 evald serve --config evald.toml
+"""
+
+_EVALUATE = """\
+Evaluates conversations. FILE holds a JSON object with `messages` in OpenAI's
+format, a JSON list of messages, or JSON Lines of such objects; - reads
+standard input. A conversation is judged by its last turn, with everything
+before it in view; --turns judges every turn.
+"""
+
+_EVALUATE_EXAMPLES = """\
+evaluators:
+  -e regex:pattern='BK-[0-9]+'                    a value is a string ...
+  -e latency-budget:maxMs=3000                    ... or JSON
+  -e 'contains:substrings=["yes","ok"],mode=any'
+  -e ref=regex:pattern='BK-[0-9]+',mustMatch=true with a name of its own
+  -e tool-use:expectations.0.name=book            dots nest
+
+examples:
+  evald evaluate conversation.json --evaluators checks.toml
+  cat conversations.jsonl | evald evaluate - -e is-json --json
+  evald evaluate conversations.jsonl --turns -e length-within:max=120,unit=words
+"""
+
+_VALIDATE = """\
+Checks evaluators against the catalogue and runs nothing. Exit code 2 says that
+something is wrong with them.
+"""
+
+_DEMO = """\
+Starts a server, sends it recorded conversations of an airline's agent, first
+one turn by turn through a session, then all of them as a batch, and shows the
+verdicts, the pass rates and the server's own telemetry.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest command when one is mistyped."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        if "invalid choice: " in message:
+            tried = message.partition("invalid choice: ")[2].split("'")[1]
+            near = difflib.get_close_matches(tried, COMMANDS, n=1)
+            message = f"unknown command {tried!r}; " + (
+                f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
+            )
+        self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
+
+
+COMMANDS = ("serve", "evaluate", "types", "validate", "demo")
+
+
+def positive_seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted seconds above 0, for example 30")
+    return seconds
+
+
+def _server_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--server",
+        metavar="HOST:PORT",
+        help="use this server [EVALD_SERVER]; without it, one is started inside the command",
+    )
+    group.add_argument(
+        "--plugin",
+        metavar="PATH|PACKAGE",
+        action="append",
+        dest="plugins",
+        help="evaluators of your own for the server inside the command; can be repeated",
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
+    )
+
+
+def _evaluator_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("evaluators")
+    group.add_argument(
+        "-e",
+        "--evaluator",
+        metavar=_EXPRESSION,
+        action="append",
+        dest="expressions",
+        default=[],
+        help="an evaluator; can be repeated",
+    )
+    group.add_argument(
+        "--evaluators",
+        metavar="FILE",
+        action="append",
+        dest="spec_files",
+        default=[],
+        help="a JSON or TOML file of evaluators; can be repeated",
+    )
+
+
+def _command(
+    commands: "argparse._SubParsersAction[Parser]", name: str, summary: str, text: str, examples: str = ""
+) -> Parser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=text,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=name)
+    return parser
+
+
+def build_parser() -> Parser:
+    """The parser of `evald`."""
+    parser = Parser(
+        prog="evald",
+        description="The evaluation service for AI agents: says whether an agent's turn was good.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+
+    serve = _command(commands, "serve", "run the server", _SERVE, _SERVE_EXAMPLES)
+    serve.add_argument("--listen", metavar="HOST:PORT", help="gRPC address; port 0 picks one")
+    serve.add_argument(
+        "--http", metavar="HOST:PORT", help="address of /metrics, /healthz, /readyz; '' for none"
+    )
+    serve.add_argument("--data-dir", metavar="DIR", help="directory for what must outlive the process")
+    serve.add_argument("--config", metavar="FILE", help="settings, TOML or JSON [EVALD_CONFIG]")
+    serve.add_argument(
+        "--plugin",
+        metavar="PATH|PACKAGE",
+        action="append",
+        dest="plugins",
+        help="a Python file or an installed package with evaluators; can be repeated",
+    )
+    serve.add_argument(
+        "--settings", action="store_true", help="list all settings with their defaults and exit"
+    )
+
+    evaluate = _command(commands, "evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
+    evaluate.add_argument(
+        "files", metavar="FILE", nargs="+", help="JSON or JSON Lines; - reads standard input"
+    )
+    _evaluator_options(evaluate)
+    evaluate.add_argument("--turns", action="store_true", help="judge every turn, through a session")
+    evaluate.add_argument(
+        "--json", action="store_true", help="JSON Lines: an object a conversation, then a summary"
+    )
+    evaluate.add_argument(
+        "--timeout", metavar="SECONDS", type=positive_seconds, help="most time of one evaluation"
+    )
+    _server_options(evaluate)
+
+    types = _command(
+        commands, "types", "list the evaluators, or show one", "Lists the evaluators of a server."
+    )
+    types.add_argument("name", metavar="TYPE", nargs="?", help="show this one, with the schema of its config")
+    types.add_argument("--json", action="store_true", help="as JSON")
+    _server_options(types)
+
+    validate = _command(commands, "validate", "check evaluators and run nothing", _VALIDATE)
+    validate.add_argument("files", metavar="FILE", nargs="*", help="JSON or TOML files of evaluators")
+    _evaluator_options(validate)
+    validate.add_argument("--json", action="store_true", help="as JSON")
+    _server_options(validate)
+
+    _command(commands, "demo", "see it work on real conversations", _DEMO)
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments of a command; `command` is None when none was given."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if getattr(args, "command", None) is None:
+        args.command = "version" if args.version else None
+        args.help_text = parser.format_help()
+    return args

@@ -1,0 +1,43 @@
+"""Foreign text made safe to print.
+
+Texts of conversations and servers are data. An escape sequence in one could
+rewrite lines that were printed before it, and a line that begins with "::" is
+a command to some CI systems, so `clean` runs on every such text.
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+# C0 and C1 controls, DEL, line separators, bidirectional overrides and isolates, lone surrogates.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_LINE_ENDS = re.compile(r"\s*[\r\n]+\s*")
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def clean(text: str, limit: int = 2000) -> str:
+    """One line that is safe to print: line ends become spaces, control characters their escapes.
+
+    limit: most characters; the rest is cut and marked with "...".
+    """
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return _UNSAFE.sub(_escape, _LINE_ENDS.sub(" ", text.strip()).replace("\t", " "))
+
+
+def to_json(data: Any, *, indent: int | None = None) -> str:
+    """JSON that is safe to print: other scripts stay readable, control characters are escaped."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=indent)
+    # Within JSON strings control characters are escaped already, and a line end outside of them is ours.
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
+
+
+def print_json(data: Any, *, indent: int | None = None) -> None:
+    """Print JSON to standard output, untouched by the width of the terminal."""
+    sys.stdout.write(to_json(data, indent=indent) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,109 @@
+"""`evald serve`: run the server until a signal ends it."""
+
+import argparse
+import asyncio
+import gc
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from evald_server.config import Settings, SettingsError, load_settings
+
+from .exits import Exit, usage_error
+from .logs import configure_logging
+
+if TYPE_CHECKING:
+    from evald_server.app import App
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve, or list the settings."""
+    if args.settings:
+        return _list_settings()
+    settings = settings_of(args)
+    configure_logging(settings.log_format, settings.log_level)
+    with event_loop() as runner:
+        runner.run(_serve(settings))
+    return Exit.PASSED
+
+
+def settings_of(args: argparse.Namespace, **fixed: Any) -> Settings:
+    """Settings of a command line. fixed: what the command itself decides."""
+    overrides = {
+        name: getattr(args, name, None) for name in ("listen", "http", "data_dir", "plugins")
+    } | fixed
+    try:
+        return load_settings(overrides, config_file=args.config)
+    except SettingsError as problem:
+        raise usage_error(str(problem), "evald serve --settings lists all settings") from None
+
+
+def event_loop() -> asyncio.Runner:
+    """A runner on the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def started(settings: Settings) -> "App":
+    """A server that listens. Raises Stop when it cannot."""
+    from evald_server.app import App, StartError
+
+    try:
+        app = App(settings)
+    except (StartError, ValueError) as problem:  # a plugin that cannot be loaded is a ValueError
+        raise usage_error(str(problem)) from problem
+    try:
+        await app.start()
+    except StartError as problem:
+        raise usage_error(str(problem)) from problem
+    return app
+
+
+async def _serve(settings: Settings) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # In place before the server starts: a supervisor may stop what it has only just started.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    app = await started(settings)
+    _spare_the_collector()
+    try:
+        _announce(app.address, app.http_address)
+        await stopping.wait()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+    finally:
+        await app.stop(settings.drain_grace)
+
+
+def _spare_the_collector() -> None:
+    """What is loaded by now stays: looking through it for garbage again and again would stop every call
+    for milliseconds. Calls leave next to no cycles behind, so that it need not look often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def _announce(address: str, http_address: str | None) -> None:
+    from importlib.metadata import version
+
+    http = f", HTTP on {http_address}" if http_address else ""
+    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {address}{http}\n")
+    sys.stdout.flush()
+
+
+def _list_settings() -> int:
+    from .console import show
+    from .tables import table_of
+
+    table = table_of("Setting", "Environment", "Default", "Meaning")
+    for name, field in Settings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = "" if default is None or default in ([], {}) else str(default)
+        table.add_row(name, f"EVALD_{name.upper()}", shown, field.description)
+    show(table)
+    return Exit.PASSED

@@ -1,0 +1,165 @@
+"""Evaluators as users write them: `-e type:key=value,...`, or a JSON or TOML file of specs."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .exits import usage_error
+
+_KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
+_NEXT_PAIR = re.compile(rf",\s*(?={_KEY.pattern}=)")
+_NAMED = re.compile(r"(?:([^=:]+)=)?([^=:]+)")
+_EXAMPLE = "for example -e regex:pattern=BK-[0-9]+ or -e 'ref=regex:pattern=BK-[0-9]+,mustMatch=true'"
+_decoder = json.JSONDecoder()
+
+
+class SpecSet(NamedTuple):
+    """Specs and how to aggregate them, as plain data.
+
+    specs: type names, or mappings with `type`, perhaps `name`, `config` and the rest of a spec.
+    options: options of the call that a file set; empty for the server's defaults.
+    places: where each spec came from, for messages.
+    """
+
+    specs: list[Any]
+    options: dict[str, Any]
+    places: list[str]
+
+
+def load_specs(files: Iterable[str], expressions: Iterable[str]) -> SpecSet:
+    """Everything that was asked for, files first. Raises Stop for what cannot be read or parsed."""
+    found = SpecSet([], {}, [])
+    for path in files:
+        loaded = load_file(Path(path))
+        found.specs.extend(loaded.specs)
+        found.options.update(loaded.options)
+        found.places.extend(loaded.places)
+    for expression in expressions:
+        found.specs.append(parse_expression(expression))
+        found.places.append(f"-e {expression!r}")
+    return found
+
+
+def parse_expression(text: str) -> dict[str, Any]:
+    """A spec out of `[NAME=]TYPE[:KEY=VALUE[,KEY=VALUE]...]`.
+
+    A value that is JSON is taken as JSON, any other one as a string; quote it
+    as JSON to force a string. A comma ends a value only where another KEY=
+    follows, so "text=Hello, world" needs no quotes. Dots in a key nest; parts
+    that are numbers make lists.
+    """
+    head, colon, pairs = text.partition(":")
+    match = _NAMED.fullmatch(head.strip())
+    if not match:
+        raise usage_error(f"-e {text!r}: got {head!r}, wanted TYPE:KEY=VALUE", _EXAMPLE)
+    spec: dict[str, Any] = {"type": match[2].strip()}
+    if match[1]:
+        spec["name"] = match[1].strip()
+    if colon and pairs.strip():
+        spec["config"] = _lists(_parse_pairs(pairs, text))
+    return spec
+
+
+def _parse_pairs(pairs: str, whole: str) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    position = 0
+    while position < len(pairs):
+        while position < len(pairs) and pairs[position].isspace():
+            position += 1
+        key = _KEY.match(pairs, position)
+        if not key or not pairs.startswith("=", key.end()):
+            raise usage_error(f"-e {whole!r}: got {pairs[position:]!r}, wanted KEY=VALUE", _EXAMPLE)
+        value, position = _parse_value(pairs, key.end() + 1)
+        _put(config, key[0], value, whole)
+    return config
+
+
+def _parse_value(pairs: str, start: int) -> tuple[Any, int]:
+    if pairs[start : start + 1] in ('"', "[", "{"):
+        try:
+            value, end = _decoder.raw_decode(pairs, start)
+        except ValueError:
+            pass  # a pattern such as [0-9]+, not a JSON list
+        else:
+            if end == len(pairs):
+                return value, end
+            following = _NEXT_PAIR.match(pairs, end)
+            if following:
+                return value, following.end()
+    following = _NEXT_PAIR.search(pairs, start)
+    end = following.start() if following else len(pairs)
+    text = pairs[start:end]
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    return value, following.end() if following else end
+
+
+def _put(config: dict[str, Any], key: str, value: Any, whole: str) -> None:
+    *path, last = key.split(".")
+    target = config
+    for part in path:
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise usage_error(f"-e {whole!r}: {key!r} goes below {part!r}, which has a value of its own")
+    if last in target:
+        raise usage_error(f"-e {whole!r}: {key!r} is given twice")
+    target[last] = value
+
+
+def _lists(data: Any) -> Any:
+    """Mappings whose keys are 0, 1, ... become lists."""
+    if not isinstance(data, dict):
+        return data
+    nested = {key: _lists(value) for key, value in data.items()}
+    if nested and sorted(nested) == sorted(str(index) for index in range(len(nested))):
+        return [nested[str(index)] for index in range(len(nested))]
+    return nested
+
+
+def load_file(path: Path) -> SpecSet:
+    """Specs out of a JSON list, or of a JSON or TOML table with `evaluators` and perhaps `options`."""
+    data = _read(path)
+    options: Any = {}
+    specs: Any = data
+    if isinstance(data, Mapping):
+        options = data.get("options", {})
+        specs = data.get("evaluators", [data] if "type" in data else None)
+    if not isinstance(specs, list) or not isinstance(options, Mapping):
+        raise usage_error(
+            f"{path}: wanted a list of evaluators, or a table with the list under 'evaluators'",
+            'for example {"evaluators": [{"type": "regex", "config": {"pattern": "BK-[0-9]+"}}]}',
+        )
+    for index, spec in enumerate(specs):
+        if not isinstance(spec, str | Mapping):
+            raise usage_error(
+                f"{path}: evaluators[{index}]: wanted a type name or a table with a 'type', "
+                f"got {json.dumps(spec)[:80]}"
+            )
+    return SpecSet(
+        list(specs), dict(options), [f"{path}: evaluators[{index}]" for index in range(len(specs))]
+    )
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise usage_error(f"{path}: {reason}") from None
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as problem:
+            raise usage_error(f"{path}: not valid TOML: {problem}") from None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        where = f"line {problem.lineno}, column {problem.colno}"
+        raise usage_error(f"{path}: not valid JSON at {where}: {problem.msg}") from None
+    except (ValueError, RecursionError) as problem:
+        raise usage_error(f"{path}: not valid JSON: {problem}") from None

@@ -1,0 +1,97 @@
+"""Optimal pairing of two sequences: in order, by dynamic programming, or in any order, by assignment.
+
+Which items may be paired, and how well, comes as `weights`: for each item of
+the left side a mapping from positions on the right side to a weight above 0.
+Positions count from 0. The result has the largest sum of weights that is
+possible; a greedy pairing may miss it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+Weights = Sequence[Mapping[int, int]]
+Pairs = list[tuple[int, int]]
+
+_INFINITE: Final = 1 << 60
+
+
+def pair_in_order(weights: Weights, right: int) -> Pairs:
+    """The best pairing in which later items are paired with later ones: with weights of 1, a longest
+    common subsequence. `right`: number of items on the right. Takes left times right steps."""
+    rows = [[0] * (right + 1)]
+    for row in weights:
+        above, best, current = rows[-1], 0, [0]
+        for column in range(right):
+            weight = row.get(column)
+            best = max(best, above[column + 1])
+            if weight is not None:
+                best = max(best, above[column] + weight)
+            current.append(best)
+        rows.append(current)
+    pairs: Pairs = []
+    column = right
+    for position in range(len(weights) - 1, -1, -1):
+        above, current = rows[position], rows[position + 1]
+        # The leftmost place that is as good: pairs stand as early as they can.
+        while column and current[column - 1] == current[column]:
+            column -= 1
+        if column and current[column] != above[column]:
+            pairs.append((position, column - 1))
+            column -= 1
+    pairs.reverse()
+    return pairs
+
+
+def pair_in_any_order(weights: Weights, right: int) -> Pairs:
+    """The best pairing whatever the order, by the Hungarian method. `right`: number of items on the right.
+
+    Takes at most shorter * shorter * longer steps, usually far fewer. Source:
+    J. Munkres, J. SIAM 5(1), 1957, in the form with potentials.
+    """
+    if len(weights) <= right:
+        return _assign(weights, right)
+    flipped: list[dict[int, int]] = [{} for _ in range(right)]
+    for position, row in enumerate(weights):
+        for column, weight in row.items():
+            flipped[column][position] = weight
+    return sorted((position, column) for column, position in _assign(flipped, len(weights)))
+
+
+def _assign(weights: Weights, right: int) -> Pairs:
+    """Minimises the sum of -weight, an absent weight being 0. Row and column 0 are sentinels."""
+    row_potential = [0] * (len(weights) + 1)
+    column_potential = [0] * (right + 1)
+    row_of = [0] * (right + 1)
+    for row in range(1, len(weights) + 1):
+        row_of[0] = row
+        column = 0
+        slack = [_INFINITE] * (right + 1)
+        came_from = [0] * (right + 1)
+        open_columns = list(range(1, right + 1))
+        visited = [0]
+        while row_of[column]:
+            current = row_of[column]
+            costs = weights[current - 1]
+            potential = row_potential[current]
+            step, nearest = _INFINITE, 0
+            for other in open_columns:
+                cost = -costs.get(other - 1, 0) - potential - column_potential[other]
+                if cost < slack[other]:
+                    slack[other] = cost
+                    came_from[other] = column
+                # Of equally near columns a free one, which ends the search: 200 equal items take 6 ms so, else 370.
+                if slack[other] < step or (slack[other] == step and not row_of[other]):
+                    step, nearest = slack[other], other
+            for done in visited:
+                row_potential[row_of[done]] += step
+                column_potential[done] -= step
+            for other in open_columns:
+                slack[other] -= step
+            open_columns.remove(nearest)
+            visited.append(nearest)
+            column = nearest
+        while column:
+            row_of[column] = row_of[came_from[column]]
+            column = came_from[column]
+    pairs = [(row_of[column] - 1, column - 1) for column in range(1, right + 1) if row_of[column]]
+    return sorted((row, column) for row, column in pairs if column in weights[row])

@@ -1,0 +1,309 @@
+"""Assertions that hold time, tokens and money to a limit. Every limit is inclusive."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Check, Kind, Result, TokenUsage, failed, passed
+
+from .missing import OnMissing, missing
+
+ScoreFormula = Literal["linear", "ratio", "binary"]
+"""How a score falls when a budget is exceeded: see `budget_score`."""
+
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
+    """Score of an exceeded budget, from 0 to 1.
+
+    linear: 1 - (actual - limit) / limit, so that twice the limit scores 0.
+    ratio: limit / actual. binary: 0. A limit of 0 scores 0 by every formula.
+    """
+    if limit == 0 or formula == "binary":
+        return 0.0
+    if formula == "ratio":
+        return limit / actual
+    return max(0.0, 1 - (actual - limit) / limit)
+
+
+class LatencyBudget(Evaluator):
+    """The turn was answered within `maxMs` milliseconds."""
+
+    type: ClassVar[str] = "latency-budget"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"latency": {}}
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.latency",)
+    inline: ClassVar[bool] = True
+
+    max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
+    score_formula: ScoreFormula = "linear"
+    on_missing: OnMissing = "fail"
+
+    @cached_property
+    def _budget(self) -> str:
+        return f"{self.max_ms:.15g}ms"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the latency of the invocation with the budget. value: milliseconds."""
+        actual = ctx.last_invocation.latency_ms
+        if actual is None:
+            return missing(self.on_missing, "No latency data available")
+        limit = self.max_ms
+        if actual <= limit:
+            return passed(f"Response within budget: {actual:.15g}ms / {self._budget}", 1.0, actual)
+        return failed(
+            f"Response took {actual:.15g}ms, exceeding budget of {self._budget}",
+            budget_score(actual, limit, self.score_formula),
+            actual,
+            {"actualMs": actual, "budgetMs": limit},
+        )
+
+
+class CompletedWithin(Evaluator):
+    """The whole run, over all its turns so far, took at most `limitMs` milliseconds."""
+
+    type: ClassVar[str] = "completed-within"
+    kind: ClassVar[Kind] = ASSERTION
+    required_data: ClassVar[tuple[str, ...]] = ("run_duration",)
+    inline: ClassVar[bool] = True
+
+    limit_ms: Limit = Field(description="Longest run that passes, in milliseconds.")
+    on_missing: OnMissing = "fail"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the duration of the run with the limit. value: milliseconds."""
+        actual = ctx.run_duration_ms
+        if actual is None:
+            return missing(self.on_missing, "No run duration available")
+        limit = self.limit_ms
+        if actual <= limit:
+            return passed(f"completed in {actual:.15g}ms (limit {limit:.15g}ms)", 1.0, actual)
+        return failed(
+            f"took {actual:.15g}ms, exceeds limit {limit:.15g}ms",
+            budget_score(actual, limit, "ratio"),
+            actual,
+        )
+
+
+class CostWithin(Evaluator):
+    """The turn cost at most `maxUsd` US dollars."""
+
+    type: ClassVar[str] = "cost-within"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cost": {}}
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.cost",)
+    inline: ClassVar[bool] = True
+
+    max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
+    score_formula: ScoreFormula = "ratio"
+    on_missing: OnMissing = "fail"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the cost of the invocation with the budget. value: US dollars."""
+        actual = ctx.last_invocation.cost_usd
+        if actual is None or not isfinite(actual):
+            return missing(self.on_missing, "No cost data available")
+        limit = self.max_usd
+        if actual <= limit:
+            return passed(f"cost ${actual:.6f} within budget ${limit:.6f}", 1.0, actual)
+        return failed(
+            f"cost ${actual:.6f} exceeds budget ${limit:.6f}",
+            budget_score(actual, limit, self.score_formula),
+            actual,
+        )
+
+
+Track = Literal["total", "input", "output"]
+"""Which tokens: those of the prompt, those of the completion, or both."""
+
+
+def tokens_of(usage: TokenUsage, track: Track) -> int | None:
+    """The count as reported, None when it was not."""
+    if track == "total":
+        return usage.total
+    return usage.input_tokens if track == "input" else usage.output_tokens
+
+
+class TokenBudget(Evaluator):
+    """The turn used at most `maxTokens` tokens.
+
+    Counts input and output together unless `inputOnly` or `outputOnly` is set;
+    with both, `inputOnly` wins. `maxTotal`, `maxInput` and `maxOutput` set
+    several budgets at once: all must hold, and the score is the lowest.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [key]} for key in ("maxTokens", "maxTotal", "maxInput", "maxOutput")]
+        }
+    )
+
+    type: ClassVar[str] = "token-budget"
+    kind: ClassVar[Kind] = ASSERTION
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.token_usage",)
+    inline: ClassVar[bool] = True
+
+    max_tokens: Count | None = Field(None, description="Most tokens that pass.")
+    input_only: bool = Field(False, description="maxTokens counts input tokens only.")
+    output_only: bool = Field(False, description="maxTokens counts output tokens only.")
+    max_total: Count | None = Field(None, description="Most tokens that pass, input plus output.")
+    max_input: Count | None = Field(None, description="Most input tokens that pass.")
+    max_output: Count | None = Field(None, description="Most output tokens that pass.")
+    score_formula: ScoreFormula = "linear"
+    on_missing: OnMissing = "fail"
+
+    @cached_property
+    def _budgets(self) -> list[tuple[Track, int]]:
+        track: Track = "input" if self.input_only else "output" if self.output_only else "total"
+        budgets: list[tuple[Track, int | None]] = [
+            (track, self.max_tokens),
+            ("input", self.max_input),
+            ("output", self.max_output),
+            ("total", self.max_total),
+        ]
+        return [(track, limit) for track, limit in budgets if limit is not None]
+
+    def prepare(self) -> None:
+        """Refuse a config without any budget."""
+        if not self._budgets:
+            raise ValueError("no budget; set maxTokens, or one of maxTotal, maxInput, maxOutput")
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the token usage of the invocation with every budget. value: tokens of the tightest one."""
+        usage = ctx.last_invocation.token_usage
+        if usage is None:
+            return missing(self.on_missing, "No token usage data available")
+        budgets = self._budgets
+        if len(budgets) > 1:
+            return self._check_all(usage)
+        track, limit = budgets[0]
+        actual = tokens_of(usage, track)
+        if actual is None:
+            return missing(self.on_missing, f"No {track} token usage data available")
+        if actual <= limit:
+            return passed(f"Token usage within budget: {actual} / {limit}", 1.0, actual)
+        return failed(
+            f"Token usage {actual} exceeds budget of {limit}",
+            budget_score(actual, limit, self.score_formula),
+            actual,
+            {"actualTokens": actual, "budgetTokens": limit},
+        )
+
+    def _check_all(self, usage: TokenUsage) -> Result:
+        checks: list[Check] = []
+        lowest, value = 2.0, 0
+        for track, limit in self._budgets:
+            actual = tokens_of(usage, track)
+            if actual is None:
+                return missing(self.on_missing, f"No {track} token usage data available")
+            kept = actual <= limit
+            checks.append(Check(f"{track.title()} tokens {actual} {'<=' if kept else '>'} {limit}", kept))
+            score = 1.0 if kept else budget_score(actual, limit, self.score_formula)
+            if score < lowest:
+                lowest, value = score, actual
+        reason = "; ".join(check.text for check in checks)
+        if all(check.met for check in checks):
+            return passed(f"Token usage within budget: {reason}", 1.0, value, checks=checks)
+        return failed(f"Token usage exceeds budget: {reason}", lowest, value, checks=checks)
+
+
+class ExecutionLimits(Evaluator):
+    """The run kept every limit that is set.
+
+    Tool calls count over the whole conversation, tokens and cost over the
+    turn. Duration is the run's, or the turn's latency where the caller gives no
+    run duration. Score: limits kept / limits set.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": [key]}
+                for key in ("maxToolCalls", "maxTokens", "maxCostUsd", "maxDurationMs", "maxTurns")
+            ]
+        }
+    )
+
+    type: ClassVar[str] = "execution-limits"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"execution-metrics": {}}
+    inline: ClassVar[bool] = True
+
+    max_tool_calls: Count | None = Field(None, description="Most tool calls in the conversation.")
+    max_tokens: Count | None = Field(None, description="Most tokens in the turn, input plus output.")
+    max_cost_usd: Limit | None = Field(None, description="Highest cost of the turn, in US dollars.")
+    max_duration_ms: Limit | None = Field(None, description="Longest duration, in milliseconds.")
+    max_turns: Count | None = Field(None, description="Most turns.")
+    on_missing: OnMissing = "fail"
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> "ExecutionLimits":
+        limits = (
+            self.max_tool_calls,
+            self.max_tokens,
+            self.max_cost_usd,
+            self.max_duration_ms,
+            self.max_turns,
+        )
+        if all(limit is None for limit in limits):
+            raise ValueError(
+                "no limit; set one of maxToolCalls, maxTokens, maxCostUsd, maxDurationMs, maxTurns"
+            )
+        return self
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Check every limit that is set; `onMissing` says what one without data counts as."""
+        on_missing = self.on_missing
+        checks: list[Check] = []
+        gaps: list[str] = []
+        for text, kept in self._findings(ctx):
+            if kept is not None:
+                checks.append(Check(text, kept))
+            elif on_missing in {"fail", "pass"}:
+                checks.append(Check(text, on_missing == "pass"))
+            else:
+                gaps.append(text)
+        if gaps and (on_missing == "error" or not checks):
+            return missing(on_missing, "; ".join(gaps))
+        kept_count = sum(check.met for check in checks)
+        reason = f"{kept_count} of {len(checks)} limits kept: {'; '.join(check.text for check in checks)}"
+        if kept_count == len(checks):
+            return passed(reason, 1.0, checks=checks)
+        return failed(reason, kept_count / len(checks), checks=checks)
+
+    def _findings(self, ctx: EvaluatorContext) -> Iterator[tuple[str, bool | None]]:
+        """Each limit in words, and whether it was kept; None when its data is missing."""
+        invocation = ctx.last_invocation
+        if self.max_tool_calls is not None:
+            calls = len(ctx.tool_calls) if ctx.message_count else None
+            yield _compare("Tool calls", "{}", calls, self.max_tool_calls)
+        if self.max_tokens is not None:
+            usage = invocation.token_usage
+            total = None if usage is None else usage.total
+            yield _compare("Total tokens", "{}", total, self.max_tokens, data="Token usage")
+        if self.max_cost_usd is not None:
+            cost = invocation.cost_usd
+            known = None if cost is None or not isfinite(cost) else cost
+            yield _compare("Cost", "${:.4f}", known, self.max_cost_usd)
+        if self.max_duration_ms is not None:
+            run = ctx.run_duration_ms
+            duration = invocation.latency_ms if run is None else run
+            yield _compare("Duration", "{:.15g}ms", duration, self.max_duration_ms)
+        if self.max_turns is not None:
+            yield _compare("Turns", "{}", ctx.turn or None, self.max_turns)
+
+
+def _compare(
+    name: str, form: str, actual: float | None, limit: float, data: str | None = None
+) -> tuple[str, bool | None]:
+    if actual is None:
+        return f"{data or name} data not available", None
+    kept = actual <= limit
+    return f"{name} {form.format(actual)} {'<=' if kept else '>'} {form.format(limit)} max", kept

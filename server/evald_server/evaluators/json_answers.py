@@ -1,0 +1,357 @@
+"""Assertions about an answer that is JSON."""
+
+import json
+import re
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import Field
+
+from evald.context import EvaluatorContext, Which, parse_json
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
+
+from .field_rules import FieldRule
+from .json_diff import Comparison, Mode
+from .killable import Busy, TimedOut
+from .missing import NOTHING_SAID, OnMissing, missing
+from .schema_check import Error
+from .schemas import Schema, worker_seconds
+from .values import (
+    MISSING,
+    Path,
+    PathText,
+    lookup,
+    parse_path,
+    pointer,
+    printable,
+    shown,
+)
+
+Extract = Literal["none", "fenced", "first"]
+"""Where the JSON is. none: the whole answer. fenced: the first fenced code block, one marked `json`
+before others; without any, the whole answer. first: the first object or array that can be read."""
+
+_NOT_FINAL: Final = skipped("Skipped (not final turn)")
+_MATCHES: Final = passed("Response matches JSON schema", 1.0)
+_IS_JSON: Final = passed("Response is valid JSON", 1.0)
+
+# What `first` may read in characters: the answer a few times over, and a hundred braces that open nothing.
+_REREADS: Final = 5
+_ATTEMPT: Final = 64
+
+_MAX_LISTED: Final = 20
+
+
+class Read(NamedTuple):
+    """JSON of an answer: its text, and what it says."""
+
+    text: str
+    data: Any
+
+
+class JsonAnswer(Evaluator):
+    """Base of what reads the answer as JSON."""
+
+    message: Which = Field("last", description="Which of the turn's assistant messages is read.")
+    extract: Extract = Field("none", description="Where in the answer the JSON is.")
+
+    def read(self, ctx: EvaluatorContext) -> Read | Result:
+        """The JSON of the answer, or the result when there is none."""
+        if self.message == "last" and self.extract == "none":
+            answer = ctx.answer
+            if answer is None:
+                return NOTHING_SAID
+            data, problem = ctx.answer_json
+            return _not_json(problem) if problem else Read(answer, data)
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        if self.extract == "first":
+            return _first_json(answer) or _not_json("it holds no object or array")
+        text = _fenced(answer) if self.extract == "fenced" else answer
+        try:
+            return Read(text, parse_json(text))
+        except ValueError as error:
+            return _not_json(str(error))
+
+
+def _not_json(problem: str) -> Result:
+    return failed(f"Response is not valid JSON: {problem}", 0.0)
+
+
+_FENCE = re.compile(r"^[ \t]*(```|~~~)([^\n`]*)\n", re.MULTILINE)
+
+
+def _fenced(text: str) -> str:
+    """The inside of the first fenced block marked as JSON, else of the first one, else the text."""
+    first: str | None = None
+    opening = _FENCE.search(text)
+    while opening:
+        fence, info = opening.groups()
+        end = text.find(f"\n{fence}", opening.end() - 1)
+        inside = text[opening.end() : end if end >= 0 else len(text)]
+        if info.strip().lower().startswith("json"):
+            return inside
+        first = inside if first is None else first
+        opening = _FENCE.search(text, end + 1 + len(fence)) if end >= 0 else None
+    return text if first is None else first
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_OPENING = re.compile(r"[{\[]")
+
+
+def _first_json(text: str) -> Read | None:
+    """The first object or array in the text. Gives up after reading the text a few times over in vain."""
+    left = _REREADS * len(text) + 100 * _ATTEMPT
+    opening = _OPENING.search(text)
+    while opening and left > 0:
+        start = opening.start()
+        try:
+            data, end = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError as problem:
+            # The error counts the lines before it.
+            left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
+        except (ValueError, RecursionError):
+            left -= len(text) - start
+        else:
+            return Read(text[start:end], data)
+        opening = _OPENING.search(text, start + 1)
+    return None
+
+
+class IsJson(JsonAnswer):
+    """The answer is JSON.
+
+    Strict JSON: no NaN, no comments, nothing before or after. Numbers, texts,
+    true, false and null are JSON too.
+    """
+
+    type: ClassVar[str] = "is-json"
+    kind: ClassVar[Kind] = ASSERTION
+    label: ClassVar[str] = "Is JSON"
+    inline: ClassVar[bool] = True
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Read the answer."""
+        read = self.read(ctx)
+        return read if isinstance(read, Result) else _IS_JSON
+
+
+class JsonSchema(JsonAnswer):
+    """The answer is JSON that matches a JSON Schema.
+
+    The draft is the one that `$schema` names (4, 6, 7, 2019-09 or 2020-12),
+    else 2020-12. Formats that the draft knows are enforced, others ignored.
+    Patterns are searched in linear time, so without look-around and
+    back-references. References to other documents are never followed. At most
+    64 KiB and 1,000 subschemas.
+    """
+
+    type: ClassVar[str] = "json-schema"
+    kind: ClassVar[Kind] = ASSERTION
+    label: ClassVar[str] = "JSON Schema"
+    inline: ClassVar[bool] = True
+
+    schema_: dict[str, Any] | bool = Field(alias="schema", description="JSON Schema of the answer.")
+    only_final: bool = Field(False, description="Skip turns that are not the last one.")
+
+    @cached_property
+    def _compiled(self) -> Schema:
+        return Schema(self.schema_)
+
+    def prepare(self) -> None:
+        """Compile the schema."""
+        self._compiled  # noqa: B018 - computed here, so that a wrong schema is refused
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+        """Check the answer: right here, or in a process that can be killed when it might take long."""
+        if self.only_final and not ctx.is_final:
+            return _NOT_FINAL
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        schema = self._compiled
+        text, data = read
+        if len(text) > schema.inline_bytes:
+            return self._evaluate_in_worker(text)
+        try:
+            if schema.is_valid(data):
+                return _MATCHES
+            return _mismatch(schema.errors(data, text))
+        except UnicodeEncodeError:
+            return _not_json("a string holds half of a surrogate pair, which is no character")
+
+    async def _evaluate_in_worker(self, text: str) -> Result:
+        try:
+            errors = await self._compiled.errors_in_worker(text)
+        except TimedOut:
+            return errored(
+                "TIMEOUT",
+                f"The check did not end within {worker_seconds(text):.3g} s of processor time; "
+                "simplify the schema: combine fewer alternatives, or make them exclude each other early",
+            )
+        except Busy:
+            return errored("EVALUATOR_BUSY", "Too many costly JSON Schemas are being checked already")
+        return _mismatch(errors) if errors else _MATCHES
+
+
+def _mismatch(errors: Sequence[Error]) -> Result:
+    listed = "; ".join(f"{error['path'] or 'the whole'}: {error['message']}" for error in errors)
+    shown_errors = [{key: printable(text) for key, text in error.items()} for error in errors]
+    return failed(f"Schema validation failed: {printable(listed)}", 0.0, metadata={"errors": shown_errors})
+
+
+class Reference(JsonAnswer):
+    """Base of what compares the answer with data that is known to be right."""
+
+    expected: Any = Field(None, description="What to compare with, instead of the context's expected data.")
+    on_missing: OnMissing = "fail"
+
+    @cached_property
+    def _own(self) -> bool:
+        return "expected" in self.model_fields_set
+
+    def reference(self, ctx: EvaluatorContext) -> Any:
+        """The config's data, else the context's, else its expected text or last expected answer read as
+        JSON; MISSING when there is none."""
+        if self._own:
+            return self.expected
+        known = ctx.expected
+        if known.has_data:
+            return known.data
+        texts = [known.text, *(m.text for m in reversed(known.messages) if m.role == "assistant" and m.text)]
+        for text in texts:
+            if text is not None:
+                try:
+                    return _DECODER.decode(text)
+                except (ValueError, RecursionError):
+                    return MISSING
+        return MISSING
+
+
+class JsonMatch(Reference):
+    """The answer is JSON that equals the expected data.
+
+    The order of keys never counts, 1 equals 1.0, true does not equal 1.
+    Score: the part of the leaves (values that are neither object nor array, or
+    are empty) of both sides together that agree.
+    """
+
+    type: ClassVar[str] = "json-match"
+    kind: ClassVar[Kind] = ASSERTION
+    label: ClassVar[str] = "JSON Match"
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"json-diff": {}}
+    inline: ClassVar[bool] = True
+
+    mode: Mode = Field(
+        "exact",
+        description="What the expected data is of the answer: all of it, a part of it (the answer may hold "
+        "more keys, and more elements behind the expected ones), or more than it.",
+    )
+    arrays: Literal["ordered", "unordered"] = Field(
+        "ordered",
+        description="Whether elements of arrays are compared by position, or each with the one that it "
+        "has most in common with.",
+    )
+    ignore: list[PathText] = Field(
+        [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
+    )
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="Largest difference allowed between two numbers."
+    )
+
+    @cached_property
+    def _ignored(self) -> list[Path]:
+        return [parse_path(text) for text in self.ignore]
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the answer with the expected data."""
+        wanted = self.reference(ctx)
+        if wanted is MISSING:
+            return missing(self.on_missing, "No expected data available")
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance)
+        comparison.compare(read.data, wanted)
+        differences, equal_leaves = comparison.differences, comparison.equal_leaves
+        if not differences:
+            return passed(f"Response matches the expected JSON: {equal_leaves} value(s) agree", 1.0)
+        listed = "; ".join(map(str, differences[:_MAX_LISTED]))
+        more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
+        return failed(
+            f"Response differs from the expected JSON in {comparison.different_leaves} of "
+            f"{equal_leaves + comparison.different_leaves} value(s): {listed}{more}",
+            equal_leaves / (equal_leaves + comparison.different_leaves),
+            metadata={
+                "differences": [
+                    {"path": printable(pointer(d.place)), "got": shown(d.got), "expected": shown(d.wanted)}
+                    for d in differences[:_MAX_LISTED]
+                ]
+            },
+        )
+
+
+class FieldAccuracy(Reference):
+    """The fields of a JSON answer are right.
+
+    Each field is compared with the same place of the expected data; one that
+    the expected data lacks is not compared. Score: the weight of the fields
+    that are right / the weight of those compared, or 1 or 0 with aggregation
+    "all". Passes when everything that has weight is right.
+    """
+
+    type: ClassVar[str] = "field-accuracy"
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    fields: Annotated[list[FieldRule], Field(min_length=1)]
+    aggregation: Literal["weighted", "all"] = "weighted"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare field by field."""
+        wanted = self.reference(ctx)
+        if wanted is MISSING:
+            return missing(self.on_missing, "No expected data available")
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        checks: list[Check] = []
+        total = right = 0.0
+        for rule, problem in self._compare(read.data, wanted):
+            checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
+            total += rule.weight
+            right += 0 if problem else rule.weight
+        if not checks:
+            return missing(self.on_missing, "None of the fields can be compared")
+        wrong = [check.text for check in checks if not check.met]
+        good = len(checks) - len(wrong)
+        score = right / total if total else float(not wrong)
+        # Compared exactly: every weight that is right was added to both sums in the same order.
+        holds = right == total if total else not wrong
+        if self.aggregation == "all":
+            holds, score = not wrong, float(not wrong)
+        reason = f"{good} of {len(checks)} field(s) right"
+        if wrong:
+            reason += f"; wrong: {'; '.join(wrong[:_MAX_LISTED])}"
+        if len(wrong) > _MAX_LISTED:
+            reason += f"; and {len(wrong) - _MAX_LISTED} more"
+        return passed(reason, score, checks=checks) if holds else failed(reason, score, checks=checks)
+
+    def _compare(self, got: Any, wanted: Any) -> Iterator[tuple[FieldRule, str]]:
+        """Each field that is compared, and what is wrong with it."""
+        for rule in self.fields:
+            mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)
+            if known is MISSING:
+                continue
+            if mine is not MISSING:
+                yield rule, rule.agrees(mine, known)
+            elif rule.required:
+                yield rule, "required, missing"

@@ -1,0 +1,152 @@
+"""Metrics: they measure a turn and never fail it."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import ClassVar, Literal
+
+from evald.context import EvaluatorContext, Which
+from evald.evaluator import Evaluator, Metric
+from evald.result import METRIC, Kind, Result, measured, unavailable
+
+from .budgets import Track, tokens_of
+from .missing import NO_ANSWER
+from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
+
+
+class ToolCallCount(Evaluator):
+    """Number of tool calls that the agent made.
+
+    A tool call is an entry of an assistant message's `tool_calls`, answered or not.
+    """
+
+    type: ClassVar[str] = "tool-call-count"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="count", minimum=0)
+    inline: ClassVar[bool] = True
+
+    scope: Literal["turn", "conversation"] = "turn"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: tool calls. metadata: their names in order."""
+        calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
+        names = [call.name for call in calls]
+        count = len(names)
+        reason = (
+            f"{count} tool call(s): {', '.join(names)}" if count else f"No tool calls in this {self.scope}"
+        )
+        return measured(count, reason, {"toolCallCount": count, "toolNames": names})
+
+
+class ResponseLength(Evaluator):
+    """Length of the answer in characters (Unicode code points) or words (separated by white space)."""
+
+    type: ClassVar[str] = "response-length"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="characters", minimum=0)
+    inline: ClassVar[bool] = True
+
+    unit: LengthUnit = "characters"
+    message: Which = "last"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: the length in the config's unit."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return unavailable(NO_ANSWER)
+        unit = self.unit
+        if unit == "words" and len(answer) > MAX_SPLIT:
+            return too_large("characters to split into words", len(answer), MAX_SPLIT)
+        length = length_of(answer, unit)
+        return measured(length, f"Response length: {length} {unit}", {"length": length, "unit": unit})
+
+
+class TokenUsage(Evaluator):
+    """Tokens that the turn used, as the agent reports them."""
+
+    type: ClassVar[str] = "token-usage"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="tokens", higher_is_better=False, minimum=0)
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.token_usage",)
+    inline: ClassVar[bool] = True
+    type_by_config_key: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "maxTokens",
+            "max_tokens",
+            "maxTotal",
+            "max_total",
+            "maxInput",
+            "max_input",
+            "maxOutput",
+            "max_output",
+        ),
+        "token-budget",
+    )
+
+    track: Track = "total"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: tokens. metadata: what was reported, and what of it the value is."""
+        usage = ctx.last_invocation.token_usage
+        if usage is None:
+            return unavailable("No token usage data available")
+        track = self.track
+        tokens = tokens_of(usage, track)
+        if tokens is None:
+            return unavailable(f"No {track} token usage data available")
+        reported = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
+        metadata: dict[str, int | str] = {
+            name: count for name, count in reported.items() if count is not None
+        }
+        metadata["tracked"] = track
+        return measured(tokens, f"Token usage ({track}): {tokens}", metadata)
+
+
+class ResponseLatency(Evaluator):
+    """Time from request to complete answer, in seconds."""
+
+    type: ClassVar[str] = "response-latency"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="seconds", higher_is_better=False, minimum=0)
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.latency",)
+    inline: ClassVar[bool] = True
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: seconds."""
+        latency_ms = ctx.last_invocation.latency_ms
+        if latency_ms is None:
+            return unavailable("No latency data available")
+        seconds = latency_ms / 1000
+        return measured(seconds, f"Response latency: {seconds:.15g}s")
+
+
+class ResponseCost(Evaluator):
+    """Cost of the turn in US dollars, as the agent reports it."""
+
+    type: ClassVar[str] = "response-cost"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="usd", higher_is_better=False, minimum=0)
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.cost",)
+    inline: ClassVar[bool] = True
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: US dollars."""
+        cost = ctx.last_invocation.cost_usd
+        if cost is None or not isfinite(cost):
+            return unavailable("No cost data available")
+        return measured(cost, f"Response cost: ${cost:.6f}")
+
+
+class TurnCount(Evaluator):
+    """Number of turns so far, as the caller counts them."""
+
+    type: ClassVar[str] = "turn-count"
+    kind: ClassVar[Kind] = METRIC
+    metric: ClassVar[Metric | None] = Metric(unit="count", minimum=0)
+    required_data: ClassVar[tuple[str, ...]] = ("turn",)
+    inline: ClassVar[bool] = True
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """value: turns."""
+        if not ctx.turn:
+            return unavailable("No turn number available")
+        return measured(ctx.turn, f"Turn count: {ctx.turn}")

@@ -1,0 +1,23 @@
+"""What a built-in evaluator says when the context lacks what it looks at."""
+
+from typing import Final, Literal
+
+from evald.result import Result, errored, passed, skipped, unproven
+
+OnMissing = Literal["fail", "pass", "skip", "error"]
+"""Verdict of an assertion whose data is missing. "error" gives ERROR with code MISSING_DATA."""
+
+NO_ANSWER: Final = "No assistant message found"
+
+NOTHING_SAID: Final = unproven(NO_ANSWER)
+
+
+def missing(on_missing: OnMissing, reason: str) -> Result:
+    """The verdict that the config asks for when data is missing. `reason` names the data."""
+    if on_missing == "fail":
+        return unproven(reason)
+    if on_missing == "skip":
+        return skipped(reason)
+    if on_missing == "error":
+        return errored("MISSING_DATA", reason)
+    return passed(reason, 1.0)

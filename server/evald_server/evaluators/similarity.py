@@ -1,0 +1,188 @@
+"""How close the answer is to an expected text, by measures that are defined elsewhere and cited here."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from math import exp, log
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from evald.context import EvaluatorContext, Which
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Kind, Result, failed, passed
+
+from .editdistance import common_subsequence, levenshtein, max_cells
+from .missing import NOTHING_SAID, OnMissing, missing
+from .texts import too_large
+
+Measure = Literal["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"]
+
+# Splitting and counting the words of a pair of this many characters together takes 5 ms, 22 at worst (BLEU of dots).
+MAX_WORDED = 20_000
+
+
+def levenshtein_similarity(answer: str, expected: str) -> float:
+    """1 - edit distance / length of the longer text. Counted in Unicode code points."""
+    longest = max(len(answer), len(expected))
+    return 1 - levenshtein(answer, expected) / longest if longest else 1.0
+
+
+def fuzzy_match(answer: str, expected: str) -> float:
+    """Twice the length of the longest common subsequence / sum of both lengths: rapidfuzz's `ratio`."""
+    total = len(answer) + len(expected)
+    return 2 * common_subsequence(answer, expected) / total if total else 1.0
+
+
+def _f1(common: int, answer_length: int, expected_length: int) -> float:
+    """Harmonic mean of precision and recall."""
+    return 2 * common / (answer_length + expected_length) if common else 0.0
+
+
+def rouge_l(answer: str, expected: str) -> float:
+    """F1 of the longest common subsequence of words, on the text as one sequence.
+
+    Words are runs of a-z and 0-9 in lower case, without stemming, so that texts
+    in other scripts score 0 unless they are equal. Source: C.-Y. Lin, "ROUGE",
+    ACL 2004; tokens as in Google's rouge_score 0.1.2.
+    """
+    answer_words = re.findall(r"[a-z0-9]+", answer.lower())
+    expected_words = re.findall(r"[a-z0-9]+", expected.lower())
+    common = common_subsequence(answer_words, expected_words)
+    return _f1(common, len(answer_words), len(expected_words))
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _squad_words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def token_f1(answer: str, expected: str) -> float:
+    """F1 of the words in common, whatever their order.
+
+    In lower case, without ASCII punctuation and English articles. Source:
+    P. Rajpurkar et al., "SQuAD", EMNLP 2016, official evaluation script 1.1.
+    """
+    answer_words, expected_words = _squad_words(answer), _squad_words(expected)
+    if not answer_words and not expected_words:
+        return 1.0
+    common = (Counter(answer_words) & Counter(expected_words)).total()
+    return _f1(common, len(answer_words), len(expected_words))
+
+
+_ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
+# ASCII symbols stand alone, but an apostrophe, a dot, a comma and a hyphen may be part of a word or number.
+_SYMBOL = re.compile(r"([!-&(-+/:-@\[-`{-~])")
+_DOT_AFTER_TEXT = re.compile(r"([^0-9])([.,])")
+_DOT_BEFORE_TEXT = re.compile(r"([.,])([^0-9])")
+_HYPHEN_AFTER_DIGIT = re.compile(r"([0-9])(-)")
+
+
+def _13a_words(text: str) -> list[str]:
+    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    for entity, character in _ENTITIES.items():
+        text = text.replace(entity, character)
+    text = _SYMBOL.sub(r" \1 ", f" {text} ")
+    text = _DOT_AFTER_TEXT.sub(r"\1 \2 ", text)
+    text = _DOT_BEFORE_TEXT.sub(r" \1 \2", text)
+    return _HYPHEN_AFTER_DIGIT.sub(r"\1 \2 ", text).split()
+
+
+def bleu(answer: str, expected: str) -> float:
+    """Sentence BLEU up to 4 words, from 0 to 1.
+
+    Case counts. A short answer is measured up to the n-grams that it has
+    (effective order), and an order without a match counts as half of the one
+    before (exponential smoothing). Source: K. Papineni et al., ACL 2002;
+    tokens "13a", smoothing and order as in sacrebleu 2's `sentence_bleu`.
+    """
+    answer_words, expected_words = _13a_words(answer), _13a_words(expected)
+    halvings, logs = 0, []
+    any_match = False
+    for order in range(1, min(4, len(answer_words)) + 1):
+        ours, theirs = _ngrams(answer_words, order), _ngrams(expected_words, order)
+        total = len(answer_words) - order + 1
+        matches = sum(min(count, theirs.get(gram, 0)) for gram, count in ours.items())
+        if matches:
+            any_match = True
+        else:
+            halvings += 1
+        logs.append(log((matches or 0.5**halvings) / total))
+    if not any_match:
+        return 0.0
+    brevity = min(0.0, 1 - len(expected_words) / len(answer_words))
+    return exp(brevity + sum(logs) / len(logs))
+
+
+def _ngrams(words: list[str], order: int) -> "Counter[tuple[str, ...]]":
+    return Counter(zip(*(words[start:] for start in range(order)), strict=False))
+
+
+MEASURES: dict[Measure, Callable[[str, str], float]] = {
+    "levenshtein": levenshtein_similarity,
+    "fuzzy-match": fuzzy_match,
+    "bleu": bleu,
+    "rouge-l": rouge_l,
+    "token-f1": token_f1,
+}
+
+
+class TextSimilarity(Evaluator):
+    """The answer is similar enough to the expected text.
+
+    Without `expected` it compares with the expected text of the context. Equal
+    texts score 1 by every measure.
+    """
+
+    type: ClassVar[str] = "text-similarity"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        measure: {"measure": measure} for measure in MEASURES
+    }
+    inline: ClassVar[bool] = True
+
+    expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
+    measure: Measure = Field("levenshtein", description="How the similarity is computed.")
+    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
+    message: Which = "last"
+    on_missing: OnMissing = "fail"
+
+    @cached_property
+    def _compare(self) -> Callable[[str, str], float]:
+        return MEASURES[self.measure]
+
+    def prepare(self) -> None:
+        """Import what the measure needs."""
+        max_cells()
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score: the similarity, from 0 to 1."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        expected = ctx.expected.text if self.expected is None else self.expected
+        if expected is None:
+            return missing(self.on_missing, "No expected text to compare with")
+        if answer == expected:
+            score = 1.0
+        elif problem := self._oversize(answer, expected):
+            return problem
+        else:
+            score = self._compare(answer, expected)
+        if score >= self.threshold:
+            return passed(f"Similarity ({self.measure}) {score:.4g} >= {self.threshold:.15g}", score)
+        return failed(f"Similarity ({self.measure}) {score:.4g} < {self.threshold:.15g}", score)
+
+    def _oversize(self, answer: str, expected: str) -> Result | None:
+        if self.measure in {"levenshtein", "fuzzy-match"}:
+            cells, limit = len(answer) * len(expected), max_cells()
+            if cells > limit:
+                return too_large("characters of the answer times those of the expected text", cells, limit)
+        elif len(answer) + len(expected) > MAX_WORDED:
+            return too_large("characters to compare", len(answer) + len(expected), MAX_WORDED)
+        return None

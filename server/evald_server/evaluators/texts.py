@@ -1,0 +1,317 @@
+"""Assertions on the wording of the answer, without patterns."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from evald.context import EvaluatorContext, Which
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Kind, Result, errored, failed, passed
+
+from .missing import NOTHING_SAID, OnMissing, missing
+
+# Characters times substrings. A search takes 0.7 ns a character, 15 at worst, and folding case 6: 2 to 30 ms.
+MAX_SEARCHED = 2_000_000
+# Splitting into words takes 10 ns a character: 5 ms.
+MAX_SPLIT = 500_000
+
+Length = Annotated[int, Field(ge=0)]
+LengthUnit = Literal["characters", "words"]
+
+
+def quoted(text: str) -> str:
+    """The text in double quotes, escaped as in JSON, cut at 200 characters."""
+    return json.dumps(text if len(text) <= 200 else f"{text[:200]}...", ensure_ascii=False)
+
+
+def too_large(what: str, got: int, limit: int) -> Result:
+    """The ERROR of an evaluator that refuses to hold up the server."""
+    return errored(
+        "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator takes at most {limit}", limit=str(limit)
+    )
+
+
+class ExactMatch(Evaluator):
+    """The answer equals the expected text, character by character.
+
+    Without `expected` it compares with the expected text of the context.
+    `trim` ignores white space around both, `ignoreCase` folds case as Unicode does.
+    """
+
+    type: ClassVar[str] = "exact-match"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"equals": {}}
+    inline: ClassVar[bool] = True
+
+    expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
+    trim: bool = Field(False, description="Ignore white space around both texts.")
+    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    message: Which = "last"
+    on_missing: OnMissing = "fail"
+
+    @cached_property
+    def _expected(self) -> str | None:
+        return None if self.expected is None else self._normalised(self.expected)
+
+    def _normalised(self, text: str) -> str:
+        if self.trim:
+            text = text.strip()
+        return text.casefold() if self.ignore_case else text
+
+    def prepare(self) -> None:
+        """Normalise the expected text once."""
+        _ = self._expected
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 when equal, else 0."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        reference = ctx.expected.text if self.expected is None else self.expected
+        if reference is None:
+            return missing(self.on_missing, "No expected text to compare with")
+        if self.ignore_case and len(answer) + len(reference) > MAX_SEARCHED:
+            return too_large("characters to compare", len(answer) + len(reference), MAX_SEARCHED)
+        expected = self._expected
+        if expected is None:
+            expected = self._normalised(reference)
+        if self._normalised(answer) == expected:
+            return passed("output matches expected string", 1.0)
+        return failed(f"output {quoted(answer)} does not match expected {quoted(reference)}", 0.0)
+
+
+class Contains(Evaluator):
+    """The answer contains the text, or all (any) of several.
+
+    Score: the fraction found; with `mode: any` 1 or 0. An empty list passes.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["substrings"]}]}
+    )
+
+    type: ClassVar[str] = "contains"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "contains-all": {"mode": "all"},
+        "contains-any": {"mode": "any"},
+        "icontains": {"ignoreCase": True},
+        "icontains-all": {"mode": "all", "ignoreCase": True},
+        "icontains-any": {"mode": "any", "ignoreCase": True},
+    }
+    inline: ClassVar[bool] = True
+
+    text: str | None = Field(None, description="The text to look for.")
+    substrings: list[str] | None = Field(None, description="The texts to look for.")
+    mode: Literal["all", "any"] = Field("all", description="How many of the substrings must be there.")
+    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    message: Which = "last"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Contains":
+        if (self.text is None) == (self.substrings is None):
+            raise ValueError("give either text or substrings")
+        return self
+
+    @cached_property
+    def _wanted(self) -> list[str]:
+        return [self.text] if self.text is not None else self.substrings or []
+
+    @cached_property
+    def _needles(self) -> list[str]:
+        return [text.casefold() for text in self._wanted] if self.ignore_case else self._wanted
+
+    @cached_property
+    def _suffix(self) -> str:
+        return " (case-insensitive)" if self.ignore_case else ""
+
+    @cached_property
+    def _found_all(self) -> str:
+        wanted = self._wanted
+        if not wanted:
+            return "no substrings to check"
+        if len(wanted) == 1:
+            return f"Output contains {quoted(wanted[0])}{self._suffix}"
+        return f"all {len(wanted)} substrings found{self._suffix}"
+
+    def prepare(self) -> None:
+        """Fold the case of the substrings once."""
+        _ = self._needles, self._found_all
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Look for every substring."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        needles = self._needles
+        work = len(answer) * len(needles)
+        if work > MAX_SEARCHED:
+            return too_large("characters times substrings to search", work, MAX_SEARCHED)
+        if self.ignore_case:
+            answer = answer.casefold()
+        for needle in needles:
+            if needle not in answer:
+                break
+        else:
+            return passed(self._found_all, 1.0)
+        wanted, suffix = self._wanted, self._suffix
+        if self.mode == "any":
+            for text, needle in zip(wanted, needles, strict=True):
+                if needle in answer:
+                    return passed(f"Output contains {quoted(text)}{suffix}", 1.0)
+            names = ", ".join(map(quoted, wanted))
+            return failed(f"Output does not contain any of: {names}{suffix}", 0.0)
+        missed = [text for text, needle in zip(wanted, needles, strict=True) if needle not in answer]
+        names = ", ".join(map(quoted, missed))
+        if len(wanted) == 1:
+            return failed(f"Output does not contain {names}{suffix}", 0.0)
+        found = len(wanted) - len(missed)
+        return failed(
+            f"{found}/{len(wanted)} substrings found, missing: {names}{suffix}", found / len(wanted)
+        )
+
+
+class StartsWith(Evaluator):
+    """The answer starts with the text."""
+
+    type: ClassVar[str] = "starts-with"
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    text: str = Field(description="What the answer must start with.")
+    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    message: Which = "last"
+
+    @cached_property
+    def _folded(self) -> str:
+        return self.text.casefold()
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 or 0."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        if self.ignore_case:
+            # Folding never shortens a text, so this much of the answer is enough.
+            met = answer[: len(self._folded)].casefold().startswith(self._folded)
+        else:
+            met = answer.startswith(self.text)
+        if met:
+            return passed(f"Output starts with {quoted(self.text)}", 1.0)
+        return failed(f"Output does not start with {quoted(self.text)}", 0.0)
+
+
+class EndsWith(Evaluator):
+    """The answer ends with the text."""
+
+    type: ClassVar[str] = "ends-with"
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    text: str = Field(description="What the answer must end with.")
+    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    message: Which = "last"
+
+    @cached_property
+    def _folded(self) -> str:
+        return self.text.casefold()
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 or 0."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        if self.ignore_case:
+            start = max(0, len(answer) - len(self._folded))
+            met = answer[start:].casefold().endswith(self._folded)
+        else:
+            met = answer.endswith(self.text)
+        if met:
+            return passed(f"Output ends with {quoted(self.text)}", 1.0)
+        return failed(f"Output does not end with {quoted(self.text)}", 0.0)
+
+
+def length_of(text: str, unit: LengthUnit) -> int:
+    """Unicode code points, or runs of anything but white space."""
+    return len(text) if unit == "characters" else len(text.split())
+
+
+class LengthWithin(Evaluator):
+    """The answer's length is at least `min` and at most `max`.
+
+    Characters are Unicode code points; words are what white space separates.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["min"]}, {"required": ["max"]}]})
+
+    type: ClassVar[str] = "length-within"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"word-count": {"unit": "words"}}
+    inline: ClassVar[bool] = True
+
+    min: Length | None = Field(None, description="Smallest length that passes.")
+    max: Length | None = Field(None, description="Largest length that passes.")
+    unit: LengthUnit = "characters"
+    message: Which = "last"
+
+    @model_validator(mode="after")
+    def _some_range(self) -> "LengthWithin":
+        if self.min is None and self.max is None:
+            raise ValueError("no limit; set min, max or both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min must be <= max, got {self.min} and {self.max}")
+        return self
+
+    @cached_property
+    def _range(self) -> str:
+        if self.min is None:
+            return f"at most {self.max}"
+        if self.max is None:
+            return f"at least {self.min}"
+        return f"exactly {self.min}" if self.min == self.max else f"{self.min} to {self.max}"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 or 0. value: the length."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return NOTHING_SAID
+        if self.unit == "words" and len(answer) > MAX_SPLIT:
+            return too_large("characters to split into words", len(answer), MAX_SPLIT)
+        length = length_of(answer, self.unit)
+        reason = f"Response length: {length} {self.unit}, wanted {self._range}"
+        if (self.min is None or length >= self.min) and (self.max is None or length <= self.max):
+            return passed(reason, 1.0, length)
+        return failed(reason, 0.0, length)
+
+
+class FinishReason(Evaluator):
+    """The model stopped for one of the allowed reasons, for example "stop".
+
+    Reads the invocation's metadata: `finish_reason`, `finishReason` or
+    `stop_reason`, whichever comes first in this list.
+    """
+
+    type: ClassVar[str] = "finish-reason"
+    kind: ClassVar[Kind] = ASSERTION
+    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.metadata.finish_reason",)
+    inline: ClassVar[bool] = True
+
+    allowed: list[str] = Field(min_length=1, description="Reasons that pass, as the model names them.")
+    on_missing: OnMissing = "fail"
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 or 0."""
+        metadata = ctx.last_invocation.metadata
+        for key in ("finish_reason", "finishReason", "stop_reason"):
+            actual = metadata.get(key)
+            if isinstance(actual, str):
+                break
+        else:
+            return missing(self.on_missing, "No finish reason available")
+        if actual in self.allowed:
+            return passed(f"Finish reason {quoted(actual)} is allowed", 1.0)
+        names = ", ".join(map(quoted, self.allowed))
+        return failed(f"Finish reason {quoted(actual)} is not one of: {names}", 0.0)

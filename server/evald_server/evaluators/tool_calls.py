@@ -1,0 +1,239 @@
+"""What a tool call has to look like: its name and its arguments."""
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from evald.context import EvaluatorContext, ToolCall
+from evald.evaluator import Evaluator
+
+from .values import MISSING, Path, equal, lookup, parse_path, shown
+
+_Mode = Literal["exact", "ignore", "subset", "superset", "partial"]
+
+
+def _args_match(value: Any) -> Any:
+    """One place and one message for what could be wrong with either of the two forms."""
+    if isinstance(value, list) and all(isinstance(path, str) for path in value):
+        for path in value:
+            parse_path(path)
+    elif value not in get_args(_Mode):
+        modes = ", ".join(get_args(_Mode))
+        raise ValueError(f"wanted {modes} or a list of dotted paths, got {shown(value)}")
+    return value
+
+
+ArgsMatch = Annotated[
+    _Mode | list[str], BeforeValidator(_args_match, json_schema_input_type=_Mode | list[str])
+]
+"""How arguments are compared, seen from the call.
+
+exact: the same keys with equal values. ignore: not at all. superset: the call has every expected
+argument, and perhaps more. subset: the call has no argument that is not expected. partial: like
+superset, in nested objects too; arrays are compared element by element. A list of dotted paths: these
+values are there on both sides and equal, the rest is not looked at.
+"""
+
+Scope = Literal["conversation", "turn"]
+"""Which calls count: all so far, or those of this turn."""
+
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_UNREADABLE: Final = object()
+
+_MAX_NAMED: Final = 20
+
+
+def calls_in(ctx: EvaluatorContext, scope: Scope) -> list[ToolCall]:
+    """The tool calls that the scope stands for."""
+    return ctx.turn_tool_calls if scope == "turn" else ctx.tool_calls
+
+
+def name_list(names: Sequence[str]) -> str:
+    """The names, at most 20 of them."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+class Mismatch(NamedTuple):
+    """The first argument that differs. name: "" for all of them; MISSING stands for nothing."""
+
+    name: str
+    got: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        if self.got is _UNREADABLE:
+            return "its arguments are not JSON"
+        if self.wanted is _UNREADABLE:
+            return "the expected arguments are not JSON"
+        name = self.name or "arguments"
+        if self.got is MISSING:
+            return f"{name}: missing, expected {shown(self.wanted)}"
+        if self.wanted is MISSING:
+            return f"{name}: got {shown(self.got)}, expected nothing"
+        return f"{name}: got {shown(self.got)}, expected {shown(self.wanted)}"
+
+
+class Arguments:
+    """Expected arguments, ready to be compared with those of calls."""
+
+    __slots__ = ("_defaults", "_ignored", "_mode", "_paths", "_tolerance", "_wanted")
+
+    def __init__(
+        self,
+        wanted: Any,
+        mode: ArgsMatch,
+        tolerance: float = 0,
+        defaults: Mapping[str, Any] | None = None,
+        ignore: Sequence[str] = (),
+    ) -> None:
+        self._paths: list[tuple[str, Path]] | None = None
+        if isinstance(mode, list):
+            self._paths = [(text, parse_path(text)) for text in mode]
+        self._mode = mode
+        self._tolerance = tolerance
+        self._defaults = defaults or {}
+        self._ignored = re.compile("|".join(map(translate, ignore))) if ignore else None
+        self._wanted = self._strip(wanted)
+
+    @classmethod
+    def of_call(cls, call: ToolCall, mode: ArgsMatch, tolerance: float) -> "Arguments | None":
+        """The arguments of an expected call; None when they do not matter."""
+        if mode == "ignore":
+            return None
+        try:
+            return cls(call.args, mode, tolerance)
+        except ValueError:
+            return cls(_UNREADABLE, "exact")
+
+    def mismatch(self, call: ToolCall) -> Mismatch | None:
+        """What is wrong with the call's arguments, None when nothing is."""
+        try:
+            got = self._strip(call.args)
+        except ValueError:
+            return Mismatch("", _UNREADABLE, self._wanted)
+        wanted, tolerance = self._wanted, self._tolerance
+        if self._paths is not None:
+            for text, path in self._paths:
+                mine, known = lookup(got, path), lookup(wanted, path)
+                if mine is MISSING or known is MISSING or not equal(mine, known, tolerance):
+                    return Mismatch(text, mine, known)
+            return None
+        if not isinstance(got, dict) or not isinstance(wanted, dict):
+            return None if equal(got, wanted, tolerance) else Mismatch("", got, wanted)
+        return self._compare(got, wanted)
+
+    def _compare(self, got: dict[str, Any], wanted: dict[str, Any]) -> Mismatch | None:
+        mode, tolerance = self._mode, self._tolerance
+        agrees = _contains if mode == "partial" else equal
+        if mode != "subset":
+            for name, value in wanted.items():
+                if name not in got or not agrees(got[name], value, tolerance):
+                    return Mismatch(name, got.get(name, MISSING), value)
+        if mode in {"exact", "subset"}:
+            for name, value in got.items():
+                if name in wanted:
+                    if mode == "subset" and not equal(value, wanted[name], tolerance):
+                        return Mismatch(name, value, wanted[name])
+                elif name not in self._defaults or not equal(value, self._defaults[name], tolerance):
+                    return Mismatch(name, value, MISSING)
+        return None
+
+    def _strip(self, args: Any) -> Any:
+        if self._ignored is None or not isinstance(args, dict):
+            return args
+        return {name: value for name, value in args.items() if not self._ignored.match(name)}
+
+
+def _contains(got: object, wanted: object, tolerance: float) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(got, dict) and all(
+            key in got and _contains(got[key], value, tolerance) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(got, list)
+            and len(got) == len(wanted)
+            and all(_contains(mine, value, tolerance) for mine, value in zip(got, wanted, strict=True))
+        )
+    return equal(got, wanted, tolerance)
+
+
+class CallRule(BaseModel):
+    """Base of rules for one tool call, as they stand in configs."""
+
+    model_config = Evaluator.model_config
+
+    pattern: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description='Instead of the name: "search_*" stands for every tool whose name starts so.'
+    )
+    args: dict[str, Any] | Literal["any"] | None = Field(
+        None, description="Expected arguments; without, or with any, they are not compared."
+    )
+    args_match: ArgsMatch | None = Field(None, description="How arguments are compared.")
+    tolerance: Tolerance | None = Field(None, description="Largest difference allowed between two numbers.")
+    defaults: dict[str, Any] = Field(
+        {}, description="Arguments that a call may leave out or pass with just this value."
+    )
+    ignore: list[str] = Field([], description='Arguments that are not compared; "*_id" stands for several.')
+
+    @property
+    def tool_name(self) -> str | None:
+        """The exact name; None when there is a pattern instead."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _one_name(self) -> "CallRule":
+        if (self.tool_name is None) == (self.pattern is None):
+            raise ValueError("give either the tool's name or a pattern")
+        return self
+
+    def compile(self, mode: ArgsMatch, tolerance: float) -> "Rule":
+        """Ready to be used. mode, tolerance: where the rule says nothing."""
+        mode = self.args_match if self.args_match is not None else mode
+        arguments = None
+        if isinstance(self.args, dict) and mode != "ignore":
+            allowed = self.tolerance if self.tolerance is not None else tolerance
+            arguments = Arguments(self.args, mode, allowed, self.defaults, self.ignore)
+        return Rule(self.tool_name, self.pattern, arguments)
+
+
+class Rule:
+    """A rule for one tool call, compiled.
+
+    label: the tool's name, or the pattern. name: the exact name, or None.
+    """
+
+    __slots__ = ("_pattern", "arguments", "label", "max_duration_ms", "name")
+
+    def __init__(
+        self,
+        name: str | None,
+        pattern: str | None,
+        arguments: Arguments | None,
+        max_duration_ms: float | None = None,
+    ) -> None:
+        self.name = name
+        self.label = name if name is not None else pattern or ""
+        self.arguments = arguments
+        self.max_duration_ms = max_duration_ms
+        self._pattern = re.compile(translate(pattern)) if name is None and pattern else None
+
+    def names(self, call: ToolCall) -> bool:
+        """Whether the call is one of this tool."""
+        return call.name == self.name if self._pattern is None else self._pattern.match(call.name) is not None
+
+    def mismatch(self, call: ToolCall) -> Mismatch | None:
+        """What is wrong with the arguments of a call of this tool."""
+        return None if self.arguments is None else self.arguments.mismatch(call)
+
+    def in_time(self, call: ToolCall) -> bool | None:
+        """Whether the call took no longer than allowed; None when the caller does not say how long."""
+        if self.max_duration_ms is None:
+            return True
+        taken = call.duration_ms
+        return None if taken is None else taken <= self.max_duration_ms

@@ -1,0 +1,200 @@
+"""Assertions about which tools were called, and how often."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from evald.context import EvaluatorContext, ToolCall
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Check, Kind, Result, failed, passed
+
+from .tool_calls import CallRule, Rule, Scope, calls_in, name_list
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Expectation(CallRule):
+    """A tool that has to be called, or must not be."""
+
+    name: str | None = Field(None, description="Name of the tool.")
+    min_calls: Count | None = Field(
+        None, description="Fewest calls: 1 when not given, but 0 when maxCalls is 0."
+    )
+    max_calls: Count | None = Field(None, description="Most calls; 0: the tool must not be called.")
+    occurrence: Literal["first", "last"] | Count | None = Field(
+        None,
+        description="Look at one call of the tool only: the first, the last, or the one at this index from 0.",
+    )
+
+    @property
+    def tool_name(self) -> str | None:
+        """The exact name."""
+        return self.name
+
+    @property
+    def fewest(self) -> int:
+        """Fewest calls that meet the expectation."""
+        if self.min_calls is not None:
+            return self.min_calls
+        return 0 if self.max_calls == 0 else 1
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Expectation":
+        if self.max_calls is not None and self.fewest > self.max_calls:
+            raise ValueError(f"minCalls {self.fewest} is more than maxCalls {self.max_calls}")
+        if self.occurrence is not None and self.fewest > 1:
+            raise ValueError(f"minCalls {self.fewest} is more than the one call that occurrence names")
+        return self
+
+
+class Outcome(NamedTuple):
+    """How an expectation fared. final: later calls cannot change that it is not met."""
+
+    text: str
+    met: bool
+    final: bool
+
+
+class ToolUse(Evaluator):
+    """The tools that are expected were called, as often as expected.
+
+    Calls count whose arguments fit `args`; the call may have more arguments
+    unless `argsMatch` says otherwise. Score: expectations met / all of them; an
+    empty list passes. While calls are only missing so far, the verdict is pending.
+    """
+
+    type: ClassVar[str] = "tool-use"
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    expectations: list[Expectation]
+    scope: Scope = "conversation"
+
+    @cached_property
+    def _rules(self) -> list[tuple[Expectation, Rule]]:
+        return [(expectation, expectation.compile("superset", 0)) for expectation in self.expectations]
+
+    def prepare(self) -> None:
+        """Compile the expectations."""
+        self._rules  # noqa: B018 - computed here, once
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Count the calls that fit."""
+        rules = self._rules
+        if not rules:
+            return passed("No tool expectations", 1.0)
+        by_name: dict[str, list[ToolCall]] = {}
+        calls = calls_in(ctx, self.scope)
+        for call in calls:
+            by_name.setdefault(call.name, []).append(call)
+        outcomes = []
+        for expectation, rule in rules:
+            if rule.name is not None:
+                candidates = by_name.get(rule.name, [])
+            else:
+                candidates = [call for call in calls if rule.names(call)]
+            outcomes.append(_outcome(expectation, rule, candidates))
+        checks = [Check(outcome.text, outcome.met) for outcome in outcomes]
+        unmet = [outcome for outcome in outcomes if not outcome.met]
+        if not unmet:
+            return passed(f"All {len(outcomes)} tool expectations met", 1.0, checks=checks)
+        met = len(outcomes) - len(unmet)
+        pending = self.scope == "conversation" and not ctx.is_final and not any(o.final for o in unmet)
+        return failed(
+            f"{met}/{len(outcomes)} expectations met, unmet: [{name_list([o.text for o in unmet])}]",
+            met / len(outcomes),
+            checks=checks,
+            pending=pending,
+        )
+
+
+def _outcome(expectation: Expectation, rule: Rule, candidates: Sequence[ToolCall]) -> Outcome:
+    least, most = expectation.fewest, expectation.max_calls
+    chosen, where, settled = candidates, "", False
+    if expectation.occurrence is not None:
+        chosen, where, settled = _select(candidates, expectation.occurrence)
+    count = sum(rule.mismatch(call) is None for call in chosen) if rule.arguments is not None else len(chosen)
+    wanted = f">={least}" if most is None else f"<={most}" if not least else f"{least} to {most}"
+    matching = " matching" if rule.arguments is not None else ""
+    text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{_why(rule, chosen, count, least)})"
+    too_many = most is not None and count > most
+    return Outcome(text, count >= least and not too_many, too_many or settled)
+
+
+def _select(
+    candidates: Sequence[ToolCall], occurrence: Literal["first", "last"] | int
+) -> tuple[Sequence[ToolCall], str, bool]:
+    """The one call that is looked at, in words too, and whether later calls leave it the one."""
+    if occurrence == "last":
+        return candidates[-1:], " as the last call", False
+    index = 0 if occurrence == "first" else occurrence
+    return candidates[index : index + 1], f" as call {index + 1}", index < len(candidates)
+
+
+def _why(rule: Rule, candidates: Sequence[ToolCall], count: int, least: int) -> str:
+    """What is wrong with the arguments of the last call that could have counted."""
+    if count >= least or not candidates:
+        return ""
+    for call in reversed(candidates):
+        mismatch = rule.mismatch(call)
+        if mismatch is not None:
+            return f"; {mismatch}"
+    return ""
+
+
+class ToolCallBudget(Evaluator):
+    """The number of tool calls is within bounds.
+
+    Score: 1 within; maxCalls / calls when there are more, calls / minCalls when
+    there are fewer. value: the number of calls.
+    """
+
+    type: ClassVar[str] = "tool-call-budget"
+    kind: ClassVar[Kind] = ASSERTION
+    inline: ClassVar[bool] = True
+
+    max_calls: Count | None = Field(None, description="Most calls that pass.")
+    min_calls: Count | None = Field(None, description="Fewest calls that pass.")
+    scope: Scope = "turn"
+
+    @model_validator(mode="after")
+    def _some_bound(self) -> "ToolCallBudget":
+        if self.max_calls is None and self.min_calls is None:
+            raise ValueError("no bound; set maxCalls or minCalls")
+        if self.max_calls is not None and self.min_calls is not None and self.min_calls > self.max_calls:
+            raise ValueError(f"minCalls {self.min_calls} is more than maxCalls {self.max_calls}")
+        return self
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Count the calls."""
+        calls = calls_in(ctx, self.scope)
+        count, most, least = len(calls), self.max_calls, self.min_calls
+        if most is not None and count > most:
+            return failed(
+                f"{count} tool call(s), exceeding budget of {most}: {_names(calls)}",
+                most / count,
+                count,
+                _evidence(calls),
+            )
+        if least is not None and count < least:
+            return failed(
+                f"{count} tool call(s), fewer than {least}: {_names(calls)}",
+                count / least,
+                count,
+                _evidence(calls),
+                pending=self.scope == "conversation" and not ctx.is_final,
+            )
+        bounds = " and ".join(
+            f"at {word} {bound}" for word, bound in (("most", most), ("least", least)) if bound is not None
+        )
+        return passed(f"{count} tool call(s), {bounds} wanted", 1.0, count)
+
+
+def _names(calls: Sequence[ToolCall]) -> str:
+    return name_list([call.name for call in calls]) or "none"
+
+
+def _evidence(calls: Sequence[ToolCall]) -> Mapping[str, Any]:
+    return {"toolCallCount": len(calls), "toolNames": [call.name for call in calls[:100]]}

@@ -1,0 +1,411 @@
+"""Whether the agent called the right tools in the right order."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from evald.context import EvaluatorContext, Message, ToolCall
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
+
+from .alignment import Pairs, pair_in_any_order, pair_in_order
+from .missing import OnMissing, missing
+from .tool_calls import ArgsMatch, Arguments, CallRule, Rule, Scope, Tolerance, calls_in
+
+Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
+
+# What may be unpaired: expected calls that were not made, calls made that were not expected.
+_MISSING_ALLOWED: Final = frozenset({"subset"})
+_EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
+
+# Expected calls times calls of the same tools. 100 by 100 take 2 ms to pair, 500 by 500 half a second.
+_MAX_INLINE: Final = 10_000
+_MAX_WORK: Final = 250_000
+
+_MAX_LISTED: Final = 20
+_MAX_CHECKS: Final = 100
+
+
+class ExpectedCall(CallRule):
+    """A tool call that is expected."""
+
+    tool: str | None = Field(None, description="Name of the tool.")
+    max_duration_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Longest duration of the call, in milliseconds."
+    )
+
+    @property
+    def tool_name(self) -> str | None:
+        """The exact name."""
+        return self.tool
+
+    def compile(self, mode: ArgsMatch, tolerance: float) -> Rule:
+        """Ready to be used, with the time limit."""
+        rule = super().compile(mode, tolerance)
+        rule.max_duration_ms = self.max_duration_ms
+        return rule
+
+
+def _from_name(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
+
+
+class Pairing(NamedTuple):
+    """Which expected call stands for which call that was made.
+
+    misaligned: where the messages differ, for mode strict; "" when they do not.
+    """
+
+    rules: Sequence[Rule]
+    calls: Sequence[ToolCall]
+    pairs: Pairs
+    misaligned: str = ""
+
+
+class Trajectory(Evaluator):
+    """The agent made the tool calls that are expected.
+
+    Expected is `expected`, else the tool calls of the context's expected
+    messages. The pairing of expected calls with calls made is always the best
+    one there is. Modes, and the score of each:
+
+    - `exact`: the same calls in the same order. Pairs / the longer of both lists.
+    - `strict`: the whole conversation has the expected messages: as many, with
+      the same roles, each with the same calls in any order; texts may differ.
+      Scored as exact, but 0 when the messages do not line up. With `expected`
+      there are no messages to compare, and it is exact.
+    - `in_order`: the expected calls in their order, others may come between.
+      Pairs / expected calls.
+    - `any_order`, `superset`: the expected calls in any order, and perhaps
+      others. Pairs / expected calls.
+    - `unordered`: the expected calls in any order and no others. Scored as exact.
+    - `subset`: no other than the expected calls, each at most as often as
+      expected. Pairs / calls made.
+
+    `score` asks for another number: recall (pairs / expected calls), precision
+    (pairs / calls made) or f1 of both; all three are in the metadata. The verdict
+    is always the mode's. A time limit counts as one more thing expected. When
+    nothing is expected and nothing was called the score is 1; when only one of
+    the two is empty it is 0 and the verdict FAILED, in every mode. A verdict is
+    pending while calls of later turns can still make it PASSED.
+
+    Arguments of `expected` are compared where they are given, those of expected
+    messages always. `argsMatch` of the expected call goes before that of
+    `argsMatchOverrides` for its tool, and that before `argsMatch` of the config.
+    """
+
+    type: ClassVar[str] = "trajectory"
+    kind: ClassVar[Kind] = ASSERTION
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tool-trajectory": {}}
+    inline: ClassVar[bool] = True
+
+    expected: (
+        list[Annotated[ExpectedCall, BeforeValidator(_from_name, json_schema_input_type=str | ExpectedCall)]]
+        | None
+    ) = Field(None, description="Expected calls; a text stands for a tool whose arguments do not matter.")
+    mode: Mode = "in_order"
+    args_match: ArgsMatch = "exact"
+    args_match_overrides: dict[str, ArgsMatch] = Field({}, description="How arguments are compared, by tool.")
+    tolerance: Tolerance = Field(0.0, description="Largest difference allowed between two numbers.")
+    score: Literal["mode", "recall", "precision", "f1"] = "mode"
+    scope: Scope = "conversation"
+    on_missing: OnMissing = Field(
+        "fail",
+        description="Verdict without expected calls, or without the duration of a call that has a limit.",
+    )
+
+    @cached_property
+    def _rules(self) -> list[Rule] | None:
+        if self.expected is None:
+            return None
+        return [call.compile(self._mode_for(call.tool), self.tolerance) for call in self.expected]
+
+    def _mode_for(self, tool: str | None) -> ArgsMatch:
+        return self.args_match if tool is None else self.args_match_overrides.get(tool, self.args_match)
+
+    def prepare(self) -> None:
+        """Compile the expected calls."""
+        self._rules  # noqa: B018 - computed here, once
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+        """Pair the calls; many of them in a thread."""
+        if self._rules is None and not ctx.expected.messages:
+            return missing(self.on_missing, "No expected tool calls available")
+        if self._rules is None and self.mode == "strict":
+            return self._judge(self._pair_messages(ctx), ctx)
+        rules = self._rules
+        if rules is None:
+            rules = [self._rule_of(call) for call in ctx.expected.tool_calls]
+        calls = calls_in(ctx, self.scope)
+        if self.mode in {"exact", "strict"}:
+            return self._judge(Pairing(rules, calls, _pair_by_position(rules, calls)), ctx)
+        relevant = _relevant(rules, calls)
+        work = len(rules) * len(relevant)
+        if work > _MAX_WORK:
+            return errored(
+                "INPUT_TOO_LARGE",
+                f"{len(rules)} expected calls and {len(relevant)} calls of the same tools are too many to be "
+                f"paired: their product may be {_MAX_WORK} at most. Mode exact has no limit",
+            )
+        if work > _MAX_INLINE:
+            return self._evaluate_in_thread(rules, list(calls), relevant, ctx)
+        return self._judge(Pairing(rules, calls, self._pair(rules, calls, relevant)), ctx)
+
+    async def _evaluate_in_thread(
+        self, rules: Sequence[Rule], calls: Sequence[ToolCall], relevant: Sequence[int], ctx: EvaluatorContext
+    ) -> Result:
+        pairs = await asyncio.to_thread(self._pair, rules, calls, relevant)
+        return self._judge(Pairing(rules, calls, pairs), ctx)
+
+    def _rule_of(self, call: ToolCall) -> Rule:
+        arguments = Arguments.of_call(call, self._mode_for(call.name), self.tolerance)
+        return Rule(call.name, None, arguments)
+
+    def _pair(self, rules: Sequence[Rule], calls: Sequence[ToolCall], relevant: Sequence[int]) -> Pairs:
+        """The best pairing of the rules with the relevant calls."""
+        chosen = [calls[position] for position in relevant]
+        # Most pairs first, then most of them in time: no number of time limits kept outweighs a pair.
+        pair_weight = len(rules) + 1 if any(rule.max_duration_ms is not None for rule in rules) else 1
+        by_name: dict[str, list[int]] = {}
+        for position, call in enumerate(chosen):
+            by_name.setdefault(call.name, []).append(position)
+        weights: list[dict[int, int]] = []
+        for rule in rules:
+            row = {}
+            for position in range(len(chosen)) if rule.name is None else by_name.get(rule.name, ()):
+                call = chosen[position]
+                if rule.names(call) and rule.mismatch(call) is None:
+                    bonus = rule.max_duration_ms is not None and rule.in_time(call) is True
+                    row[position] = pair_weight + bonus
+            weights.append(row)
+        pair = pair_in_order if self.mode == "in_order" else pair_in_any_order
+        return [(left, relevant[right]) for left, right in pair(weights, len(chosen))]
+
+    def _pair_messages(self, ctx: EvaluatorContext) -> Pairing:
+        """For mode strict: message by message."""
+        wanted = ctx.expected.messages
+        made = ctx.turn_messages if self.scope == "turn" else ctx.messages
+        rules: list[Rule] = []
+        calls: list[ToolCall] = []
+        pairs: Pairs = []
+        for position in range(max(len(wanted), len(made))):
+            mine = _calls_of(made, position)
+            known = [self._rule_of(call) for call in _calls_of(wanted, position)]
+            # As many calls as a message has rarely go beyond ten, but nothing says that they may not.
+            if len(known) * len(mine) <= _MAX_INLINE:
+                found = self._pair(known, mine, range(len(mine)))
+            else:
+                found = _pair_by_position(known, mine)
+            pairs += [(len(rules) + left, len(calls) + right) for left, right in found]
+            rules += known
+            calls += mine
+        return Pairing(rules, calls, pairs, _misalignment(wanted, made))
+
+    def _judge(self, pairing: Pairing, ctx: EvaluatorContext) -> Result:
+        rules, calls, pairs, misaligned = pairing
+        expected, made, paired = len(rules), len(calls), len(pairs)
+        limits = [
+            (rules[left], calls[right]) for left, right in pairs if rules[left].max_duration_ms is not None
+        ]
+        if self.on_missing in {"skip", "error"}:
+            for rule, call in limits:
+                if rule.in_time(call) is None:
+                    return missing(self.on_missing, f"No duration of the call of {rule.label} available")
+        if self.on_missing == "pass":
+            limits = [limit for limit in limits if limit[0].in_time(limit[1]) is not None]
+        kept = sum(rule.in_time(call) is True for rule, call in limits)
+        lost = 0  # limits of expected calls that were not made
+        if self.mode not in _MISSING_ALLOWED:
+            lost = sum(rule.max_duration_ms is not None for rule in rules) - sum(
+                rules[left].max_duration_ms is not None for left, _ in pairs
+            )
+        bounds = len(limits) + lost
+        ratios = _ratios(paired, expected, made)
+        holds = (
+            not misaligned
+            and (expected == 0) == (made == 0)
+            and (paired == expected or self.mode in _MISSING_ALLOWED)
+            and (paired == made or self.mode in _EXTRA_ALLOWED)
+            and kept == len(limits)
+        )
+        if misaligned or (expected == 0) != (made == 0):
+            score = 0.0
+        else:
+            score = self._score(paired + kept, expected + bounds, made + bounds)
+        gaps = [] if self.mode in _MISSING_ALLOWED and made else list(islice(_gaps(pairing), _MAX_LISTED))
+        reason = self._reason(pairing, gaps)
+        checks = list(islice(self._checks(pairing, gaps, limits), _MAX_CHECKS))
+        if holds:
+            return passed(reason, score, metadata=ratios, checks=checks)
+        on_time = kept == len(limits)
+        pending = (
+            self.scope == "conversation" and not ctx.is_final and self._can_still_hold(pairing, ctx, on_time)
+        )
+        return failed(reason, score, metadata=ratios, checks=checks, pending=pending)
+
+    def _score(self, right: int, expected: int, made: int) -> float:
+        if not expected and not made:
+            return 1.0
+        match self.score:
+            case "f1":
+                return 2 * right / (expected + made)
+            case "recall":
+                return right / expected
+            case "precision":
+                return right / made
+            case _:
+                if self.mode in _MISSING_ALLOWED:
+                    return right / made
+                return right / (expected if self.mode in _EXTRA_ALLOWED else max(expected, made))
+
+    def _can_still_hold(self, pairing: Pairing, ctx: EvaluatorContext, on_time: bool) -> bool:
+        """Whether more calls, in more messages, can make the mode hold."""
+        rules, calls, pairs, _ = pairing
+        if not rules:
+            return False
+        if self.mode in _EXTRA_ALLOWED:
+            return True
+        if self.mode in _MISSING_ALLOWED:
+            return not calls
+        if self.mode == "strict" and self._rules is None:
+            wanted, made = ctx.expected.messages, ctx.messages
+            return (
+                len(made) < len(wanted)
+                and all(_role(wanted, place) == message.role for place, message in enumerate(made))
+                and all(len(_calls_of(made, p)) == len(_calls_of(wanted, p)) for p in range(len(made)))
+                and len(pairs) == len(calls)
+            )
+        return len(pairs) == len(calls) < len(rules) and on_time
+
+    def _reason(self, pairing: Pairing, gaps: Sequence[str]) -> str:
+        rules, calls, pairs, misaligned = pairing
+        parts = [f"{misaligned}; " if misaligned else ""]
+        if not rules and not calls:
+            return f"{parts[0]}No tool calls expected, none made"
+        parts.append(
+            f"{len(pairs)} of {len(rules)} expected tool calls found, {len(calls)} made ({self.mode})"
+        )
+        if pairs:
+            found = [f"{rules[left].label} = call {right + 1}" for left, right in pairs[:_MAX_LISTED]]
+            parts.append(f": {_listed(found, len(pairs))}")
+        if gaps:
+            parts.append(f"; missing: {_listed(gaps, len(rules) - len(pairs))}")
+        if self.mode not in _EXTRA_ALLOWED or not rules:
+            extras = list(islice(_extras(pairing), _MAX_LISTED))
+            if extras:
+                parts.append(f"; unexpected: {_listed(extras, len(calls) - len(pairs))}")
+        late = [
+            (rules[left], right) for left, right in pairs if rules[left].in_time(calls[right]) is not True
+        ]
+        if late:
+            named = [
+                f"call {right + 1} {_duration(rule, calls[right])}" for rule, right in late[:_MAX_LISTED]
+            ]
+            parts.append(f"; too slow: {_listed(named, len(late))}")
+        return "".join(parts)
+
+    def _checks(
+        self, pairing: Pairing, gaps: Sequence[str], limits: Sequence[tuple[Rule, ToolCall]]
+    ) -> Iterator[Check]:
+        rules, _, pairs, misaligned = pairing
+        if misaligned:
+            yield Check(misaligned, met=False)
+        for gap in gaps:
+            yield Check(f"missing: {gap}", met=False)
+        if self.mode not in _EXTRA_ALLOWED:
+            for extra in islice(_extras(pairing), _MAX_LISTED):
+                yield Check(f"unexpected: {extra}", met=False)
+        for rule, call in limits:
+            yield Check(f"{rule.label} {_duration(rule, call)}", rule.in_time(call) is True)
+        for left, right in pairs:
+            yield Check(f"{rules[left].label} = call {right + 1}", met=True)
+
+
+def _gaps(pairing: Pairing) -> Iterator[str]:
+    """Each expected call that was not made, and the nearest call that was."""
+    rules, calls, pairs, _ = pairing
+    found = {left for left, _ in pairs}
+    taken = {right for _, right in pairs}
+    for position, rule in enumerate(rules):
+        if position not in found:
+            yield f"{rule.label}{_nearest(rule, calls, taken)}"
+
+
+def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
+    """Precision, recall and F1 of the pairing: all 1 when both sides are empty, all 0 when one is."""
+    if not expected or not made:
+        same = float(expected == made)
+        return {"precision": same, "recall": same, "f1": same}
+    return {"precision": paired / made, "recall": paired / expected, "f1": 2 * paired / (expected + made)}
+
+
+def _relevant(rules: Sequence[Rule], calls: Sequence[ToolCall]) -> list[int]:
+    """Positions of the calls whose tool is expected at all."""
+    names = {rule.name for rule in rules}
+    patterns = [rule for rule in rules if rule.name is None]
+    return [
+        position
+        for position, call in enumerate(calls)
+        if call.name in names or any(rule.names(call) for rule in patterns)
+    ]
+
+
+def _pair_by_position(rules: Sequence[Rule], calls: Sequence[ToolCall]) -> Pairs:
+    return [
+        (position, position)
+        for position, (rule, call) in enumerate(zip(rules, calls, strict=False))
+        if rule.names(call) and rule.mismatch(call) is None
+    ]
+
+
+def _calls_of(messages: Sequence[Message], position: int) -> list[ToolCall]:
+    if position >= len(messages) or messages[position].role != "assistant":
+        return []
+    return messages[position].tool_calls
+
+
+def _role(messages: Sequence[Message], position: int) -> str:
+    return messages[position].role if position < len(messages) else "nothing"
+
+
+def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
+    """Where the messages stop to line up, "" when they do."""
+    for position in range(max(len(wanted), len(made))):
+        got, known = _role(made, position), _role(wanted, position)
+        if got != known:
+            return f"message {position + 1}: got {got}, expected {known}"
+    return ""
+
+
+def _nearest(rule: Rule, calls: Sequence[ToolCall], taken: set[int]) -> str:
+    """The call that comes nearest to a rule that no call was paired with."""
+    for position, call in enumerate(calls):
+        if position not in taken and rule.names(call):
+            mismatch = rule.mismatch(call)
+            why = "is not in its place" if mismatch is None else str(mismatch)
+            return f" (call {position + 1}: {why})"
+    return ""
+
+
+def _extras(pairing: Pairing) -> Iterator[str]:
+    """Each call that was made and not expected."""
+    taken = {right for _, right in pairing.pairs}
+    for position, call in enumerate(pairing.calls):
+        if position not in taken:
+            yield f"call {position + 1} {call.name}"
+
+
+def _duration(rule: Rule, call: ToolCall) -> str:
+    taken = call.duration_ms
+    said = "has no duration" if taken is None else f"took {taken:.15g}ms"
+    return f"{said}, at most {rule.max_duration_ms:.15g}ms"
+
+
+def _listed(items: Sequence[str], total: int) -> str:
+    """The first of so many items."""
+    shown = items[:_MAX_LISTED]
+    return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")

@@ -1,0 +1,143 @@
+"""JSON values: equality, paths into them, and how they are shown in a reason."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator
+
+# Floats that were meant to be exactly at the limit must not fall over it: 1.1 - 1.0 > 0.1.
+_ROUNDING: Final = 1e-9
+
+ANY: Final = "*"
+"""Path step that stands for every key and every index."""
+
+_STEP = re.compile(r"\[(\d+|\*)\]|\.?([^.\[\]]+)")
+
+
+class _Missing:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING: Final = _Missing()
+"""What a path leads to when there is nothing; null is something."""
+
+
+def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
+    """|got - wanted| <= tolerance, or tolerance * |wanted| when `relative` (absolute when wanted is 0)."""
+    try:
+        limit = tolerance * abs(wanted) if relative and wanted else tolerance
+        slack = _ROUNDING * max(abs(got), abs(wanted)) if limit else 0
+        return abs(got - wanted) <= limit + slack
+    except OverflowError:  # an integer of more than 308 digits against a fraction
+        return False
+
+
+def is_number(value: object) -> bool:
+    """Whether the value is a JSON number: true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def equal(got: object, wanted: object, tolerance: float = 0) -> bool:
+    """JSON equality: 1 equals 1.0, true does not equal 1, the order of keys does not count.
+
+    tolerance: largest difference allowed between two numbers, wherever they stand.
+    """
+    # Python's equality is looser (True == 1), so what it tells apart is different for us too.
+    if not tolerance and got != wanted:
+        return False
+    if isinstance(wanted, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == wanted.keys()
+            and all(equal(got[key], value, tolerance) for key, value in wanted.items())
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(got, list)
+            and len(got) == len(wanted)
+            and all(equal(mine, value, tolerance) for mine, value in zip(got, wanted, strict=True))
+        )
+    if is_number(wanted):
+        return is_number(got) and (got == wanted or (bool(tolerance) and within(got, wanted, tolerance)))  # type: ignore[arg-type]
+    return type(got) is type(wanted) and got == wanted
+
+
+Path = tuple[str | int, ...]
+
+
+def parse_path(text: str) -> Path:
+    """A path as steps: "items[0].name", "items.0.name" or, as a JSON Pointer, "/items/0/name".
+
+    `*` stands for every key or index. Raises ValueError when the text is no path.
+    """
+    if text.startswith("/"):
+        return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
+    steps: list[str | int] = []
+    position = 0
+    while position < len(text):
+        found = _STEP.match(text, position)
+        if found is None or (position == 0 and text[0] == "."):
+            raise ValueError(f"no path: {text!r}; wanted something like 'items[0].name' or '/items/0/name'")
+        index, key = found.groups()
+        steps.append(key if key is not None else ANY if index == ANY else int(index))
+        position = found.end()
+    if not steps:
+        raise ValueError("a path must not be empty")
+    return tuple(steps)
+
+
+def _check_path(text: str) -> str:
+    parse_path(text)
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_check_path)]
+"""A path in a config."""
+
+
+def lookup(data: object, path: Path) -> Any:
+    """What the path leads to, or MISSING. `*` is taken as a key of that name."""
+    for step in path:
+        if isinstance(data, dict):
+            data = data.get(str(step), MISSING)
+        elif isinstance(data, list):
+            index = int(step) if isinstance(step, int) or step.isdecimal() else len(data)
+            data = data[index] if index < len(data) else MISSING
+        else:
+            return MISSING
+    return data
+
+
+def covers(pattern: Path, place: Sequence[str | int]) -> bool:
+    """Whether a path with `*` steps stands for this place."""
+    return len(pattern) == len(place) and all(
+        wanted == ANY or str(wanted) == str(step) for wanted, step in zip(pattern, place, strict=True)
+    )
+
+
+def pointer(place: Sequence[str | int]) -> str:
+    """The place as a JSON Pointer; "" is the whole."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in place)
+
+
+def printable(text: str) -> str:
+    """The text without what cannot be sent as UTF-8: a lone surrogate of a JSON escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """The value as JSON, cut to so many characters."""
+    if value is MISSING:
+        return "nothing"
+    if isinstance(value, str):
+        value = value[: limit + 1]  # a long text need not be encoded to be cut
+    try:
+        text = printable(json.dumps(value, ensure_ascii=False, default=str))
+    except RecursionError:
+        return "[…]"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

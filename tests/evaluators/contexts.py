@@ -1,0 +1,109 @@
+"""Contexts for tests of evaluators, out of the dicts that an OpenAI client holds."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluator
+from evald.result import Result
+from evald.v1 import context_pb2, message_pb2
+
+Dict = Mapping[str, Any]
+_ABSENT: Any = object()
+
+
+def context(
+    messages: Iterable[Dict] = (),
+    *,
+    turn_messages: Iterable[Dict] | None = None,
+    latency_ms: float | None = None,
+    usage: Dict | None = None,
+    cost_usd: float | None = None,
+    run_duration_ms: float | None = None,
+    expected_text: str | None = None,
+    expected_data: Any = _ABSENT,
+    expected_messages: Iterable[Dict] | None = None,
+    turn: int = 1,
+    is_final: bool = False,
+    finish_reason: str | None = None,
+) -> EvaluatorContext:
+    """One turn. usage: `input`, `output`, `total`, each optional. Left out means not reported."""
+    pb = context_pb2.EvaluatorContext(turn=turn, is_final=is_final)
+    pb.messages.extend(message(each) for each in messages)
+    invocation = pb.last_invocation
+    invocation.messages.extend(message(each) for each in turn_messages or ())
+    if latency_ms is not None:
+        invocation.latency.FromNanoseconds(round(latency_ms * 1_000_000))
+    if usage is not None:
+        invocation.token_usage.SetInParent()
+        for key, count in usage.items():
+            setattr(invocation.token_usage, f"{key}_tokens", count)
+    if cost_usd is not None:
+        invocation.cost.currency_code, invocation.cost.amount = "USD", cost_usd
+    if run_duration_ms is not None:
+        pb.run_duration.FromNanoseconds(round(run_duration_ms * 1_000_000))
+    if expected_text is not None:
+        pb.expected.text = expected_text
+    if expected_data is not _ABSENT:
+        json_format.ParseDict(expected_data, pb.expected.data)
+    pb.expected.messages.extend(message(each) for each in expected_messages or ())
+    if finish_reason is not None:
+        invocation.metadata["finish_reason"] = finish_reason
+    return EvaluatorContext(pb)
+
+
+def answered(text: str, **facts: Any) -> EvaluatorContext:
+    """A turn that is one assistant message."""
+    return context([{"role": "assistant", "content": text}], **facts)
+
+
+def message(given: Dict) -> message_pb2.ChatMessage:
+    """One message in OpenAI's shape. A tool call may also carry `duration_ms`."""
+    pb = message_pb2.ChatMessage(role=given["role"])
+    content = given.get("content")
+    if isinstance(content, str):
+        pb.text = content
+    elif content is not None:
+        pb.blocks.SetInParent()
+        pb.blocks.items.extend(
+            message_pb2.ContentBlock(type=block.get("type", ""), text=block.get("text")) for block in content
+        )
+    for call in given.get("tool_calls") or ():
+        function = call["function"]
+        arguments = function.get("arguments", "")
+        pb_call = pb.tool_calls.add(id=call.get("id", ""), type=call.get("type", "function"))
+        pb_call.function.name = function["name"]
+        pb_call.function.arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        if call.get("duration_ms") is not None:
+            pb_call.duration.FromNanoseconds(round(call["duration_ms"] * 1_000_000))
+    for key in ("tool_call_id", "name", "id"):
+        if given.get(key) is not None:
+            setattr(pb, key, given[key])
+    return pb
+
+
+def calls(*names: str) -> dict[str, Any]:
+    """An assistant message that calls these tools without arguments."""
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": f"call_{position}", "function": {"name": name, "arguments": "{}"}}
+            for position, name in enumerate(names)
+        ],
+    }
+
+
+def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Result:
+    """What the evaluator says, its config compiled as a server does it."""
+    outcome = evaluator.definition().compile(config)(ctx)
+    return outcome if isinstance(outcome, Result) else asyncio.run(awaited(outcome))
+
+
+async def awaited(outcome: Result | Awaitable[Result]) -> Result:
+    """What an evaluator returned, once it is there."""
+    return outcome if isinstance(outcome, Result) else await outcome

@@ -1,0 +1,180 @@
+"""Similarity: the numbers of the reference implementations, with rapidfuzz and without."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evald.evaluator import InvalidConfig
+from evald.result import Verdict
+from evald_server.evaluators import editdistance, similarity
+from evald_server.evaluators.editdistance import bit_levenshtein, bit_subsequence
+from evald_server.evaluators.similarity import (
+    MEASURES,
+    Measure,
+    TextSimilarity,
+    bleu,
+    fuzzy_match,
+    levenshtein_similarity,
+    rouge_l,
+    token_f1,
+)
+
+from .contexts import answered, context, run
+
+PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+# answer, expected, and what sacrebleu 2.6.0 (sentence_bleu), rouge_score 0.1.2 (rougeL, F) and
+# rapidfuzz 3.14.6 (fuzz.ratio) make of them.
+REFERENCE = [
+    ("Your flight HAT001 is booked.", "Your flight HAT001 was cancelled.", 0.3246679155, 0.6, 0.7741935484),
+    ("The cat sat on the mat.", "The cat is on the mat.", 0.4889230224, 0.8333333333, 0.9333333333),
+    ("hello", "hello world", 0.3678794412, 0.6666666667, 0.625),
+    ("one two three four five", "five four three two one", 0.1597357761, 0.2, 0.5652173913),
+    (
+        "It costs $1,299.50, i.e. 5-6% more.",
+        "It costs 1,299.50 dollars, i.e. 5-6% more.",
+        0.7627414201,
+        0.9523809524,
+        0.8831168831,
+    ),
+    ("don't", "do not", 0, 0, 0.7272727273),
+    ('Tom &amp; Ann said "hi"', 'Tom & Ann said: "hi!"', 0.3818502221, 0.8888888889, 0.8636363636),
+    ("nothing in common", "all words differ", 0, 0, 0.1818181818),
+    ("a\nb c-\nd", "a b cd", 1, 0.5714285714, 0.7142857143),
+    ("Ça va très bien", "Ça va bien", 0.3535533906, 0.75, 0.8),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected", "wanted_bleu", "wanted_rouge", "wanted_ratio"), REFERENCE)
+def test_it_measures_as_the_reference_implementations_do(
+    answer: str, expected: str, wanted_bleu: float, wanted_rouge: float, wanted_ratio: float
+) -> None:
+    assert bleu(answer, expected) == pytest.approx(wanted_bleu, abs=1e-9)
+    assert rouge_l(answer, expected) == pytest.approx(wanted_rouge, abs=1e-9)
+    assert fuzzy_match(answer, expected) == pytest.approx(wanted_ratio, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [
+        ("", "", 1),
+        ("a", "b", 0),
+        ("", "abc", 0),
+        ("ab", "ac", 0.5),
+        ("abc", "axc", 2 / 3),
+        ("xabxcdxxefxgx", "1ab2cd34ef5g6", 0.53846),
+        ("kitten", "sitting", 4 / 7),
+        ("漢字", "漢語", 0.5),
+    ],
+)
+def test_levenshtein_counts_code_points(answer: str, expected: str, score: float) -> None:
+    assert levenshtein_similarity(answer, expected) == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [
+        ("foo", "foo", 1),
+        ("Paris", "Paris, Texas", 2 / 3),
+        ("The cat!", "a CAT", 1),
+        ("b a b", "b b b", 0.8),
+        ("the", "an", 1),
+        ("the", "cat", 0),
+        ("x", "y", 0),
+    ],
+)
+def test_token_f1_ignores_case_punctuation_and_articles(answer: str, expected: str, score: float) -> None:
+    assert token_f1(answer, expected) == pytest.approx(score)
+
+
+_TEXTS = st.text("abc é", max_size=80)
+
+
+@given(_TEXTS, _TEXTS)
+def test_pure_python_and_rapidfuzz_give_the_same_distance(left: str, right: str) -> None:
+    distance = pytest.importorskip("rapidfuzz.distance")
+    assert bit_levenshtein(left, right) == distance.Levenshtein.distance(left, right)
+    assert bit_subsequence(left.split(), right.split()) == distance.LCSseq.similarity(
+        left.split(), right.split()
+    )
+
+
+@given(_TEXTS, _TEXTS)
+def test_every_measure_stays_between_0_and_1(answer: str, expected: str) -> None:
+    for measure, compare in MEASURES.items():
+        assert 0 <= compare(answer, expected) <= 1, measure
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("text", ["", "!", "漢字", "hi", "one two three four five"])
+def test_equal_texts_score_1_by_every_measure(measure: Measure, text: str) -> None:
+    result = run(TextSimilarity, {"expected": text, "measure": measure, "threshold": 1}, answered(text))
+    assert (result.verdict, result.score) == (PASSED, 1)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_without_rapidfuzz_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch, measure: Measure) -> None:
+    config = {"expected": "The cat is on the mat.", "measure": measure}
+    ctx = answered("The cat sat on a mat.")
+    fast = run(TextSimilarity, config, ctx)
+    monkeypatch.setattr(editdistance, "_rapidfuzz", lambda: None)
+    assert run(TextSimilarity, config, ctx) == fast
+
+
+def test_the_threshold_is_inclusive_and_the_reason_says_both_numbers() -> None:
+    config = {"expected": "abcd", "threshold": 0.75}
+    near = run(TextSimilarity, config, answered("abcx"))
+    assert (near.verdict, near.score) == (PASSED, 0.75)
+    assert near.reason == "Similarity (levenshtein) 0.75 >= 0.75"
+    far = run(TextSimilarity, config, answered("abxx"))
+    assert (far.verdict, far.score, far.reason) == (FAILED, 0.5, "Similarity (levenshtein) 0.5 < 0.75")
+
+
+@pytest.mark.parametrize("alias", ["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"])
+def test_an_alias_implies_its_measure(alias: str) -> None:
+    implied = TextSimilarity.definition().aliases[alias]
+    result = run(TextSimilarity, {**implied, "expected": "x y"}, answered("x"))
+    assert f"({alias})" in result.reason
+
+
+def test_it_falls_back_to_the_expected_text_of_the_context() -> None:
+    assert run(TextSimilarity, {}, answered("abc", expected_text="abc")).verdict is PASSED
+    assert run(TextSimilarity, {"expected": "abc"}, answered("abc", expected_text="xyz")).verdict is PASSED
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("fail", FAILED), ("pass", PASSED), ("skip", SKIPPED), ("error", ERROR)]
+)
+def test_without_anything_expected_it_says_what_was_asked_for(policy: str, verdict: Verdict) -> None:
+    assert run(TextSimilarity, {"onMissing": policy}, answered("x")).verdict is verdict
+
+
+def test_without_an_assistant_message_it_fails() -> None:
+    result = run(TextSimilarity, {"expected": ""}, context())
+    assert (result.verdict, result.score, result.reason) == (FAILED, 0, "No assistant message found")
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_texts_that_would_hold_up_the_server_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, measure: Measure
+) -> None:
+    monkeypatch.setattr(similarity, "max_cells", lambda: 99)
+    monkeypatch.setattr(similarity, "MAX_WORDED", 19)
+    config = {"expected": "a" * 10, "measure": measure}
+    large = run(TextSimilarity, config, answered("b" * 10))
+    assert large.error
+    assert large.error.code == "INPUT_TOO_LARGE"
+    assert run(TextSimilarity, config, answered("b" * 9)).verdict is FAILED
+
+
+def test_the_pure_python_limit_is_the_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rapidfuzz")
+    fast = editdistance.max_cells()
+    monkeypatch.setattr(editdistance, "_rapidfuzz", lambda: None)
+    assert editdistance.max_cells() < fast
+
+
+@pytest.mark.parametrize("config", [{"threshold": 1.1}, {"threshold": -0.1}, {"measure": "cosine"}])
+def test_a_wrong_config_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig, match=f"config/{next(iter(config))}"):
+        TextSimilarity.definition().compile(config)

@@ -1,0 +1,267 @@
+"""Wording: what equals, contains, begins, ends, how long it is and why the model stopped."""
+
+from typing import Any
+
+import pytest
+
+from evald.evaluator import Evaluator, InvalidConfig
+from evald.result import Verdict
+from evald_server.evaluators import texts
+from evald_server.evaluators.texts import (
+    Contains,
+    EndsWith,
+    ExactMatch,
+    FinishReason,
+    LengthWithin,
+    StartsWith,
+    quoted,
+)
+
+from .contexts import answered, context, run
+
+PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("config", "answer", "equal"),
+    [
+        pytest.param({"expected": "foo"}, "foo", True, id="equal"),
+        pytest.param({"expected": "foo"}, "foo1", False, id="longer"),
+        pytest.param({"expected": "foo"}, "Foo", False, id="case"),
+        pytest.param({"expected": "foo"}, "foo\n", False, id="white-space"),
+        pytest.param({"expected": "é"}, "e\u0301", False, id="bytes-not-looks"),
+        pytest.param({"expected": ""}, "", True, id="empty"),
+        pytest.param({"expected": "foo", "trim": True}, "\n foo ", True, id="trim"),
+        pytest.param({"expected": " foo ", "trim": True}, "foo", True, id="trim-expected"),
+        pytest.param({"expected": "STRASSE", "ignoreCase": True}, "Straße", True, id="fold"),
+        pytest.param({"expected": " FOO", "trim": True, "ignoreCase": True}, "foo ", True, id="both"),
+        pytest.param({"expected": "1.5"}, "1.50", False, id="numbers-are-text"),
+        pytest.param({"expected": "0"}, "false", False, id="no-loose-equality"),
+    ],
+)
+def test_exact_match_compares_every_character(config: dict[str, Any], answer: str, equal: bool) -> None:
+    result = run(ExactMatch, config, answered(answer))
+    assert (result.verdict, result.score) == ((PASSED, 1) if equal else (FAILED, 0))
+
+
+def test_exact_match_says_both_texts() -> None:
+    result = run(ExactMatch, {"expected": "hello world"}, answered("hello"))
+    assert result.reason == 'output "hello" does not match expected "hello world"'
+
+
+def test_exact_match_falls_back_to_the_expected_text_of_the_context() -> None:
+    ctx = answered("Paris ", expected_text="paris")
+    assert run(ExactMatch, {"trim": True, "ignoreCase": True}, ctx).verdict is PASSED
+    assert (
+        run(ExactMatch, {"expected": "London"}, answered("London", expected_text="Paris")).verdict is PASSED
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("fail", FAILED), ("pass", PASSED), ("skip", SKIPPED), ("error", ERROR)]
+)
+def test_without_anything_expected_exact_match_says_what_was_asked_for(policy: str, verdict: Verdict) -> None:
+    result = run(ExactMatch, {"onMissing": policy}, answered("42"))
+    assert (result.verdict, result.reason) == (verdict, "No expected text to compare with")
+
+
+@pytest.mark.parametrize(
+    ("config", "answer", "score", "reason"),
+    [
+        pytest.param({"text": "world"}, "Hello world", 1, 'Output contains "world"', id="one"),
+        pytest.param({"text": "World"}, "Hello world", 0, 'Output does not contain "World"', id="case"),
+        pytest.param({"text": ""}, "", 1, 'Output contains ""', id="nothing-is-everywhere"),
+        pytest.param({"substrings": []}, "anything", 1, "no substrings to check", id="empty-list"),
+        pytest.param({"substrings": [], "mode": "any"}, "x", 1, "no substrings to check", id="empty-any"),
+        pytest.param({"substrings": ["a", "a"]}, "a", 1, "all 2 substrings found", id="duplicates"),
+        pytest.param(
+            {"substrings": ["a", "b", 'c"']},
+            "a",
+            1 / 3,
+            '1/3 substrings found, missing: "b", "c\\""',
+            id="some",
+        ),
+        pytest.param({"substrings": ["a", "b"], "mode": "any"}, "xb", 1, 'Output contains "b"', id="any"),
+        pytest.param(
+            {"substrings": ["hello", "world"], "mode": "any"},
+            "Hello World",
+            0,
+            'Output does not contain any of: "hello", "world"',
+            id="none-of-any",
+        ),
+        pytest.param(
+            {"text": "STRASSE", "ignoreCase": True},
+            "Straße",
+            1,
+            'Output contains "STRASSE" (case-insensitive)',
+            id="fold",
+        ),
+    ],
+)
+def test_the_score_of_contains_is_the_share_that_was_found(
+    config: dict[str, Any], answer: str, score: float, reason: str
+) -> None:
+    result = run(Contains, config, answered(answer))
+    assert (result.verdict, result.reason) == (PASSED if score == 1 else FAILED, reason)
+    assert result.score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("alias", "config", "answer", "verdict"),
+    [
+        ("contains-all", {"substrings": ["a", "b"]}, "a", FAILED),
+        ("contains-any", {"substrings": ["a", "b"]}, "a", PASSED),
+        ("contains-any", {"substrings": ["a", "b"]}, "A", FAILED),
+        ("icontains", {"text": "WORLD"}, "hello world", PASSED),
+        ("icontains-all", {"substrings": ["A", "b"]}, "aB", PASSED),
+        ("icontains-any", {"substrings": ["x", "B"]}, "ab", PASSED),
+    ],
+)
+def test_an_alias_of_contains_implies_its_config(
+    alias: str, config: dict[str, Any], answer: str, verdict: Verdict
+) -> None:
+    implied = Contains.definition().aliases[alias]
+    assert run(Contains, {**implied, **config}, answered(answer)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "config", "answer", "met"),
+    [
+        pytest.param(StartsWith, {"text": "the"}, "the cat", True, id="starts"),
+        pytest.param(StartsWith, {"text": "the"}, "The cat", False, id="starts-case"),
+        pytest.param(StartsWith, {"text": "the", "ignoreCase": True}, "THE cat", True, id="starts-fold"),
+        pytest.param(StartsWith, {"text": "SS", "ignoreCase": True}, "ßt", True, id="starts-fold-longer"),
+        pytest.param(StartsWith, {"text": ""}, "", True, id="starts-empty"),
+        pytest.param(StartsWith, {"text": "longer"}, "long", False, id="starts-too-short"),
+        pytest.param(EndsWith, {"text": "cat"}, "the cat", True, id="ends"),
+        pytest.param(EndsWith, {"text": "cat"}, "the Cat", False, id="ends-case"),
+        pytest.param(EndsWith, {"text": "CAT", "ignoreCase": True}, "the cat", True, id="ends-fold"),
+        pytest.param(EndsWith, {"text": "CAT", "ignoreCase": True}, "cat", True, id="ends-fold-whole"),
+        pytest.param(EndsWith, {"text": "SS", "ignoreCase": True}, "groß", True, id="ends-fold-longer"),
+        pytest.param(EndsWith, {"text": "", "ignoreCase": True}, "x", True, id="ends-empty"),
+        pytest.param(EndsWith, {"text": "longer"}, "er", False, id="ends-too-short"),
+    ],
+)
+def test_the_ends_of_the_answer_are_compared(
+    evaluator: type[Evaluator], config: dict[str, Any], answer: str, met: bool
+) -> None:
+    result = run(evaluator, config, answered(answer))
+    assert (result.verdict, result.score) == ((PASSED, 1) if met else (FAILED, 0))
+    assert quoted(config["text"]) in result.reason
+
+
+@pytest.mark.parametrize(
+    ("config", "answer", "length", "met", "wanted"),
+    [
+        pytest.param({"min": 3, "max": 5}, "abc", 3, True, "3 to 5", id="smallest"),
+        pytest.param({"min": 3, "max": 5}, "abcde", 5, True, "3 to 5", id="largest"),
+        pytest.param({"min": 3, "max": 5}, "abcdef", 6, False, "3 to 5", id="too-long"),
+        pytest.param({"min": 3}, "ab", 2, False, "at least 3", id="too-short"),
+        pytest.param({"max": 2}, "ab", 2, True, "at most 2", id="no-minimum"),
+        pytest.param({"max": 0}, "", 0, True, "at most 0", id="empty"),
+        pytest.param({"max": 1}, "😀", 1, True, "at most 1", id="code-points"),
+        pytest.param(
+            {"min": 3, "max": 3, "unit": "words"}, "  Hello,  big\nworld ", 3, True, "exactly 3", id="words"
+        ),
+        pytest.param({"min": 4, "unit": "words"}, "Word\tWith\tTabs\tHere", 4, True, "at least 4", id="tabs"),
+    ],
+)
+def test_length_limits_are_inclusive(
+    config: dict[str, Any], answer: str, length: int, met: bool, wanted: str
+) -> None:
+    result = run(LengthWithin, config, answered(answer))
+    assert (result.verdict, result.score, result.value) == (*((PASSED, 1) if met else (FAILED, 0)), length)
+    unit = config.get("unit", "characters")
+    assert result.reason == f"Response length: {length} {unit}, wanted {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "verdict", "reason"),
+    [
+        ({"finish_reason": "stop"}, PASSED, 'Finish reason "stop" is allowed'),
+        ({"finishReason": "stop"}, PASSED, 'Finish reason "stop" is allowed'),
+        ({"stop_reason": "end_turn"}, PASSED, 'Finish reason "end_turn" is allowed'),
+        ({"finish_reason": "length"}, FAILED, 'Finish reason "length" is not one of: "stop", "end_turn"'),
+        ({"finish_reason": None}, FAILED, "No finish reason available"),
+        ({}, FAILED, "No finish reason available"),
+    ],
+    ids=["snake", "camel", "anthropic", "other", "null", "none"],
+)
+def test_the_finish_reason_has_to_be_an_allowed_one(
+    metadata: dict[str, Any], verdict: Verdict, reason: str
+) -> None:
+    ctx = context()
+    ctx._pb.last_invocation.metadata.update(metadata)
+    result = run(FinishReason, {"allowed": ["stop", "end_turn"]}, ctx)
+    assert (result.verdict, result.reason) == (verdict, reason)
+
+
+_READERS: list[tuple[type[Evaluator], dict[str, Any]]] = [
+    (ExactMatch, {"expected": "b"}),
+    (Contains, {"text": "b"}),
+    (StartsWith, {"text": "b"}),
+    (EndsWith, {"text": "b"}),
+    (LengthWithin, {"max": 1}),
+]
+
+
+@pytest.mark.parametrize(("evaluator", "config"), _READERS)
+def test_without_an_assistant_message_it_fails(evaluator: type[Evaluator], config: dict[str, Any]) -> None:
+    result = run(evaluator, config, context([{"role": "user", "content": "b"}]))
+    assert (result.verdict, result.score) == (FAILED, 0)
+    assert result.reason == "No assistant message found"
+
+
+@pytest.mark.parametrize(("evaluator", "config"), _READERS)
+def test_the_config_says_which_message_is_the_answer(
+    evaluator: type[Evaluator], config: dict[str, Any]
+) -> None:
+    ctx = context([{"role": "assistant", "content": text} for text in ("b", "xy", "")])
+    assert run(evaluator, {**config, "message": "first"}, ctx).verdict is PASSED
+    assert run(evaluator, config, ctx).verdict is FAILED
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "config", "limit"),
+    [
+        pytest.param(ExactMatch, {"expected": "a", "ignoreCase": True}, "MAX_SEARCHED", id="exact"),
+        pytest.param(Contains, {"substrings": ["a", "b", "c"]}, "MAX_SEARCHED", id="contains"),
+        pytest.param(LengthWithin, {"min": 1, "unit": "words"}, "MAX_SPLIT", id="words"),
+    ],
+)
+def test_what_would_hold_up_the_server_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, evaluator: type[Evaluator], config: dict[str, Any], limit: str
+) -> None:
+    monkeypatch.setattr(texts, limit, 9)
+    large = run(evaluator, config, answered("a" * 10))
+    assert large.error
+    assert (large.verdict, large.error.code) == (ERROR, "INPUT_TOO_LARGE")
+    assert "at most 9" in large.reason
+    assert run(evaluator, config, answered("a")).verdict is not ERROR
+
+
+def test_a_long_text_is_cut_in_a_reason() -> None:
+    reason = run(ExactMatch, {"expected": "x" * 5000}, answered("y" * 5000)).reason
+    assert len(reason) < 600
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "config", "problem"),
+    [
+        pytest.param(Contains, {}, "give either text or substrings", id="nothing"),
+        pytest.param(Contains, {"text": "a", "substrings": []}, "give either text or substrings", id="both"),
+        pytest.param(Contains, {"substrings": "a,b"}, "config/substrings: .*list", id="no-list"),
+        pytest.param(Contains, {"substrings": [1]}, "config/substrings/0: .*string", id="number"),
+        pytest.param(ExactMatch, {"expected": 1}, "config/expected: .*string", id="expected-number"),
+        pytest.param(StartsWith, {}, "config/text: missing", id="no-text"),
+        pytest.param(LengthWithin, {}, "no limit; set min, max or both", id="no-limit"),
+        pytest.param(LengthWithin, {"min": 10, "max": 5}, "min must be <= max, got 10 and 5", id="order"),
+        pytest.param(LengthWithin, {"min": -1}, "config/min", id="negative"),
+        pytest.param(FinishReason, {"allowed": []}, "config/allowed", id="nothing-allowed"),
+    ],
+)
+def test_a_wrong_config_is_refused_with_its_key(
+    evaluator: type[Evaluator], config: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=problem):
+        evaluator.definition().compile(config)

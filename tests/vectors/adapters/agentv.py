@@ -1,0 +1,300 @@
+"""AgentV: assertions with `score` and `verdict`, suites by weighted mean, and promptfoo's assertions.
+
+What its assertions list as passed and failed is compared as evald's checks where evald has checks.
+The verdict "skip" of an evaluator that broke is an error.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evald.evaluator import EvaluatorDefinition
+from evald.result import Result, Verdict, errored
+from evald.spec import Options
+from evald.turn import Turn
+
+from ..replay import (
+    ERROR,
+    FAILED,
+    PASSED,
+    Call,
+    Case,
+    Difference,
+    Expect,
+    Spec,
+    Vector,
+    Wanted,
+    answered,
+    called,
+    refused,
+    says,
+    scripted,
+)
+from . import promptfoo
+
+_NO_MODEL_CALLS = "a context does not say how many model calls the agent made"
+_LIMITS = "execution-limits: tool calls, tokens, cost, duration and turns; unknown config keys are refused"
+
+DIFFERENCES = {
+    "AV-048": Difference(_NO_MODEL_CALLS, _LIMITS, refused("maxLlmCalls", "unknown key")),
+    "AV-056": Difference(
+        "they know by name which tools of a coding agent explore and which change",
+        _LIMITS,
+        refused("targetExplorationRatio", "unknown key"),
+    ),
+    "AV-057": Difference(
+        "they know by name which tools of a coding agent explore and which change",
+        _LIMITS,
+        refused("targetExplorationRatio", "unknown key"),
+    ),
+    "AV-060": Difference(_NO_MODEL_CALLS, _LIMITS, refused("maxLlmCalls", "unknown key")),
+    "AV-071": Difference(
+        "there an evaluator that broke makes the whole score 0",
+        "an error is never a 0: the verdict is an error, and the mean is that of the others",
+        Expect(
+            (Wanted(PASSED, score=1), Wanted(ERROR)),
+            Wanted(ERROR, success=False, score=1),
+        ),
+    ),
+    "AV-130": Difference(
+        "there a score out of range is clamped",
+        "a score out of 0 to 1 breaks the contract: an error, never averaged, never passed on",
+        Expect((Wanted(ERROR, error="CONTRACT_VIOLATION"),), Wanted(ERROR)),
+    ),
+    "AV-219": Difference(
+        "they scan forward, and a missing tool uses the rest of the calls up",
+        "trajectory: pairing is optimal, by longest common subsequence, never greedy",
+        says(False, 2 / 3),
+    ),
+    "AV-221": Difference(
+        "there an extra call is noted in the assertions, but neither score nor verdict tell",
+        "trajectory: an exact sequence has no extra calls",
+        says(False, 1),
+    ),
+    "AV-258": Difference(
+        "no calls are a part of any calls there",
+        "trajectory: when exactly one side is empty the score is 0, in every mode",
+        says(False, 0),
+    ),
+    "AVS-026": Difference(
+        "the mean of no scores is 0 there",
+        "a call without any evaluator is refused: nothing asked must not look like a verdict",
+        refused("at least one evaluator"),
+    ),
+    "AVS-029": Difference(
+        "there an unknown evaluator falls back to the judge",
+        "an unknown type refuses the call, with the known types in the message",
+        refused('unknown evaluator type "does_not_exist"', "Known types: ", "llm-judge"),
+    ),
+}
+
+_WEIGHTED_MEAN = Options(aggregation="weighted_mean")
+
+_VERDICTS = {"pass": Verdict.PASSED, "fail": Verdict.FAILED}
+
+
+def adapt(vector: Vector) -> Case:
+    """The vector in evald's terms."""
+    kind = vector["evaluator"]
+    match kind:
+        case "suite:weighted_mean":
+            return _suite(vector)
+        case "aggregate:average":
+            return _average(vector)
+        case "registry:lookup":
+            return _lookup(vector)
+        case "composite" | "assert-set":
+            return _set(vector)
+        case "modifier:negate":
+            return _negated(vector)
+        case "inline-assert":
+            call = Call([{"type": "inline"}], answered("output"), plugins=[scripted("inline", _clamped())])
+            return Case(call, says(True, 1))
+        case "tool-trajectory":
+            return _trajectory(vector)
+        case "field-accuracy":
+            return _field_accuracy(vector)
+        case "execution-metrics" | "latency" | "cost" | "token-usage":
+            return _measured(vector)
+    return _promptfoo(vector)
+
+
+def _promptfoo(vector: Vector) -> Case:
+    kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
+    if "trace" in given:
+        calls = [
+            {"name": event["tool"]["name"], "args": event["tool"]["input"]}
+            for event in given["trace"]["events"]
+            if event["type"] == "tool_call"
+        ]
+        turn = called(calls, given["candidate"])
+    else:
+        turn = answered(given["candidate"])
+    if kind == "trajectory:step-count":
+        spec: Spec = {
+            "type": "tool-call-budget",
+            "config": {"minCalls": config["value"]["min"], "scope": "conversation"},
+        }
+    else:
+        spec = promptfoo.assertion(f"not-{kind}" if config.get("inverse") else kind, config)
+    return Case(Call([spec], turn), _says(expected))
+
+
+def _says(expected: Vector, **more: Any) -> Expect:
+    """String assertions of theirs have a score only."""
+    verdict = _VERDICTS[expected["verdict"]] if "verdict" in expected else None
+    passes = expected["score"] == 1 if verdict is None else verdict is PASSED
+    return says(passes, expected["score"], **more)
+
+
+def _measured(vector: Vector) -> Case:
+    kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
+    limits = {_camel(key): value for key, value in config.items() if key not in ("name", "type")}
+    if kind == "latency":
+        limits = {"maxMs": limits["threshold"], "scoreFormula": "binary"}
+    elif kind == "cost":
+        limits = {"maxUsd": limits["budget"], "scoreFormula": "binary"}
+    counts = given.get("trace", {}).get("toolCalls", {})
+    calls = [{"name": name, "args": {}} for name, count in counts.items() for _ in range(count)]
+    turn = called(
+        calls,
+        latency_ms=given.get("durationMs"),
+        run_duration_ms=given.get("durationMs"),
+        usage=given.get("tokenUsage"),
+        cost_usd=given.get("costUsd"),
+    )
+    if not given:
+        turn = Turn()
+    met = [one["passed"] for one in expected["assertions"]]
+    more = {"met": (sum(met), len(met))} if kind == "execution-metrics" and given else {}
+    return Case(Call([{"type": kind, "config": limits}], turn), _says(expected, **more))
+
+
+def _camel(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _trajectory(vector: Vector) -> Case:
+    config, given, expected = (vector[key] for key in ("config", "context", "expected"))
+    if "minimums" in config:
+        wanted = [{"name": name, "minCalls": least} for name, least in config["minimums"].items()]
+        spec = {"type": "tool-use", "config": {"expectations": wanted}}
+    else:
+        evald_config = {
+            "mode": config["mode"],
+            "expected": config["expected"],
+            "argsMatch": config.get("argsMatch", "exact"),
+            "score": "mode" if config["mode"] == "subset" else "recall",
+        }
+        spec = {"type": "tool-trajectory", "config": evald_config}
+    if "output" in given:
+        calls = [_call(call) for message in given["output"] for call in message["toolCalls"]]
+    else:
+        counts = given["trace"]["toolCalls"]
+        calls = [{"tool": name, "input": {}} for name, count in counts.items() for _ in range(count)]
+    return Case(Call([spec], called(calls)), _says(expected))
+
+
+def _call(call: Vector) -> dict[str, Any]:
+    kept = {"tool": call["tool"], "input": call.get("input", {})}
+    return kept if "durationMs" not in call else {**kept, "duration_ms": call["durationMs"]}
+
+
+def _field_accuracy(vector: Vector) -> Case:
+    config, given, expected = (vector[key] for key in ("config", "context", "expected"))
+    (reference,) = given["expected_output"]
+    spec = {"type": "field-accuracy", "config": {"fields": config["fields"]}}
+    turn = answered(given["candidate"], expected={"data": reference["content"]})
+    return Case(Call([spec], turn), _says(expected))
+
+
+def _negated(vector: Vector) -> Case:
+    inner = vector["context"]["inner_result"]
+    result = Result(_VERDICTS[inner["verdict"]], "inner", inner["score"], metadata=inner["details"])
+    call = Call(
+        [{"type": "inner", "negate": vector["config"]["negate"]}],
+        answered("output"),
+        plugins=[scripted("inner", result)],
+    )
+    return Case(call, _says(vector["expected"], metadata=vector["expected"]["details"]))
+
+
+def _clamped() -> Result:
+    return Result(Verdict.PASSED, "clamped", 1.5)
+
+
+def _member(result: Vector) -> EvaluatorDefinition:
+    return scripted(
+        f"member-{result['name']}", Result(_VERDICTS[result["verdict"]], result["name"], result["score"])
+    )
+
+
+def _set(vector: Vector) -> Case:
+    """A threshold of a composite is a share of children, one of an assert-set is a mean score."""
+    kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
+    results = {result["name"]: result for result in given["member_results"]}
+    children: list[Spec] = []
+    plugins = []
+    for child in config["assertions"]:
+        if child["type"] in ("latency", "javascript"):
+            plugins.append(_member(results[child["name"]]))
+            children.append({"type": f"member-{child['name']}", "name": child["name"]})
+        else:
+            children.append({**promptfoo.assertion(child["type"], child), "name": child["name"]})
+    evald_config: dict[str, Any] = {"evaluators": children}
+    threshold = config["aggregator"]["threshold"] if kind == "composite" else config.get("threshold")
+    if threshold is not None:
+        evald_config["threshold"] = threshold
+    spec = {"type": "at-least" if kind == "composite" else "assert-set", "config": evald_config}
+    passed = sum(result["verdict"] == "pass" for result in results.values())
+    call = Call([spec], answered(given["candidate"]), plugins=plugins)
+    return Case(call, _says(expected, met=(passed, len(results))))
+
+
+def _average(vector: Vector) -> Case:
+    scores = vector["context"]["scores"]
+    plugins = [
+        scripted(f"score-{index}", Result(Verdict.PASSED, "scored", score))
+        for index, score in enumerate(scores)
+    ]
+    call = Call([{"type": one.type} for one in plugins], answered("ok"), _WEIGHTED_MEAN, plugins=plugins)
+    return Case(call, Expect(summary=Wanted(score=vector["expected"]["score"])))
+
+
+def _lookup(vector: Vector) -> Case:
+    config, expected = vector["config"], vector["expected"]
+    plugins = [scripted(name.replace("_", "-"), True) for name in config["registry"]]
+    call = Call([{"type": config["kind"]}], answered("ok"), plugins=plugins, only_plugins=True)
+    if "error" in expected:
+        return Case(call, refused(f'unknown evaluator type "{config["kind"]}"'))
+    return Case(call, Expect((Wanted(PASSED),)))
+
+
+def _suite(vector: Vector) -> Case:
+    """A suite of assertions; the judges among them say what is on record."""
+    config, given, expected = (vector[key] for key in ("config", "context", "expected"))
+    recorded = {score["name"]: score for score in expected["scores"]}
+    specs: list[Spec] = []
+    plugins = []
+    for one in config["assertions"]:
+        name = one["name"]
+        if one["type"] == "llm-grader":
+            plugins.append(scripted(f"judge-{name}", _judged(recorded[name])))
+            spec: Mapping[str, Any] = {"type": f"judge-{name}"}
+        else:
+            spec = promptfoo.assertion(one["type"], one)
+        common = {key: one[key] for key in ("weight", "required") if key in one}
+        specs.append({**spec, **common, "name": name})
+    results = tuple(
+        Wanted(_VERDICTS.get(score["verdict"], ERROR), score=score["score"]) for score in expected["scores"]
+    )
+    passes = expected["executionStatus"] == "ok"
+    summary = Wanted(PASSED if passes else FAILED, score=expected["score"])
+    call = Call(specs, answered(given["candidate"]), _WEIGHTED_MEAN, plugins=plugins)
+    return Case(call, Expect(results, summary))
+
+
+def _judged(recorded: Vector) -> Result:
+    if recorded["verdict"] == "skip":
+        return errored("JUDGE_UNPARSEABLE", "The judge's answer holds no verdict")
+    return Result(_VERDICTS[recorded["verdict"]], "judged", recorded["score"])

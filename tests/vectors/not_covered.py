@@ -1,0 +1,21 @@
+"""Cases that are not replayed, and why: the ids by reason."""
+
+NOT_COVERED = {
+    "a model judges": """
+        ES-015 ES-019 ES-020 GG-031 GG-034 GG-035 GG-037 GG-038 GG-043 GG-045 AVS-002 AVS-003 AVS-004
+        AVS-009 AVS-013 AV-045 AV-069 AV-075 AV-076 AV-077 AV-078 AV-080 AV-081 AV-082 AV-084 AV-092
+        AV-093 AV-094 AV-098 AV-099 AV-101 AV-104 AV-105
+    """.split(),
+    "a conversation is driven, not one turn evaluated": """
+        ES-031 ES-033 ES-034 ES-036 ES-040 ES-041 ES-042 ES-043 ES-046 ES-047 ES-048 ES-049 ES-054 AV-030
+        AV-031 AV-034 AV-040
+    """.split(),
+    "a script or JavaScript judges": "AVS-019 AV-170 AV-172 AV-182 AV-185 AV-187 AV-194".split(),
+    "statistics over repeated trials": """
+        AV-275 AV-277 AV-279 AV-280 AV-283 AV-285 AV-290 FW-0124 FW-0134 FW-0136 FW-0137 FW-0140 FW-0141
+        FW-0496 FW-0497 FW-0515 FW-0516 FW-0517 FW-0518
+    """.split(),
+    "a context knows no skills of a coding agent": "AV-195 AV-200 AV-201 AV-202 AV-204 AV-205".split(),
+    "the agent itself fails, before there is anything to evaluate": "AV-072".split(),
+    "the Elastic License 2.0 of the source is not this one's": "FW-0490 FW-0492 FW-0493".split(),
+}
