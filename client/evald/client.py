@@ -9,10 +9,10 @@ import math
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -38,6 +38,8 @@ from .result import Kind
 from .spec import OptionsLike, SpecLike
 from .turn import TurnLike, as_turn
 from .v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc
+
+_T = TypeVar("_T")
 
 # 1,024 items: keeps a server of several cores busy, and is far below what it would queue.
 _IN_FLIGHT = 1024
@@ -107,40 +109,56 @@ class _TypedErrors:
 
 
 class _TypedStreamErrors(_TypedErrors):
-    """The same for a stream of grpc.aio that is written to."""
+    """The same for a stream of grpc.aio that is written to. Made as soon as the call is.
+
+    When a server ends a call while a message is on its way, grpc.aio puts an
+    internal error in the place of the call's status, a moment before or after
+    that comes in; so the status is noted when it does.
+    """
 
     def __init__(self, server: str, call: Any) -> None:
         super().__init__(server)
-        self._call = call
+        self._ended: grpc.aio.AioRpcError | None = None
+        self._has_ended = asyncio.Event()
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        if self._ended is None and not call.cancelled():
+            code, details = _now(call.code()), _now(call.details())
+            if details != _STATUS_LOST:
+                self._ended = grpc.aio.AioRpcError(
+                    code, _now(call.initial_metadata()), _now(call.trailing_metadata()), details
+                )
+                self._has_ended.set()
 
     async def __aenter__(self) -> None:
         return None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(problem, grpc.aio.AioRpcError):
-            problem = await self._settled(problem)
+    ) -> bool:
+        if isinstance(problem, grpc.aio.AioRpcError) and problem.details() == _STATUS_LOST:
+            with suppress(TimeoutError):
+                # 1 s: it is here already, but for the turns of the event loop that it takes to see it.
+                await asyncio.wait_for(self._has_ended.wait(), 1)
+            problem = self._ended or problem
+            if problem.code() is grpc.StatusCode.OK:
+                return True  # it ended early, which its reader finds out
         self.__exit__(kind, problem, trace)
+        return False
 
-    async def _settled(self, problem: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The call's own status.
 
-        When the server ends a call while a message is being written, grpc.aio
-        first claims an internal error, and has the true status a moment later.
-        """
-        call = self._call
-        for _ in range(100):
-            if problem.details() != "Internal error from Core":
-                break
-            await asyncio.sleep(0.001)
-            problem = grpc.aio.AioRpcError(
-                await call.code(),
-                await call.initial_metadata(),
-                await call.trailing_metadata(),
-                await call.details(),
-            )
-        return problem
+_STATUS_LOST = "Internal error from Core"
+
+
+def _now(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: _T = done.value
+        return result
+    raise RuntimeError("the coroutine waits for something")
 
 
 class Client(_Connection):
@@ -684,6 +702,7 @@ class AsyncSession:
         self._server = server
         self._flow = SessionFlow()
         self._call: Any = None
+        self._typed_errors: Any = None
 
     @property
     def summary(self) -> SessionSummary | None:
@@ -695,7 +714,7 @@ class AsyncSession:
         if self._call is None:
             raise InvalidInput("session", "not open", "`async with client.session(...) as session:`")
         request = self._flow.turn(turn)
-        async with _TypedStreamErrors(self._server, self._call):
+        async with self._typed_errors:
             # A call that has ended refuses to write; reading then says why it ended.
             with suppress(asyncio.InvalidStateError):
                 await self._call.write(request)
@@ -707,7 +726,8 @@ class AsyncSession:
 
     async def __aenter__(self) -> Self:
         self._call = self._start()
-        async with _TypedStreamErrors(self._server, self._call):
+        self._typed_errors = _TypedStreamErrors(self._server, self._call)
+        async with self._typed_errors:
             with suppress(asyncio.InvalidStateError):
                 await self._call.write(self._opening)
         return self
@@ -716,8 +736,8 @@ class AsyncSession:
         call, self._call = self._call, None
         try:
             if kind is None:
-                async with _TypedStreamErrors(self._server, call):
-                    with suppress(asyncio.InvalidStateError):
+                async with self._typed_errors:
+                    with suppress(grpc.aio.InternalError):
                         await call.done_writing()
                     while (response := await call.read()) is not grpc.aio.EOF:
                         self._flow.read(response)
@@ -753,9 +773,10 @@ class AsyncBatch:
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
         call = self._start()
+        typed_errors = _TypedStreamErrors(self._server, call)
         tasks = [asyncio.create_task(self._feed(call)), asyncio.create_task(self._send(call))]
         try:
-            async with _TypedStreamErrors(self._server, call):
+            async with typed_errors:
                 while (response := await call.read()) is not grpc.aio.EOF:
                     for answer in self._flow.read(response):
                         yield answer
@@ -806,11 +827,12 @@ class AsyncBatch:
                 if message is not None:
                     await call.write(message)
                 elif self._complete:
-                    return await call.done_writing()
+                    await call.done_writing()
+                    return
                 else:
                     await self._ready.wait()
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            return None  # the call is over; whoever reads learns why
+        except (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+            return  # the call is over; whoever reads learns why
 
 
 async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:

@@ -402,7 +402,9 @@ def test_the_worker_says_what_the_loop_says_and_ends_what_takes_long() -> None:
         with pytest.raises(TimedOut):
             await doubling.errors_in_worker("1")
         plain = Schema({"$schema": DRAFTS[7], "properties": {"a": {"type": "string"}}})
-        [error] = await plain.errors_in_worker('{"a": 1, "b": "\\ud800"}')
+        errors = await plain.errors_in_worker('{"a": 1, "b": "\\ud800"}')
+        assert errors is not None
+        [error] = errors
         assert error == {
             "path": "/a",
             "message": '1 is not of type "string"',

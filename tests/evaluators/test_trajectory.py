@@ -59,7 +59,8 @@ def test_each_mode_has_its_verdict_and_score(
     mode: str, expected: str, made: str, verdict: Verdict, score: float
 ) -> None:
     result = by_names(mode, expected, made)
-    assert (result.verdict, result.score) == (verdict, pytest.approx(score))
+    assert result.verdict is verdict
+    assert result.score == pytest.approx(score)
 
 
 MODES = ["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
@@ -93,7 +94,8 @@ def test_precision_recall_and_f1_are_in_the_metadata() -> None:
 )
 def test_another_number_may_be_the_score_without_changing_the_verdict(score: str, value: float) -> None:
     result = by_names("any_order", "ab", "abc", score=score)
-    assert (result.verdict, result.score) == (PASSED, pytest.approx(value))
+    assert result.verdict is PASSED
+    assert result.score == pytest.approx(value)
 
 
 def test_the_reason_shows_the_pairing_and_what_is_wrong() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from evald import Client, Evaluation, Turn
     from evald.spec import SpecLike
 
-DATA: Final = Path(__file__).parents[1] / "demo_data" / "conversations.jsonl"
+DATA: Final = Path(__file__).with_name("demo_data") / "conversations.jsonl"
 
 # The tools that change the airline's database; the others only look something up.
 _CHANGES: Final = (
@@ -114,9 +114,9 @@ def _step(number: int, text: str) -> None:
     say((f"{number}. ", "bold cyan"), (text, "bold"))
 
 
-def _tell(text: str) -> None:
-    """A paragraph below a step."""
-    say(textwrap.fill(text, out().width, initial_indent="   ", subsequent_indent="   "))
+def _tell(text: str, hang: int = 0) -> None:
+    """A paragraph below a step. hang: characters by which its later lines are indented more."""
+    say(textwrap.fill(text, out().width, initial_indent="   ", subsequent_indent=" " * (3 + hang)))
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _show_session(client: "Client", conversation: Conversation) -> None:
         ("solves-task", _TASK_CHECK),
         *((spec.get("name", spec["type"]), meaning) for spec, meaning in _CHECKS),
     ):
-        say("   ", (f"{name:<16}", "cyan"), meaning)
+        _tell(f"{name:<16} {meaning}", hang=17)
     table = table_of(("Turn", "right"), "Customer", "Agent", "Tools", "Checks")
     for column in table.columns[1:4]:
         column.no_wrap = False
@@ -217,8 +217,8 @@ def _told(turn: "Turn") -> tuple[str, str, str]:
     said = next((message.text for message in messages if message.role == "user"), "")
     tools = Counter(call.name for call in turn.context.tool_calls)
     return (
-        clean(said, 90),
-        clean(turn.context.answer or "", 90),
+        clean(said, 60),
+        clean(turn.context.answer or "", 60),
         clean(", ".join(f"{name} x{count}" if count > 1 else name for name, count in tools.items())),
     )
 
@@ -250,7 +250,7 @@ def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
 
     totals = Totals()
     agreed = 0
-    table = table_of("Conversation", ("Turns", "right"), "evald says", "tau-bench says", "Because")
+    table = table_of("Conversation", ("Turns", "right"), "evald says", "tau-bench says", "Failed checks")
     for position, conversation in enumerate(conversations):
         evaluations = found[position]
         failures = [evaluation for evaluation in evaluations if not evaluation.passed]
@@ -264,13 +264,17 @@ def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
         )
         rewarded = conversation.data["outcome"]["reward"] == 1.0
         agreed += solved is rewarded
-        because = "; ".join(dict.fromkeys(f"{f.name}: {f.reason}" for e in failures for f in e.failures))
+        because = ", ".join(
+            f"{failure.name} (turn {number})"
+            for number, evaluation in enumerate(evaluations, start=1)
+            for failure in evaluation.failures
+        )
         table.add_row(
             conversation.id.removeprefix("taubench-gpt4o-"),
             str(len(evaluations)),
             Text(*verdict_text(verdict)),
             "task solved" if rewarded else "task not solved",
-            clean(because, 160),
+            clean(because, 200),
         )
     show(table)
     _tell(f"{len(items)} turns in {took * 1000:.0f} ms: {len(items) / took:,.0f} a second, client included.")

@@ -1,13 +1,12 @@
 """`evald evaluate`: judge recorded conversations, one live on the screen or many with a progress bar."""
 
 import argparse
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -16,51 +15,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .console import err, out, say, show, warn
 from .conversations import Conversation, read_all
 from .exits import Exit, usage_error
+from .judging import Judged, judge_all_turns, judge_last_turns, judge_turns
 from .plain import clean, print_json
 from .specs import SpecSet, load_specs
 from .tables import result_tables, running, total_tables, turn_table, unpassed_table, verdict_text
 from .target import connected, run_async
 from .totals import Totals
-from .turns import base_of, last_turn_of, turns_of
+from .turns import last_turn_of
 from .violations import find_violations
 
 if TYPE_CHECKING:
     from evald import AsyncClient, Evaluation
 
-# Sessions at a time: enough to hide the waiting of judges, few enough to leave a server room for others.
-_SESSIONS = 8
+# Ways to write the time limit in a file's options, before which the command line goes.
+_TIMEOUT_KEYS = frozenset(("timeout", "timeout_ms", "timeoutMs", "timeout_seconds", "timeoutSeconds"))
 
 _SHOWN_FAILURES = 10
 _SHOWN_WARNINGS = 5
-
-
-class Judged(NamedTuple):
-    """A conversation with what came of it. evaluations: of its turns; a text where one was refused."""
-
-    conversation: Conversation
-    evaluations: "list[Evaluation | str]"
-
-    @property
-    def verdict(self) -> str:
-        """The worst of its turns: failed, then error, then passed, then skipped."""
-        verdicts = {"ERROR" if isinstance(e, str) else e.verdict.name for e in self.evaluations}
-        return next((v for v in ("FAILED", "ERROR", "PASSED", "SKIPPED") if v in verdicts), "ERROR")
-
-    @property
-    def reason(self) -> str:
-        """Why it got its verdict."""
-        for number, evaluation in enumerate(self.evaluations, start=1):
-            turn = f"turn {number}: " if len(self.evaluations) > 1 else ""
-            if isinstance(evaluation, str):
-                if self.verdict == "ERROR":
-                    return f"{turn}{evaluation}"
-            elif evaluation.verdict.name == self.verdict:
-                return f"{'' if evaluation.passed else turn}{evaluation.reason}"
-        return ""
-
-    def judged_turns(self) -> "list[Evaluation]":
-        """The evaluations alone."""
-        return [evaluation for evaluation in self.evaluations if not isinstance(evaluation, str)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
             "name some: -e regex:pattern='BK-[0-9]+', or --evaluators FILE; evald types lists them all",
         )
     if args.timeout is not None:
-        specs.options.setdefault("timeout_seconds", args.timeout)
+        for key in _TIMEOUT_KEYS & specs.options.keys():
+            del specs.options[key]
+        specs.options["timeout_seconds"] = args.timeout
     return run_async(_evaluate(args, specs, first, chain(first, conversations)))
 
 
@@ -113,7 +86,9 @@ async def _watch(client: "AsyncClient", conversation: Conversation, specs: SpecS
     results: list[EvaluatorResult] = []
     evaluation: Evaluation | None = None
     with _screen() as draw:
-        async for event in client.stream(last_turn_of(conversation), specs.specs, options=specs.options):
+        turn = last_turn_of(conversation)
+        # The server's own limit ends the call; one of the client would come without a summary.
+        async for event in client.stream(turn, specs.specs, options=specs.options, timeout=math.inf):
             match event:
                 case Started():
                     waiting = dict.fromkeys(spec.name or spec.type for spec in event.plan)
@@ -130,7 +105,7 @@ async def _watch(client: "AsyncClient", conversation: Conversation, specs: SpecS
 async def _watch_turns(client: "AsyncClient", conversation: Conversation, specs: SpecSet) -> Judged:
     evaluations: list[Evaluation | str] = []
     with _screen() as draw:
-        async for evaluation in _session(client, conversation, specs):
+        async for evaluation in judge_turns(client, conversation, specs):
             evaluations.append(evaluation)
             draw(turn_table(evaluations))
     return Judged(conversation, evaluations)
@@ -148,26 +123,13 @@ def _screen() -> "Iterator[Callable[[RenderableType], None]]":
         yield live.update
 
 
-async def _session(
-    client: "AsyncClient", conversation: Conversation, specs: SpecSet
-) -> "AsyncIterator[Evaluation | str]":
-    from evald import TurnRefused
-
-    async with client.session(specs.specs, base=base_of(conversation), options=specs.options) as session:
-        for turn in turns_of(conversation):
-            try:
-                yield await session.turn(turn)
-            except TurnRefused as problem:
-                yield str(problem)
-
-
 async def _many(
     client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet, args: argparse.Namespace
 ) -> int:
     totals = Totals()
     unpassed: list[Judged] = []
     warnings: dict[str, None] = {}
-    find = _by_session if args.turns else _by_batch
+    find = judge_all_turns if args.turns else judge_last_turns
     with _progress(hidden=args.json and out().is_terminal) as progress:
         task = progress.add_task("", total=_count(args.files) if not progress.disable else None, failed=0)
         async for judged in find(client, conversations, specs):
@@ -185,63 +147,6 @@ async def _many(
         _report(totals, unpassed)
         _warn_of(list(warnings)[:_SHOWN_WARNINGS])
     return totals.exit_code
-
-
-async def _by_batch(
-    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet
-) -> AsyncIterator[Judged]:
-    """Last turns as one batch, answers in the order of the input."""
-    feed = _Feed(conversations)
-    done: dict[str, Evaluation | str] = {}
-    next_number = 0
-    async for answer in client.batch(feed, specs.specs, options=specs.options):
-        refused = answer.error.message if answer.error else "no answer"
-        done[answer.id] = answer.evaluation if answer.evaluation is not None else refused
-        while (key := str(next_number)) in done:
-            yield Judged(feed.sent.pop(key), [done.pop(key)])
-            next_number += 1
-    if feed.problem is not None:
-        raise feed.problem
-
-
-class _Feed:
-    """Numbered turns for a batch. A conversation that cannot be read ends it; `problem` says why."""
-
-    def __init__(self, conversations: Iterator[Conversation]) -> None:
-        self._conversations = conversations
-        self.sent: dict[str, Conversation] = {}
-        self.problem: Exception | None = None
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        try:
-            for number, conversation in enumerate(self._conversations):
-                turn = last_turn_of(conversation)
-                self.sent[str(number)] = conversation
-                yield str(number), turn
-        except Exception as problem:  # noqa: BLE001 - raised again by the reader of the answers
-            self.problem = problem
-
-
-async def _by_session(
-    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet
-) -> AsyncIterator[Judged]:
-    """Every turn, a session a conversation, several sessions at a time, in the order of the input."""
-
-    async def judge(conversation: Conversation) -> Judged:
-        return Judged(conversation, [found async for found in _session(client, conversation, specs)])
-
-    begun: deque[asyncio.Task[Judged]] = deque()
-    try:
-        for conversation in conversations:
-            begun.append(asyncio.create_task(judge(conversation)))
-            if len(begun) >= _SESSIONS:
-                yield await begun.popleft()
-        while begun:
-            yield await begun.popleft()
-    finally:
-        for task in begun:
-            task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
 
 
 def _progress(*, hidden: bool) -> Progress:

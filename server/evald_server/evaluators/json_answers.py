@@ -43,6 +43,8 @@ _ATTEMPT: Final = 64
 
 _MAX_LISTED: Final = 20
 
+_HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no character"
+
 
 class Read(NamedTuple):
     """JSON of an answer: its text, and what it says."""
@@ -186,7 +188,7 @@ class JsonSchema(JsonAnswer):
                 return _MATCHES
             return _mismatch(schema.errors(data, text))
         except UnicodeEncodeError:
-            return _not_json("a string holds half of a surrogate pair, which is no character")
+            return _not_json(_HALF_CHARACTER)
 
     async def _evaluate_in_worker(self, text: str) -> Result:
         try:
@@ -199,6 +201,8 @@ class JsonSchema(JsonAnswer):
             )
         except Busy:
             return errored("EVALUATOR_BUSY", "Too many costly JSON Schemas are being checked already")
+        if errors is None:
+            return _not_json(_HALF_CHARACTER)
         return _mismatch(errors) if errors else _MATCHES
 
 

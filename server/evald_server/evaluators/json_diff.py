@@ -125,7 +125,9 @@ class Comparison:
         left = [index for index in range(len(wanted)) if index not in chosen]
         taken = set(chosen.values())
         right = [index for index in range(len(got)) if index not in taken]
-        if len(left) > 1 or len(right) > 1:
+        trials = len(left) * len(right)
+        if 1 < trials <= self._left:
+            self._left -= trials
             similar = [
                 [self._in_common(got[mine], wanted[index], (*place, index)) for mine in right]
                 for index in left

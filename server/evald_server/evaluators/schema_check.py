@@ -9,8 +9,9 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import jsonschema_rs
 
@@ -94,7 +95,7 @@ def _pointer(path: list[str | int]) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """The next frame: four bytes of length, big-endian, and that many more. None at the end."""
     header = stream.read(4)
     if len(header) < 4:
@@ -102,7 +103,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return stream.read(int.from_bytes(header, "big"))
 
 
-def write_frame(stream: BinaryIO, data: bytes) -> None:
+def write_frame(stream: IO[bytes], data: bytes) -> None:
     """Send one frame."""
     stream.write(len(data).to_bytes(4, "big") + data)
     stream.flush()
@@ -113,9 +114,10 @@ def _cached(schema: str, draft: str) -> jsonschema_rs.Validator:
     return compile_schema(json.loads(schema), draft)
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer `{schema, draft, text, seconds}` with a list of errors until the other end closes.
 
+    The answer is null for a text with half of a surrogate pair in it, which the library cannot take.
     seconds: processor time for one request; the kernel ends the process when it
     is over, even when the server is long gone.
     """
@@ -127,7 +129,9 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])
         validator = _cached(request["schema"], request["draft"])
         data = json.loads(request["text"])
-        errors = [] if validator.is_valid(data) else list_errors(validator, data, first_only=True)
+        errors: list[Error] | None = None
+        with suppress(UnicodeEncodeError):
+            errors = [] if validator.is_valid(data) else list_errors(validator, data, first_only=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(answers, json.dumps(errors).encode())
 

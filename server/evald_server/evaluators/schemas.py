@@ -80,13 +80,13 @@ class Schema:
         values = 1 + text.count(",") + text.count(":")
         return list_errors(self.validator, data, first_only=self._branches * values > _LISTING_WORK)
 
-    async def errors_in_worker(self, text: str) -> list[Error]:
+    async def errors_in_worker(self, text: str) -> list[Error] | None:
         """What is wrong with the JSON text, empty when nothing is, found out in a process of its own.
 
-        Raises killable.TimedOut, Busy or Died.
+        None: a string holds half of a surrogate pair, so that it cannot be checked. Raises killable.TimedOut, Busy or Died.
         """
         task = {"schema": self._text, "draft": self._draft, "text": text}
-        found: list[Error] = await _workers().run(task, worker_seconds(text))
+        found: list[Error] | None = await _workers().run(task, worker_seconds(text))
         return found
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from math import isfinite
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
@@ -30,6 +31,8 @@ MISSING: Final = _Missing()
 def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
     """|got - wanted| <= tolerance, or tolerance * |wanted| when `relative` (absolute when wanted is 0)."""
     try:
+        if not isfinite(got) or not isfinite(wanted):  # 1e999 is JSON
+            return got == wanted
         limit = tolerance * abs(wanted) if relative and wanted else tolerance
         slack = _ROUNDING * max(abs(got), abs(wanted)) if limit else 0
         return abs(got - wanted) <= limit + slack

@@ -1,0 +1,66 @@
+"""The engine alone: serialised contexts in, serialised summaries out, one plan, no gRPC.
+
+Prints a line when ready; then, for every number of seconds on standard input, turns done and time taken.
+Run by the benchmarks.
+
+    python -m benchmarks.engine
+"""
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable
+
+from evald.context import EvaluatorContext
+from evald.v1 import context_pb2, result_pb2
+from evald_server.app import build_registry
+from evald_server.config import load_settings
+from evald_server.engine.plan import Planner
+from evald_server.engine.run import Evaluation
+from evald_server.engine.threads import Threads
+
+from . import workload
+
+
+def evaluator() -> Callable[[bytes], bytes]:
+    """A function from a context's bytes to its summary's."""
+    threads = Threads()
+    planner = Planner(build_registry(load_settings(environ={}), threads))
+    specs = tuple(spec.SerializeToString() for spec in workload.specs())
+
+    def evaluate(data: bytes) -> bytes:
+        plan = planner.plan(specs)
+        view = EvaluatorContext(context_pb2.EvaluatorContext.FromString(data))
+        summary = result_pb2.AggregatedEvaluation()
+        summary.CopyFrom(plan.blank)
+        evaluation = Evaluation(plan, view, summary.results, summary, threads)
+        assert evaluation.run_inline(), "an evaluator of this workload waits"
+        evaluation.finish()
+        return summary.SerializeToString()
+
+    return evaluate
+
+
+def main() -> None:
+    """Serve requests for so many seconds of work."""
+    evaluate = evaluator()
+    contexts = [workload.context(number).SerializeToString() for number in range(workload.BATCH_ITEMS)]
+    summary = result_pb2.AggregatedEvaluation.FromString(evaluate(contexts[0]))
+    assert summary.success, summary
+    assert len(summary.results) == len(workload.specs()), summary
+    print("ready", flush=True)
+    for line in sys.stdin:
+        done = 0
+        began = time.perf_counter()
+        until = began + float(line)
+        for data in itertools.cycle(contexts):
+            evaluate(data)
+            done += 1
+            if time.perf_counter() >= until:
+                break
+        print(json.dumps([done, time.perf_counter() - began]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,362 @@
+"""The figures: what is measured, against what, and what it must reach."""
+
+import asyncio
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from evald.v1 import evaluation_service_pb2
+
+from . import load, processes, workload
+from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
+from .pairs import Pairs, Row, at_least, at_most, number, paired
+from .processes import Server, Worker
+
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
+
+OPEN_STREAMS: Final = 1000
+
+# Of the plugin with which overload is made: what a remote or a judge is like that answers in 20 ms.
+_PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
+_PLACES: Final = 16
+
+
+def unary(lab: Lab) -> list[Row]:
+    body, name = lab.unary()
+    return [_unary_row(lab, "`EvaluateUnary` / echo, calls/s", 0.75, body, name)]
+
+
+def stream(lab: Lab) -> list[Row]:
+    body, name = lab.stream()
+    pairs = paired(
+        lab.rounds,
+        lambda: lab.load(STREAM, body, "--expect", "1").calls,
+        lambda: lab.load(f"/echo.Stream/{name}", body, "--expect", "1", server=lab.echo).calls,
+    )
+    return [
+        pairs.row("`Evaluate`, all results in one message / echo stream of one", at_least(0.75), "calls/s")
+    ]
+
+
+def session(lab: Lab) -> list[Row]:
+    body, name = lab.session()
+    options = ("--bidi", "--silent-first")
+    pairs = paired(
+        lab.rounds,
+        lambda: lab.load(SESSION, body, *options).calls,
+        lambda: lab.load(f"/echo.Session/{name}", body, *options, server=lab.echo).calls,
+    )
+    return [pairs.row("`EvaluateSession`, one small turn a message / echo bidi", at_least(0.45), "turns/s")]
+
+
+def p99(lab: Lab) -> list[Row]:
+    body, name = lab.unary()
+    pairs = paired(
+        lab.rounds,
+        lambda: lab.load(UNARY, body, "--expect", "1").p99,
+        lambda: lab.load(f"/echo.Unary/{name}", body, "--expect", "1", server=lab.echo).p99,
+    )
+    return [pairs.row("p99 of `EvaluateUnary` / echo's", at_most(1.5), "ms")]
+
+
+def batch(lab: Lab) -> list[Row]:
+    body, _ = lab.unary()
+    pairs = paired(lab.rounds, lab.batch_turns, lambda: lab.load(UNARY, body, "--expect", "1").calls)
+    return [pairs.row("`EvaluateBatch`, 256 turns a message / own unary, turns/s", at_least(9), "turns/s")]
+
+
+def engine(lab: Lab) -> list[Row]:
+    worker = lab.start(lambda: Worker([sys.executable, "-m", "benchmarks.engine"]))
+    pairs = paired(lab.rounds, lab.batch_turns, lambda: worker.per_second(lab.seconds))
+    return [pairs.row("`EvaluateBatch` / the engine alone in the process", at_least(0.85), "turns/s")]
+
+
+def pydantic_evals(lab: Lab) -> list[Row]:
+    worker = lab.start(_PydanticEvals)
+    pairs = paired(lab.rounds, lab.batch_turns, lambda: worker.per_second(lab.seconds))
+    row = pairs.row(
+        "`EvaluateBatch` / pydantic-evals in-process at its best setting, same five checks",
+        at_least(15),
+        "turns/s",
+    )
+    return [Row(row.figure, row.bound, row.values, f"{row.detail}; {worker.setting}")]
+
+
+def many_evaluators(lab: Lab) -> list[Row]:
+    body, name = lab.unary(copies=20)
+    return [_unary_row(lab, "100 evaluators / echo", 0.40, body, name)]
+
+
+def many_messages(lab: Lab) -> list[Row]:
+    body, name = lab.unary(messages=1000)
+    return [_unary_row(lab, "1,000 messages / echo", 0.75, body, name)]
+
+
+def beside_batch(lab: Lab) -> list[Row]:
+    return [
+        _beside(lab, in_flight, at_most(5), "a running batch", BATCH, lab.batch, *BATCH_OPTIONS)
+        for in_flight in (16, 1)
+    ]
+
+
+def beside_regex(lab: Lab) -> list[Row]:
+    request = workload.catastrophic_request()
+    (answer,) = lab.answers(UNARY, [request])
+    summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(answer).summary
+    if not summary.success:
+        raise load.BrokenRun(f"the patterns must run and find nothing: {summary.reason}")
+    body = lab.body("regex", [request])
+    return [
+        _beside(lab, in_flight, at_most(2), "a catastrophic regex", UNARY, body, "--expect", "1")
+        for in_flight in (16, 1)
+    ]
+
+
+def memory(lab: Lab) -> list[Row]:
+    frames = [frame.SerializeToString() for frame in workload.session(turns=1)]
+    _, name = lab.session()
+    pairs = paired(
+        lab.rounds,
+        lambda: _bytes_per_stream(processes.evald(), SESSION, frames),
+        lambda: _bytes_per_stream(processes.echo(lab.directory), f"/echo.Session/{name}", frames),
+    )
+    return [
+        pairs.row(
+            f"memory of {OPEN_STREAMS:,} open sessions / of {OPEN_STREAMS:,} idle echo streams",
+            at_most(1.5),
+            "bytes a stream",
+        )
+    ]
+
+
+def session_growth(lab: Lab) -> list[Row]:
+    body, _ = lab.session()
+    rounds = [
+        lab.load(SESSION, body, "--bidi", "--silent-first", "--by-index") for _ in range(lab.rounds + 1)
+    ][1:]
+    # Place 0 is the opening, so place 2 is turn 2.
+    pairs = Pairs([found.p50_by_index[100] for found in rounds], [found.p50_by_index[2] for found in rounds])
+    # If a turn cost something for every turn before it, the ratio would be far above; medians of a few dozen
+    # calls differ by a tenth when nothing differs.
+    return [pairs.row("a session's turn 100 / its turn 2, median time", at_most(1.2), "ms")]
+
+
+def imports(lab: Lab) -> list[Row]:
+    pairs = paired(
+        lab.rounds,
+        lambda: _import_ms("evald"),
+        lambda: _import_ms("grpc.aio, google.protobuf.message, google.protobuf.struct_pb2"),
+    )
+    return [pairs.row("`import evald` / `import grpc.aio` and protobuf", at_most(2.5), "ms")]
+
+
+def start(lab: Lab) -> list[Row]:
+    def ready() -> float:
+        with processes.evald() as server:
+            return server.start_seconds
+
+    ready()
+    values = [ready() for _ in range(lab.rounds)]
+    return [Row("server ready after its start, seconds", at_most(1.5), values, "to the line that says so")]
+
+
+def overload(lab: Lab) -> list[Row]:
+    """Four times more than the server can do, of calls that wait and of calls that compute."""
+    return [*_overload_waiting(lab), _overload_computing(lab)]
+
+
+def tools(lab: Lab) -> list[Row]:
+    body, name = lab.unary()
+    path = f"/echo.Unary/{name}"
+    pairs = paired(
+        lab.rounds,
+        lambda: lab.load(path, body, server=lab.echo).calls,
+        lambda: load.run_h2load(lab.echo.port, path, body, lab.seconds),
+    )
+    return [pairs.row("the tools agree: grpc_load / h2load on the echo", None, "calls/s")]
+
+
+FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
+    "unary": unary,
+    "stream": stream,
+    "session": session,
+    "p99": p99,
+    "batch": batch,
+    "engine": engine,
+    "pydantic-evals": pydantic_evals,
+    "100-evaluators": many_evaluators,
+    "1000-messages": many_messages,
+    "beside-batch": beside_batch,
+    "beside-regex": beside_regex,
+    "memory": memory,
+    "session-growth": session_growth,
+    "import": imports,
+    "start": start,
+    "overload": overload,
+    "tools": tools,
+}
+
+
+def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Row:
+    pairs = paired(
+        lab.rounds,
+        lambda: load.run_h2load(lab.evald.port, UNARY, body, lab.seconds),
+        lambda: load.run_h2load(lab.echo.port, f"/echo.Unary/{name}", body, lab.seconds),
+    )
+    return pairs.row(figure, at_least(limit), "calls/s")
+
+
+def _beside(lab: Lab, in_flight: int, bound: Any, what: str, path: str, beside: Path, *options: str) -> Row:
+    body, _ = lab.unary()
+
+    def alone() -> float:
+        return lab.load(UNARY, body, "--expect", "1", in_flight=in_flight).p99
+
+    def disturbed() -> float:
+        with lab.beside(path, beside, *options):
+            return alone()
+
+    row = paired(lab.rounds, disturbed, alone).row("", bound, "ms")
+    figure = f"p99 of unary calls beside {what} / alone, {in_flight} in flight"
+    return Row(figure, row.bound, row.values, row.detail)
+
+
+def _overload_waiting(lab: Lab) -> list[Row]:
+    """A small server whose evaluator waits, offered four times what it can do."""
+    server = lab.start(
+        lambda: processes.evald(
+            plugins=_PLUGIN, max_inflight=_PLACES, max_queued=_PLACES, max_queue_seconds=1
+        )
+    )
+    request = workload.unary_request()
+    del request.request.evaluators[:]
+    request.request.evaluators.add(type="bench.waiting")
+    (answer,) = lab.answers(UNARY, [request], server)
+    if not evaluation_service_pb2.EvaluateUnaryResponse.FromString(answer).summary.success:
+        raise load.BrokenRun("the waiting evaluator did not pass")
+    body = lab.body("waiting", [request])
+    peak = statistics.median(lab.load(UNARY, body, server=server).calls for _ in range(3))
+    goodput, refusal_ms, health_ms = [], [], []
+    for _ in range(lab.rounds):
+        with _health_beside(lab, server) as health:
+            found = load.run(server.port, UNARY, body, lab.seconds, "--rate", f"{4 * peak:.0f}", streams=1)
+        if not found.refused:
+            raise load.BrokenRun("nothing was refused: this was no overload")
+        goodput.append(found.calls / peak)
+        refusal_ms.append(found.refused_p50)
+        health_ms.append(health[0])
+    detail = f"peak {number(peak)} calls/s, {_PLACES} places, an evaluator that waits 20 ms, open loop"
+    return [
+        Row("goodput at 4 times capacity / peak", at_least(0.8), goodput, detail),
+        Row("refusals at 4 times capacity, median ms", at_most(5), refusal_ms, detail),
+        Row("health at 4 times capacity, p99 ms", None, health_ms, f"50 checks/s, all answered; {detail}"),
+    ]
+
+
+def _overload_computing(lab: Lab) -> Row:
+    """Calls that wait for nothing are not refused; more of them at a time must not make them fewer."""
+    body, _ = lab.unary()
+    pairs = paired(
+        lab.rounds,
+        lambda: lab.load(UNARY, body, "--expect", "1", in_flight=64).calls,
+        lambda: lab.load(UNARY, body, "--expect", "1").calls,
+    )
+    return pairs.row("goodput of calls that compute, 64 / 16 in flight", at_least(0.8), "calls/s")
+
+
+@contextmanager
+def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
+    """Health checks, 50 a second, while the block runs. The list holds their p99 in the end."""
+    found: list[float] = []
+    body = lab.body("health", [b""])
+    words = load.command(
+        server.port, _HEALTH, body, lab.seconds, "--rate", "50", "--expect", "1", connections=1, streams=1
+    )
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield found
+        found.append(load.parsed(*process.communicate()).p99)
+
+
+class _PydanticEvals(Worker):
+    """pydantic-evals in a virtual environment of its own, so that its packages are not ours."""
+
+    _PACKAGES: Final = ("pydantic-evals", "jsonschema-rs", "uvloop")
+
+    def __init__(self) -> None:
+        environment = load.BUILD / "pydantic-evals"
+        python = environment / "bin" / "python"
+        if not (environment / ".ready").exists():
+            print("installing pydantic-evals, once", file=sys.stderr)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, *self._PACKAGES], check=True)
+            (environment / ".ready").touch()
+        turns = [
+            {
+                "answer": workload.answer(number),
+                "latency_ms": workload.LATENCY_MS,
+                "tokens": workload.INPUT_TOKENS + workload.OUTPUT_TOKENS,
+            }
+            for number in range(workload.BATCH_ITEMS)
+        ]
+        setup = {
+            "schema": workload.SCHEMA,
+            "pattern": workload.PATTERN,
+            "substrings": workload.SUBSTRINGS,
+            "max_latency_ms": workload.MAX_LATENCY_MS,
+            "max_tokens": workload.MAX_TOKENS,
+            "turns": turns,
+        }
+        script = Path(__file__).with_name("pydantic_evals_worker.py")
+        super().__init__([str(python), str(script)], setup=json.dumps(setup))
+        self.setting = self.first_line
+
+
+def _bytes_per_stream(server: Server, path: str, frames: Sequence[bytes]) -> float:
+    with server:
+        before, after = asyncio.run(_hold(server, path, frames))
+        return (after - before) / OPEN_STREAMS
+
+
+async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int, int]:
+    """Memory of the server before and with so many open streams, each of which has had one answer."""
+    # Below the server's limit of 100 streams a connection.
+    a_channel = 80
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [
+        grpc.aio.insecure_channel(server.address, options) for _ in range(math.ceil(OPEN_STREAMS / a_channel))
+    ]
+
+    async def opened(index: int) -> Any:
+        call: Any = channels[index % len(channels)].stream_stream(path)()
+        for frame in frames:
+            await call.write(frame)
+        assert await call.read() is not grpc.aio.EOF
+        return call
+
+    # Every connection, and everything that is made on first use.
+    for index in range(len(channels)):
+        await (await opened(index)).done_writing()
+    before = server.resident_bytes
+    calls = [await opened(index) for index in range(OPEN_STREAMS)]
+    after = server.resident_bytes
+    for call in calls:
+        call.cancel()
+    for channel in channels:
+        await channel.close()
+    return before, after
+
+
+def _import_ms(names: str) -> float:
+    """Time of an import in a fresh process."""
+    script = f"import time; began = time.perf_counter(); import {names}; print(time.perf_counter() - began)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return float(done.stdout) * 1000

@@ -1,0 +1,149 @@
+"""Load generators: h2load for unary calls, our grpc_load for everything that h2load cannot do."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .processes import ROOT
+
+BUILD: Final = ROOT / "build" / "benchmarks"
+_SOURCE: Final = Path(__file__).with_name("grpc_load.c")
+
+# 16 in flight, the load of all figures that do not say otherwise.
+CONNECTIONS: Final = 4
+STREAMS: Final = 4
+
+# Long enough for connections to be there and for code paths to be warm.
+WARM_SECONDS: Final = 0.2
+
+
+class MissingTool(RuntimeError):
+    """A program that measures is not installed. The message says how to get it."""
+
+
+class BrokenRun(RuntimeError):
+    """A run had errors: it measured something else than it should."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a server did under load. Times in milliseconds.
+
+    calls: answered calls a second; for streams, answered messages a second. units: entries of the counted
+    field a second. refused: calls a second that got RESOURCE_EXHAUSTED, in refused_p50 milliseconds.
+    """
+
+    calls: float
+    units: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+    refused: float = 0.0
+    refused_p50: float = 0.0
+    p50_by_index: list[float] = field(default_factory=list)
+
+
+def grpc_load() -> Path:
+    """The compiled generator; compiles it when the source is newer."""
+    binary = BUILD / "grpc_load"
+    if binary.exists() and binary.stat().st_mtime > _SOURCE.stat().st_mtime:
+        return binary
+    compiler = os.environ.get("CC", "cc")
+    if shutil.which(compiler) is None:
+        raise MissingTool(
+            f"no C compiler {compiler!r}; on Debian: apt-get install gcc libc6-dev libnghttp2-dev"
+        )
+    BUILD.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-O2", "-Wall", "-Wextra", str(_SOURCE), "-lnghttp2", "-o", str(binary)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        hint = "; on Debian: apt-get install libnghttp2-dev" if "nghttp2" in done.stderr else ""
+        raise MissingTool(f"{' '.join(command)} failed{hint}\n{done.stderr}")
+    return binary
+
+
+def h2load() -> str:
+    """The installed h2load."""
+    found = shutil.which("h2load")
+    if found is None:
+        raise MissingTool("no h2load; on Debian: apt-get install nghttp2-client")
+    return found
+
+
+def command(
+    port: int,
+    path: str,
+    body: Path,
+    seconds: float,
+    *options: str,
+    connections: int = CONNECTIONS,
+    streams: int = STREAMS,
+) -> list[str]:
+    """The command line of a grpc_load run."""
+    numbers = {
+        "--port": port,
+        "--conns": connections,
+        "--streams": streams,
+        "--secs": seconds,
+        "--warm": WARM_SECONDS,
+    }
+    flags = [str(word) for pair in numbers.items() for word in pair]
+    return [str(grpc_load()), *flags, "--path", path, "--body", str(body), *options]
+
+
+def run(
+    port: int,
+    path: str,
+    body: Path,
+    seconds: float,
+    *options: str,
+    connections: int = CONNECTIONS,
+    streams: int = STREAMS,
+) -> Load:
+    """Run grpc_load. Raises BrokenRun when a call ended otherwise than OK or refused."""
+    words = command(port, path, body, seconds, *options, connections=connections, streams=streams)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BrokenRun(f"{' '.join(words)} failed: {done.stderr}")
+    return parsed(done.stdout, done.stderr)
+
+
+def parsed(output: str, complaints: str = "") -> Load:
+    """The result of a grpc_load run out of its line."""
+    found = json.loads(output)
+    if found["errors"]:
+        raise BrokenRun(f"{found['errors']} calls failed: {complaints or 'the server did not say why'}")
+    return Load(
+        calls=found["calls_per_second"],
+        units=found["units_per_second"],
+        p50=found["p50_ms"],
+        p99=found["p99_ms"],
+        refused=found["refused_per_second"],
+        refused_p50=found["refused_p50_ms"],
+        p50_by_index=found.get("p50_ms_by_index", []),
+    )
+
+
+def run_h2load(port: int, path: str, body: Path, seconds: float) -> float:
+    """Unary calls a second by h2load, which sees HTTP status alone: the answers must have been checked before."""
+    words = [
+        h2load(),
+        f"--clients={CONNECTIONS}",
+        f"--max-concurrent-streams={STREAMS}",
+        # h2load takes whole units only.
+        f"--duration={seconds * 1000:.0f}ms",
+        f"--warm-up-time={WARM_SECONDS * 1000:.0f}ms",
+        f"--data={body}",
+        "--header=content-type: application/grpc",
+        "--header=te: trailers",
+        f"http://127.0.0.1:{port}{path}",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    counts = re.search(r"(\d+) done, (\d+) succeeded", done.stdout)
+    if done.returncode or counts is None or counts[1] != counts[2]:
+        raise BrokenRun(f"{' '.join(words)} failed: {done.stdout}{done.stderr}")
+    return int(counts[2]) / seconds

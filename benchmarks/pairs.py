@@ -1,0 +1,80 @@
+"""Paired measurement: slices in turn, and the median of the ratios of neighbours.
+
+Absolute rates drift by a third within minutes on shared machines; two slices of a second, one right after
+the other, see the same machine.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a figure must reach."""
+
+    limit: float
+    at_least: bool
+
+    def holds(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.limit:g}"
+
+
+def at_least(limit: float) -> Bound:
+    return Bound(limit, at_least=True)
+
+
+def at_most(limit: float) -> Bound:
+    return Bound(limit, at_least=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. values: one a round, of which the median counts. detail: what the ratio is made of."""
+
+    figure: str
+    bound: Bound | None
+    values: Sequence[float]
+    detail: str = ""
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def holds(self) -> bool:
+        return self.bound is None or self.bound.holds(self.value)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What two sides did in each round."""
+
+    ours: Sequence[float]
+    theirs: Sequence[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
+
+    def row(self, figure: str, bound: Bound | None, unit: str) -> Row:
+        ours, theirs = statistics.median(self.ours), statistics.median(self.theirs)
+        return Row(figure, bound, self.ratios, f"{number(ours)} : {number(theirs)} {unit}")
+
+
+def paired(rounds: int, ours: Callable[[], float], theirs: Callable[[], float]) -> Pairs:
+    """Measure both in turn. The first slice of each warms up and does not count."""
+    ours()
+    theirs()
+    slices = [(ours(), theirs()) for _ in range(rounds)]
+    return Pairs([a for a, _ in slices], [b for _, b in slices])
+
+
+def number(value: float) -> str:
+    """Three digits that matter, thousands apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,118 @@
+"""Processes that are measured: servers, and workers that count what they do in a given time."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+class Process:
+    """A child that says on its standard output when it is ready. Ended with the `with` block."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, setup: str | None = None
+    ) -> None:
+        began = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("EVALD_")}
+            | dict(environment or {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if setup is not None:
+            self.write_line(setup)
+        self.first_line = self.read_line()
+        self.start_seconds = time.perf_counter() - began
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that is its own: private pages, without what it shares with other processes."""
+        fields = dict(
+            line.split(":", 1) for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]
+        )
+        return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) << 10
+
+    def read_line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{' '.join(map(str, self._process.args))} ended without a word")  # type: ignore[arg-type]
+        return line.strip()
+
+    def write_line(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Server(Process):
+    """A gRPC server on a port of its own choice."""
+
+    @property
+    def port(self) -> int:
+        found = re.search(r"127\.0\.0\.1:(\d+)", self.first_line)
+        if found is None:
+            raise RuntimeError(f"got {self.first_line!r}, wanted a line with 127.0.0.1:PORT")
+        return int(found[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class Worker(Process):
+    """A process that does the same thing again and again, for so many seconds at a time."""
+
+    def per_second(self, seconds: float) -> float:
+        self.write_line(str(seconds))
+        done, took = json.loads(self.read_line())
+        return float(done / took)
+
+
+def evald(**settings: Any) -> Server:
+    """`evald serve` with these settings and no others."""
+    environment = {f"EVALD_{name.upper()}": str(value) for name, value in settings.items()}
+    command = [
+        sys.executable,
+        "-m",
+        "evald_server",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]
+    return Server(command, environment)
+
+
+def echo(payloads: Path) -> Server:
+    """The echo servers, with the options of an evald server."""
+    from evald_server.app import server_options
+    from evald_server.config import load_settings
+
+    options = json.dumps(server_options(load_settings(environ={})))
+    return Server([sys.executable, "-m", "benchmarks.echo", str(payloads), options])

@@ -1,0 +1,15 @@
+"""An evaluator that waits 20 ms, as a remote or a judge would: what overload is made of."""
+
+import asyncio
+
+from evald.context import EvaluatorContext
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Result, passed
+
+
+async def _wait(_ctx: EvaluatorContext) -> Result:
+    await asyncio.sleep(0.02)
+    return passed("Waited 20 ms")
+
+
+evaluators = [define_evaluator(type="bench.waiting", kind=Kind.ASSERTION, evaluate=_wait)]

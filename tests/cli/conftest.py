@@ -1,0 +1,83 @@
+"""The command line as its users run it: a process, its output, its exit code."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# What a developer has set for terminal and server must not reach the commands under test.
+_OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without what changes the command's output."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
+    return kept | dict(extra or {})
+
+
+@pytest.fixture(scope="session")
+def environment() -> Callable[[Mapping[str, str]], dict[str, str]]:
+    """Makes an environment for a command."""
+    return clean_environment
+
+
+@pytest.fixture(scope="session")
+def evald(evald_command: str) -> Run:
+    """Runs `evald` with arguments; at most 30 s."""
+
+    def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [evald_command, *arguments],
+            input=stdin,
+            env=clean_environment(extra),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def records(evald: Run) -> Callable[..., tuple[list[dict[str, Any]], dict[str, Any], int]]:
+    """Runs `evald evaluate --json`: the conversations, the summary, the exit code."""
+
+    def run(*arguments: str, **more: str) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        done = evald("evaluate", *arguments, "--json", **more)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert found, done.stderr
+        return found[:-1], found[-1], done.returncode
+
+    return run
+
+
+def conversation(answer: str, **more: Any) -> dict[str, Any]:
+    """A conversation of one turn."""
+    return {
+        "messages": [{"role": "user", "content": "Where to?"}, {"role": "assistant", "content": answer}]
+    } | more
+
+
+@pytest.fixture(scope="session")
+def talk() -> Callable[..., dict[str, Any]]:
+    """Makes a conversation of one turn."""
+    return conversation
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Callable[..., str]:
+    """Writes JSON Lines and gives the path."""
+
+    def write(*conversations: Any, name: str = "conversations.jsonl") -> str:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(found) + "\n" for found in conversations), encoding="utf-8")
+        return str(path)
+
+    return write

@@ -1,0 +1,110 @@
+"""Runs the blocks of one Markdown page, top to bottom, as a reader would: page.py PAGE
+
+python blocks share one namespace. bash blocks, and the lines after "$ " of
+console blocks, run in the same directory; a command of a console block must
+print the lines shown below it, numbers and widths aside. A block with file=NAME
+after its language is written to that file. Other languages are not run. What
+`evald serve` listens on by default is replaced by the addresses in
+EVALD_TEST_GRPC and EVALD_TEST_HTTP.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*) *(?P<info>.*)$")
+_DEFAULT_ADDRESSES = {
+    "EVALD_TEST_GRPC": re.compile(r"\b(?:localhost|127\.0\.0\.1):50051\b"),
+    "EVALD_TEST_HTTP": re.compile(r"\b(?:localhost|127\.0\.0\.1):9464\b"),
+}
+
+
+class Block(NamedTuple):
+    """One fenced block. line: where its text begins, from 1. file: the file=NAME of its fence, or ""."""
+
+    line: int
+    language: str
+    file: str
+    text: str
+
+
+def blocks(markdown: str) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    lines = iter(enumerate(markdown.splitlines(), start=1))
+    for _, line in lines:
+        fence = _FENCE.match(line)
+        if not fence:
+            continue
+        indent = len(fence["indent"])
+        first, text = 0, []
+        for number, inner in lines:
+            first = first or number
+            if inner.strip() == "```":
+                break
+            text.append(inner[indent:])
+        file = re.search(r"\bfile=(\S+)", fence["info"])
+        yield Block(first, fence["language"], file[1] if file else "", "\n".join(text) + "\n")
+
+
+def _localised(text: str) -> str:
+    for variable, default in _DEFAULT_ADDRESSES.items():
+        text = default.sub(os.environ[variable], text)
+    return text
+
+
+def _shell(script: str, place: str) -> str:
+    """What the commands print; their failure ends the process."""
+    run = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(run.stdout, flush=True)
+    if run.returncode:
+        sys.exit(f"{place}: ended with {run.returncode}:\n{script}")
+    return run.stdout
+
+
+def _console(text: str, place: str) -> None:
+    """Run each command after "$ "; the lines below it must be among those that it prints."""
+    for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+        printed = set(map(_comparable, _shell(command, place).splitlines()))
+        missing = [
+            line for line in shown.splitlines() if line.strip(" .") and _comparable(line) not in printed
+        ]
+        if missing:
+            sys.exit(f"{place}: does not print\n" + "\n".join(missing))
+
+
+def _comparable(line: str) -> str:
+    """The line without what differs from run to run: numbers and the width of columns."""
+    return re.sub(r"[\s─━-]+", " ", re.sub(r"\d+(?:\.\d+)?", "0", line)).strip()
+
+
+def run_page(path: Path) -> None:
+    """Run every block; the first one that fails ends the process."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(path.read_text(encoding="utf-8")):
+        place = f"{path.name}:{block.line}"
+        text = _localised(block.text)
+        print(f"-- {place} {block.language}", flush=True)
+        if block.file:
+            Path(block.file).write_text(text, encoding="utf-8")
+        elif block.language == "python":
+            # The line numbers of a traceback are those of the page.
+            exec(compile("\n" * (block.line - 1) + text, str(path), "exec"), namespace)
+        elif block.language == "bash":
+            _shell(text, place)
+        elif block.language == "console":
+            _console(text, place)
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))

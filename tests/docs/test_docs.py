@@ -1,0 +1,148 @@
+"""Every command and every block of code in the documents works."""
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(__file__).with_name("page.py")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "protos/README.md"]
+
+# What a block may be; `text` is for what cannot be run here.
+RUN = {"bash", "console", "python"}
+LANGUAGES = RUN | {"dockerfile", "js", "json", "promql", "proto", "text", "toml", "yaml"}
+
+# Setting up and serving is what surrounds the page under test: here these commands only have to exist.
+STAND_INS = {
+    "make": f'exec {shutil.which("make")} --dry-run --directory={ROOT} "$@" >/dev/null',
+    "pip": '[ "$1" = install ]',
+}
+
+
+def _load_runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("page", RUNNER)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+page_runner = _load_runner()
+
+
+def _ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _workplace(tmp_path: Path) -> Path:
+    """A directory with the files of the repository in it, to which blocks may write."""
+    place = tmp_path / "checkout"
+    place.mkdir()
+    for name in ("client", "docs", "examples", "protos", "server", "tests", "benchmarks"):
+        place.joinpath(name).symlink_to(ROOT / name)
+    return place
+
+
+def _commands(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in STAND_INS.items():
+        command = folder / name
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_ids)
+def test_the_blocks_of_a_page_run(path: Path, server_process: Any, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("EVALD_", "MAKE"))}
+    environment |= {
+        "PATH": f"{_commands(tmp_path)}:{Path(sys.executable).parent}:{environment['PATH']}",
+        "EVALD_SERVER": server_process.grpc,
+        "EVALD_TEST_GRPC": server_process.grpc,
+        "EVALD_TEST_HTTP": server_process.http,
+    }
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(RUNNER), str(path)],
+        cwd=_workplace(tmp_path),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
+
+
+@pytest.mark.parametrize("path", ALL_PAGES, ids=_ids)
+def test_every_block_says_what_it_is_and_is_valid(path: Path) -> None:
+    for block in page_runner.blocks(path.read_text(encoding="utf-8")):
+        place = f"{path.name}:{block.line}"
+        assert block.language in LANGUAGES, f"{place}: {block.language!r}"
+        if block.language == "json":
+            json.loads(block.text)
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language == "python":
+            ast.parse(block.text, place)
+
+
+def test_the_first_screen_installs_and_shows_a_verdict() -> None:
+    """One sentence, how to install, one command that shows a verdict, one block of code."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    # 45 lines: what a laptop shows of a repository's front page before one scrolls.
+    first = "\n".join(readme.splitlines()[:45])
+    for wanted in ("make demo", "make test", "pip install", "PASSED", "```python"):
+        assert wanted in first, wanted
+
+
+def _rows(markdown: str, heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its header."""
+    section = markdown.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_table_of_call_errors_is_the_server_s() -> None:
+    from evald_server.services.errors import REASONS
+
+    rows = _rows((ROOT / "protos/README.md").read_text(encoding="utf-8"), "When a call fails")
+    written = {row[2].strip("`"): (row[1].strip("`"), "RetryInfo" in row[3]) for row in rows}
+    assert len(written) == len(rows)
+    assert written == {name: (reason.code.name, reason.retry is not None) for name, reason in REASONS.items()}
+
+
+def test_the_table_of_evaluator_errors_is_the_sdk_s() -> None:
+    from evald.errorcodes import CODES
+
+    rows = _rows(
+        (ROOT / "protos/README.md").read_text(encoding="utf-8"), "When one evaluator gives no verdict"
+    )
+    assert [tuple(cell.strip("`") for cell in row) for row in rows] == [
+        (code, info.category.name, "yes" if info.retryable else "no", info.meaning)
+        for code, info in CODES.items()
+    ]
+
+
+def test_the_readme_lists_every_evaluator_with_its_aliases(evald_command: str) -> None:
+    run = subprocess.run([evald_command, "types", "--json"], capture_output=True, text=True, check=True)
+    known = {
+        entry["type"]: (entry["kind"].removeprefix("EVALUATOR_KIND_").lower(), set(entry.get("aliases", [])))
+        for entry in json.loads(run.stdout)["evaluatorTypes"]
+    }
+    rows = _rows((ROOT / "README.md").read_text(encoding="utf-8"), "Evaluators")
+    written = {row[0].strip("`"): (row[1], set(re.findall(r"`([^`]+)`", row[2]))) for row in rows}
+    assert written == known

@@ -1,0 +1,258 @@
+"""Both clients, over a real channel to a real server."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from evald import BatchItem, Evaluation, EvaluatorResult, Started, Turn, Verdict, errors
+from evald.calls import BatchProgress
+from evald.result import Kind
+
+from .both import Calls, awaiting_server, blocking_server
+
+TURN = Turn(
+    [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Your reference is BK-12345."}],
+    latency_ms=1200,
+)
+REFERENCE = {"type": "regex", "config": {"pattern": r"BK-\d{5}"}}
+PARIS = {"type": "contains", "config": {"text": "Paris"}}
+
+
+@pytest.fixture(scope="module", params=[blocking_server, awaiting_server], ids=["Client", "AsyncClient"])
+def calls(request: pytest.FixtureRequest) -> Iterator[Calls]:
+    with request.param(max_messages=50) as calls:
+        yield calls
+
+
+def test_one_turn_is_evaluated(calls: Calls) -> None:
+    evaluation = calls.call(
+        "evaluate",
+        TURN,
+        [REFERENCE, {"type": "latency-budget", "config": {"maxMs": 1000}}, "response-length"],
+    )
+    assert (evaluation.verdict, evaluation.passed_count, evaluation.failed_count) == (Verdict.FAILED, 1, 1)
+    assert [result.name for result in evaluation.failures] == ["latency-budget"]
+    assert evaluation["latency-budget"].value == 1200
+    assert evaluation.metrics == {"response-length": 27}
+    assert evaluation.evaluation_id
+
+
+def test_arguments_reach_the_server(calls: Calls) -> None:
+    options = {"aggregation": "weighted_mean", "threshold": 0.5}
+    arguments = {"options": options, "labels": {"suite": "x"}, "request_id": "a-request", "timeout": 20}
+    evaluation = calls.call("evaluate", TURN, [REFERENCE, PARIS], **arguments)
+    assert (evaluation.verdict, evaluation.score) == (Verdict.PASSED, 0.5)
+    assert evaluation.evaluation_id == "a-request"
+    assert calls.call("evaluate", TURN, [REFERENCE, PARIS], **arguments) == evaluation
+    with pytest.raises(errors.InvalidRequest) as refused:
+        calls.call("evaluate", TURN, [PARIS], request_id="a-request")
+    assert refused.value.reason == "REQUEST_ID_REUSED"
+
+
+def test_a_stream_starts_with_the_plan_and_ends_with_what_evaluate_says(calls: Calls) -> None:
+    evaluators = [REFERENCE, "response-length", PARIS, PARIS]
+    events = calls.take(None, "stream", TURN, evaluators)
+    assert isinstance(events[0], Started)
+    assert [spec.name for spec in events[0].plan] == ["regex", "response-length", "contains", "contains#2"]
+    assert {type(event) for event in events[1:-1]} == {EvaluatorResult}
+    streamed = events[-1]
+    assert isinstance(streamed, Evaluation)
+    assert sorted(events[1:-1], key=lambda result: result.index) == list(streamed.results)
+    unary = calls.call("evaluate", TURN, evaluators)
+    assert [result.reason for result in streamed.results] == [result.reason for result in unary.results]
+    assert (streamed.verdict, streamed.metrics) == (unary.verdict, unary.metrics)
+
+
+def test_a_session_keeps_the_conversation(calls: Calls) -> None:
+    with calls.session(["turn-count", PARIS], base=Turn(scenario="geography")) as session:
+        first = session.turn(
+            [{"role": "user", "content": "France?"}, {"role": "assistant", "content": "Paris."}]
+        )
+        second = session.turn(
+            json.dumps([{"role": "user", "content": "Italy?"}, {"role": "assistant", "content": "Rome."}])
+        )
+        third = session.turn(Turn([{"role": "user", "content": "France?"}], "Paris!", is_final=True))
+    assert [turn.passed for turn in (first, second, third)] == [True, False, True]
+    assert third["turn-count"].value == 3
+    assert session.summary is not None
+    assert (session.summary.verdict, session.summary.turn_count) == (Verdict.FAILED, 3)
+    assert session.summary.failed_turn_ids == (2,)
+
+
+def test_a_turn_that_is_refused_does_not_end_the_session(calls: Calls) -> None:
+    with calls.session(["response-length"]) as session:
+        with pytest.raises(errors.TurnRefused) as refused:
+            session.turn('[{"content": "no role"}]')
+        assert refused.value.error.code == "INVALID_ITEM"
+        with pytest.raises(errors.InvalidInput):
+            session.turn([{"content": "no role"}])
+        assert session.turn(Turn(response="four")).metrics == {"response-length": 4}
+
+
+@pytest.mark.parametrize("what", ["scenario", "persona", "metadata"])
+def test_what_belongs_to_a_whole_session_is_refused_for_a_turn(calls: Calls, what: str) -> None:
+    with calls.session(["response-length"]) as session, pytest.raises(errors.InvalidInput, match=what):
+        session.turn(Turn(response="x", **{what: {"name": "x"}}))  # type: ignore[arg-type]
+
+
+def test_an_exception_inside_a_session_comes_out_as_it_is(calls: Calls) -> None:
+    with pytest.raises(LookupError, match="mine"), calls.session(["response-length"]) as session:  # noqa: PT012
+        session.turn(Turn(response="x"))
+        raise LookupError("mine")
+
+
+def test_wrong_evaluators_of_a_session_come_out_at_its_first_turn(calls: Calls) -> None:
+    with pytest.raises(errors.UnknownEvaluator, match="regexp"), calls.session(["regexp"]) as session:
+        session.turn(Turn(response="x"))
+
+
+def answer(number: int) -> Turn:
+    return Turn([{"role": "user", "content": "France?"}], "Paris." if number % 3 else "Rome.")
+
+
+def test_a_batch_answers_every_item_once(calls: Calls) -> None:
+    items = ((f"case-{number}", answer(number)) for number in range(600))
+    answers, summary = calls.batch(calls.items(items), [PARIS, "response-length"])
+    assert sorted(answer.id for answer in answers) == sorted(f"case-{number}" for number in range(600))
+    assert all(answer.passed == (int(answer.id.removeprefix("case-")) % 3 > 0) for answer in answers)
+    assert (summary.item_count, summary.passed_count, summary.failed_count) == (600, 400, 200)
+    assert summary.evaluators["contains"].pass_rate == pytest.approx(2 / 3)
+    assert summary.evaluators["response-length"].mean_value == pytest.approx((400 * 6 + 200 * 5) / 600)
+
+
+def test_an_item_may_bring_its_evaluators_and_has_its_place_as_its_id(calls: Calls) -> None:
+    items = [answer(0), BatchItem(answer(0), evaluators=["response-length"]), BatchItem(answer(1), id="last")]
+    answers, _ = calls.batch(items, [PARIS])
+    assert {answer.id: answer.verdict for answer in answers} == {
+        "0": Verdict.FAILED,
+        "1": Verdict.PASSED,
+        "last": Verdict.PASSED,
+    }
+
+
+def test_a_bad_item_gets_an_error_of_its_own(calls: Calls) -> None:
+    long = [{"role": "user", "content": "x"}] * 51
+    items: list[Any] = [answer(1), [{"content": "no role"}], '[{"content": "no role"}]', long, answer(2)]
+    answers, summary = calls.batch(items, [PARIS])
+    by_id = {answer.id: answer for answer in answers}
+    assert [by_id[str(place)].passed for place in range(5)] == [True, False, False, False, True]
+    for place in ("1", "2", "3"):
+        assert by_id[place].error.code == "INVALID_ITEM"
+    assert "messages[0].role: missing" in by_id["1"].error.message
+    assert (summary.item_count, summary.passed_count, summary.error_count) == (5, 2, 3)
+
+
+def test_a_batch_of_bad_items_alone_ends(calls: Calls) -> None:
+    answers, summary = calls.batch([[{"content": "no role"}]] * 3, [PARIS])
+    assert [answer.verdict for answer in answers] == [Verdict.ERROR] * 3
+    assert (summary.item_count, summary.error_count) == (3, 3)
+
+
+def test_an_empty_batch_ends(calls: Calls) -> None:
+    answers, summary = calls.batch([], [PARIS])
+    assert (answers, summary.item_count) == ([], 0)
+
+
+def test_progress_goes_up_to_the_total(calls: Calls) -> None:
+    seen: list[BatchProgress] = []
+    calls.batch([answer(number) for number in range(30)], [PARIS], on_progress=seen.append)
+    assert [progress.done for progress in seen] == sorted({progress.done for progress in seen})
+    assert seen[-1] == BatchProgress(done=30, total=30, passed=20, failed=10)
+    seen.clear()
+    calls.batch(calls.items(answer(number) for number in range(3)), [PARIS], on_progress=seen.append)
+    assert seen[-1].total is None
+
+
+def test_brief_answers_to_passed_items_have_no_reasons(calls: Calls) -> None:
+    answers, _ = calls.batch([("good", answer(1)), ("bad", answer(0))], [PARIS], brief=True)
+    reasons = {answer.id: answer.evaluation["contains"].reason for answer in answers}
+    assert not reasons["good"]
+    assert "Paris" in reasons["bad"]
+
+
+def test_the_items_own_exception_comes_out_of_a_batch(calls: Calls) -> None:
+    def items() -> Iterator[Turn]:
+        yield answer(1)
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        calls.batch(calls.items(items()), [PARIS])
+
+
+def test_wrong_evaluators_end_a_batch_while_items_go_on_for_ever(calls: Calls) -> None:
+    def items() -> Iterator[Turn]:
+        while True:
+            yield answer(1)
+
+    with pytest.raises(errors.UnknownEvaluator, match="regexp"):
+        calls.batch(calls.items(items()), ["regexp"])
+
+
+def test_a_batch_can_be_left_early(calls: Calls) -> None:
+    def items() -> Iterator[Turn]:
+        while True:
+            yield answer(1)
+
+    answers, summary = calls.batch(calls.items(items()), [PARIS], take=5)
+    assert (len(answers), summary) == (5, None)
+
+
+def test_specs_are_validated_and_not_run(calls: Calls) -> None:
+    assert calls.call("validate", [REFERENCE, "is-json"]) == []
+    problems = calls.call("validate", [REFERENCE, "regexp", {"type": "regex", "config": {}}])
+    assert [(problem.index, problem.reason) for problem in problems] == [
+        (1, "UNKNOWN_TYPE"),
+        (2, "INVALID_CONFIG"),
+    ]
+
+
+def test_the_catalogue_is_listed_by_kind_and_by_type(calls: Calls) -> None:
+    everything = calls.call("evaluator_types")
+    metrics = calls.call("evaluator_types", kind=Kind.METRIC)
+    assert {entry.kind for entry in metrics} == {Kind.METRIC}
+    assert {entry.type for entry in metrics} < {entry.type for entry in everything}
+    latency = calls.call("evaluator_type", "latency-budget")
+    assert latency in everything
+    assert "maxMs" in latency.config_schema["properties"]
+    with pytest.raises(errors.UnknownEvaluator):
+        calls.call("evaluator_type", "nobody")
+
+
+def test_a_watch_starts_with_the_whole_catalogue(calls: Calls) -> None:
+    count = len(calls.call("evaluator_types"))
+    changes = calls.take(count + 1, "watch_evaluator_types")
+    assert [change.what for change in changes] == ["upserted"] * count + ["snapshot_complete"]
+    assert {change.evaluator_type for change in changes[:-1]} == set(calls.call("evaluator_types"))
+    with pytest.raises(errors.RevisionGone):
+        calls.take(1, "watch_evaluator_types", 1 << 40)
+
+
+REFUSED: dict[str, tuple[Any, type[errors.EvaldError], str]] = {
+    "unknown type": (["regexp"], errors.UnknownEvaluator, 'did you mean "regex"'),
+    "wrong config": ([{"type": "regex", "config": {"pattern": 3}}], errors.InvalidRequest, "config"),
+    "no evaluators": ([], errors.InvalidRequest, "evaluators"),
+}
+
+
+@pytest.mark.parametrize(("evaluators", "kind", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_refused_call_raises_the_typed_error(
+    calls: Calls, evaluators: Any, kind: type[errors.EvaldError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        calls.call("evaluate", TURN, evaluators)
+    with pytest.raises(kind, match=message):
+        calls.take(None, "stream", TURN, evaluators)
+
+
+def test_a_message_that_is_too_large_is_refused_and_not_retried(calls: Calls) -> None:
+    huge = Turn(response="x" * (17 << 20))
+    with pytest.raises(errors.InvalidRequest, match="larger than max"):
+        calls.call("evaluate", huge, ["response-length"])
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_is_above_zero(calls: Calls, timeout: float) -> None:
+    with pytest.raises(errors.InvalidInput, match="timeout"):
+        calls.call("evaluate", TURN, [PARIS], timeout=timeout)

@@ -1,0 +1,118 @@
+"""The page about telemetry, the rules and the dashboard speak of what is exposed, and of nothing else."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from evald.evaluator import Metric
+from evald.result import Kind, Verdict
+from evald_server.telemetry import Telemetry
+
+from .scrape import families
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy/prometheus"
+UNITS = ("seconds", "tokens", "characters", "words", "", "ratio", "bytes", "usd")
+LIBRARY = re.compile(r"(process|python)_")
+
+
+def _used() -> Telemetry:
+    """Telemetry in which every family has a series."""
+    telemetry = Telemetry()
+    telemetry.watch(inflight=lambda: 1, queued=lambda: 1)
+    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    tally.add(Verdict.PASSED, 0.1, 1.0, None)
+    tally.error("TIMEOUT")
+    for unit in UNITS:
+        metric = telemetry.tally(
+            f"metric-{unit}", Kind.METRIC, enforced=True, origin="built_in", metric=Metric(unit)
+        )
+        metric.add(Verdict.PASSED, 0.1, None, 1.0)
+    telemetry.evaluation("Evaluate").add(Verdict.PASSED, 0.1)
+    call = telemetry.rpc("s", "m", "unary")
+    call.started()
+    call.handled("OK", 0.1)
+    telemetry.rejected("overloaded")
+    telemetry.loop_lag(0.1)
+    return telemetry
+
+
+def exposed() -> dict[str, tuple[str, frozenset[str]]]:
+    """Type and labels by name, as a page would give them."""
+    shown: dict[str, tuple[str, frozenset[str]]] = {}
+    for family in families(_used()):
+        if LIBRARY.match(family.name):
+            continue
+        assert family.samples, f"{family.name} has no series"
+        labels = frozenset(name for one in family.samples for name in one.labels) - {"le"}
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        shown[name] = (family.type, labels)
+    return shown
+
+
+def test_the_page_lists_every_name_with_its_type_and_labels() -> None:
+    rows = re.findall(
+        r"^\| `((?:evald|grpc)_\w+)` \| (\w+) \| ([^|]*) \|",
+        (ROOT / "docs/telemetry.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    written = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert len(written) == len(rows)
+    assert written == exposed()
+
+
+def _recorded() -> set[str]:
+    text = (DEPLOY / "rules.yml").read_text(encoding="utf-8")
+    return set(re.findall(r"^ *- record: (\S+)$", text, re.MULTILINE))
+
+
+def _unknown(queries: Iterable[str]) -> set[str]:
+    """Names in the queries that nobody exposes or records."""
+    known = _recorded()
+    for name, (kind, _) in exposed().items():
+        known |= (
+            {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+        )
+    found = {name for query in queries for name in re.findall(r"[\w:]*\b(?:evald|grpc_server)_[\w:]+", query)}
+    assert found
+    return found - known
+
+
+def dashboard_queries() -> list[str]:
+    """The dashboard's queries, its variables filled in."""
+    board = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    return [
+        re.sub(r"\$(job|evaluator)", ".*", target["expr"].replace("$__rate_interval", "5m"))
+        for panel in board["panels"]
+        for target in panel.get("targets", [])
+    ]
+
+
+def test_the_dashboard_asks_for_names_that_exist() -> None:
+    assert not _unknown(dashboard_queries())
+
+
+@pytest.mark.parametrize("file", ["rules.yml", "alerts.yml"])
+def test_the_rules_ask_for_names_that_exist(file: str) -> None:
+    text = (DEPLOY / file).read_text(encoding="utf-8")
+    queries = re.findall(r"expr:(.*?)(?=\n +(?:for|labels):|\n\n|\Z)", text, re.DOTALL)
+    assert len(queries) == text.count("expr:")
+    assert not _unknown(queries)
+
+
+def test_the_readme_lists_the_alerts() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
+    assert alerts == re.findall(
+        r"^\| `(Evald\w+)`", (DEPLOY / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+
+def test_every_alert_fires_and_stays_silent_in_a_unit_test() -> None:
+    alerts = set(re.findall(r"- alert: (\w+)", (DEPLOY / "alerts.yml").read_text(encoding="utf-8")))
+    tests = (DEPLOY / "rules_test.yml").read_text(encoding="utf-8")
+    cases = re.findall(r"alertname: (\w+),?\s+eval_time: \w+,?\s+exp_alerts:( \[\])?", tests)
+    assert {name for name, silent in cases if not silent} == alerts
+    assert {name for name, silent in cases if silent} >= alerts - {"EvaldRpcErrors"}

@@ -1,0 +1,128 @@
+"""However many names there are, a scrape stays small and fast, and pass rates stay right."""
+
+import time
+from collections import Counter
+
+import pytest
+
+from evald.errorcodes import CODES
+from evald.evaluator import Metric
+from evald.result import Kind, Verdict
+from evald_server.telemetry import Telemetry
+
+from .scrape import OPENMETRICS, samples, value
+
+UNITS = ("", "seconds", "tokens", "words", "usd", "furlongs")
+STATUSES = ("OK", "CANCELLED", "INTERNAL", "UNAVAILABLE", "NOT_FOUND", "ABORTED", "DATA_LOSS", "UNKNOWN")
+
+
+def flood(telemetry: Telemetry, names: int) -> None:
+    """As many types, and a fiftieth as many methods, labels and reasons, as a hostile peer likes."""
+    codes = list(CODES)
+    for number in range(names):
+        kind = Kind(1 + number % 2)
+        tally = telemetry.tally(
+            f'evil"\\\n{number}',
+            kind,
+            enforced=number % 3 > 0,
+            origin="remote",
+            metric=Metric(UNITS[number % 6]) if kind is Kind.METRIC else None,
+        )
+        tally.add(1 if kind is Kind.METRIC else 1 + number % 4, 0.1, 0.5, 3.0)
+        tally.error(codes[number % len(codes)])
+        if number % 50 == 0:
+            telemetry.rpc(f"s{number}", f"m{number}", "unary").handled(STATUSES[number % 8], 0.1)
+            telemetry.evaluation("Evaluate", {"suite": f"suite {number}"}).add(Verdict.PASSED, 0.1)
+            telemetry.rejected(f"reason {number}")
+
+
+def test_a_hundred_thousand_hostile_names_leave_a_scrape_below_2000_series_and_100_ms() -> None:
+    telemetry = Telemetry(allowed_labels=["suite"])
+    telemetry.watch(inflight=lambda: 1, queued=lambda: 1)
+    flood(telemetry, 100_000)
+    for accept in ("", OPENMETRICS):
+        took = []
+        for _ in range(5):
+            began = time.perf_counter()
+            telemetry.exposition(accept)
+            took.append(time.perf_counter() - began)
+        # The fastest of five: other processes may take the machine, but not five times in a row.
+        assert min(took) < 0.1
+        assert len(list(samples(telemetry, accept=accept))) < 2000
+
+
+@pytest.mark.parametrize(
+    ("max_types", "max_series"), [(0, 140), (10, 180), (10, 300), (200, 940), (200, 5000)]
+)
+def test_no_flood_exceeds_the_series_allowed(max_types: int, max_series: int) -> None:
+    telemetry = Telemetry(max_types=max_types, max_series=max_series, allowed_labels=["suite"])
+    telemetry.watch(inflight=lambda: 1, queued=lambda: 1)
+    flood(telemetry, 5000)
+    shown = Counter((one.name, *sorted(one.labels.items())) for one in samples(telemetry))
+    assert len(shown) <= max_series
+    assert set(shown.values()) == {1}, "the same series twice makes Prometheus drop the scrape"
+    evaluators = {one.labels["evaluator"] for one in samples(telemetry, "evald_evaluator_results_total")}
+    assert len(evaluators - {"other"}) == max_types
+
+
+def test_names_without_room_are_not_kept() -> None:
+    telemetry = Telemetry()
+    flood(telemetry, 1000)
+    first, second = (
+        telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None)
+        for name in ("late", "later")
+    )
+    assert first is second
+
+
+def test_every_result_of_a_flood_is_counted_and_the_overflow_says_so() -> None:
+    telemetry = Telemetry()
+    flood(telemetry, 3000)
+    assert sum(one.value for one in samples(telemetry, "evald_evaluator_results_total")) == 3000
+    assert sum(one.value for one in samples(telemetry, "evald_evaluator_errors_total")) == 3000
+    took = sum(one.value for one in samples(telemetry, "evald_evaluator_duration_seconds_count"))
+    skipped = sum(one.value for one in samples(telemetry, "evald_evaluator_results_total", verdict="skipped"))
+    assert took == 3000 - skipped
+    assert value(telemetry, "evald_label_overflow_total", label="evaluator") == 2800
+    assert value(telemetry, "evald_label_overflow_total", label="code") == 0
+
+
+def test_a_type_without_room_for_histograms_keeps_its_verdicts() -> None:
+    telemetry = Telemetry(max_types=2, max_series=160)
+    for name in ("regex", "contains"):
+        tally = telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+        tally.add(Verdict.FAILED, 0.1, 0.0, None)
+        tally.error("TIMEOUT")
+        assert value(telemetry, "evald_evaluator_results_total", evaluator=name, verdict="failed") == 1, (
+            "the pass rate needs this"
+        )
+    assert value(telemetry, "evald_evaluator_duration_seconds_count", evaluator="other") == 2
+    assert value(telemetry, "evald_evaluator_errors_total", evaluator="other", code="TIMEOUT") == 2
+    assert not list(samples(telemetry, "evald_assertion_score_ratio_count"))
+    assert value(telemetry, "evald_label_overflow_total", label="detail") == 2
+
+
+def test_a_type_that_is_called_other_shares_the_series_of_the_rest() -> None:
+    telemetry = Telemetry(max_types=1)
+    for name in ("first", "other", "third"):
+        telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None).add(
+            Verdict.PASSED, 0.1, 1.0, None
+        )
+    assert value(telemetry, "evald_evaluator_results_total", evaluator="other", verdict="passed") == 2
+
+
+def test_too_few_series_for_the_types_are_refused_with_the_number_that_would_do() -> None:
+    with pytest.raises(ValueError, match="max_series: got 500, wanted at least 940"):
+        Telemetry(max_series=500)
+
+
+def test_a_hundred_label_sets_of_callers_leave_room_for_evaluators() -> None:
+    telemetry = Telemetry(allowed_labels=["suite"])
+    for number in range(100):
+        telemetry.evaluation("Evaluate", {"suite": f"s{number}"}).add(Verdict.PASSED, 0.1)
+    shown = {one.labels["suite"] for one in samples(telemetry, "evald_evaluations_total")}
+    assert len(shown) == 51
+    assert value(telemetry, "evald_evaluations_total", suite="other", verdict="passed") == 50
+    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    tally.add(Verdict.PASSED, 0.1, 1.0, None)
+    assert value(telemetry, "evald_evaluator_duration_seconds_count", evaluator="regex") == 1

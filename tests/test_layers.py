@@ -1,0 +1,169 @@
+"""Imports go downwards only: cli -> app -> services, http -> engine -> evaluators -> evald -> generated code."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_server"}
+
+# What each part of the server may import of the others. The SDK and third parties are open to all, but see below.
+BELOW = {
+    "wire_pb2": set(),
+    "config": set(),
+    "buckets": set(),
+    "evaluators": set(),
+    "engine": {"evaluators", "wire_pb2"},
+    "plugins": {"engine"},
+    "tallies": {"engine", "buckets"},
+    "telemetry": {"engine", "buckets", "tallies"},
+    "services": {"engine", "evaluators", "telemetry", "config", "wire_pb2"},
+    "http": {"engine", "telemetry", "config"},
+    "app": {"services", "http", "engine", "evaluators", "plugins", "telemetry", "config"},
+    "cli": {"app", "config"},
+    "__main__": {"cli"},
+}
+
+# The engine and the evaluators know nothing of the ways in and out.
+INNER = {"engine", "evaluators"}
+EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
+
+# Files of the SDK that may touch generated code: the conversion and the clients that send it.
+PROTOBUF_AWARE = {"convert.py", "client.py", "testing.py"}
+
+
+class Import(NamedTuple):
+    """One imported module, as an absolute name."""
+
+    file: Path
+    line: int
+    module: str
+    typing_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+
+def _generated(path: Path) -> bool:
+    return "_pb2" in path.stem
+
+
+def _imports(package: str) -> Iterator[Import]:
+    for file in sorted(SOURCES[package].rglob("*.py")):
+        if not _generated(file):
+            yield from _imports_of(file, package)
+
+
+def _imports_of(file: Path, package: str) -> Iterator[Import]:
+    parts = (package, *file.relative_to(SOURCES[package]).with_suffix("").parts)
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        typing_only = id(node) in for_types
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(parts[: len(parts) - node.level]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            for alias in node.names:
+                yield Import(file, node.lineno, f"{module}.{alias.name}", typing_only)
+
+
+def _part(name: str) -> str:
+    """The first component below evald_server: "engine" of "evald_server.engine.plan"."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def _part_of_file(file: Path) -> str:
+    return Path(file.relative_to(SOURCES["evald_server"]).parts[0]).stem
+
+
+def _at_run_time(package: str) -> list[Import]:
+    return [found for found in _imports(package) if not found.typing_only]
+
+
+def _list(offenders: list[Import]) -> str:
+    return "\n".join(map(str, offenders))
+
+
+@pytest.mark.parametrize("part", sorted(BELOW))
+def test_a_part_of_the_server_imports_only_what_is_below_it(part: str) -> None:
+    allowed = BELOW[part] | {part}
+    offenders = [
+        found
+        for found in _imports("evald_server")
+        if _part_of_file(found.file) == part
+        and found.module.split(".")[0] == "evald_server"
+        and _part(found.module) in BELOW.keys() - allowed
+    ]
+    assert not offenders, _list(offenders)
+
+
+def test_every_part_of_the_server_has_its_place_in_the_order() -> None:
+    parts = {
+        Path(path.name).stem
+        for path in SOURCES["evald_server"].iterdir()
+        if (path.is_dir() and path.name != "__pycache__") or path.suffix == ".py"
+    }
+    assert parts - {"__init__"} <= BELOW.keys()
+
+
+def test_the_sdk_does_not_import_the_server() -> None:
+    offenders = [
+        found
+        for found in _imports("evald")
+        if found.module.split(".")[0] == "evald_server" and found.file.name != "testing.py"
+    ]
+    assert not offenders, _list(offenders)
+
+
+def test_the_engine_and_the_evaluators_know_no_transport_store_or_telemetry() -> None:
+    offenders = [
+        found
+        for found in _imports("evald_server")
+        if _part_of_file(found.file) in INNER and found.module.split(".")[0] in EDGE_LIBRARIES
+    ]
+    assert not offenders, _list(offenders)
+
+
+def test_the_evaluators_see_no_protobuf() -> None:
+    offenders = [
+        found
+        for found in _imports("evald_server")
+        if _part_of_file(found.file) == "evaluators"
+        and ("_pb2" in found.module or found.module.startswith("google.protobuf"))
+    ]
+    assert not offenders, _list(offenders)
+
+
+def test_in_the_sdk_only_the_conversion_and_the_clients_touch_generated_code() -> None:
+    offenders = [
+        found
+        for found in _at_run_time("evald")
+        if "_pb2" in found.module and found.file.name not in PROTOBUF_AWARE
+    ]
+    assert not offenders, _list(offenders)
+
+
+def test_importing_evald_loads_grpc_and_protobuf_and_nothing_heavy() -> None:
+    script = (
+        "import sys, threading, evald\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert {"evald", "grpc"} <= loaded
+    heavy = {"evald_server", "pydantic", "jsonschema", "openai", "prometheus_client", "rich", "jsonschema_rs"}
+    assert not heavy & loaded
