@@ -36,8 +36,8 @@ contract: $(READY) ## Check the contract and that the generated code follows it
 proto: ## Generate the Python code of the contract
 	.ci/generate.sh .
 
-bench: $(READY) ## Measure; writes benchmarks/RESULTS.md
-	$(BIN)/python benchmarks
+bench: $(READY) ## Measure what evald costs, as ratios to a bare gRPC server; about 10 minutes
+	$(BIN)/python -m benchmarks
 
 check: lint types contract test ## Everything that needs Python alone
 

@@ -32,7 +32,6 @@ environment "$newest" "$work/newest"
 "$work/newest/bin/pip" install --quiet "$wheel"
 packages=$("$work/newest/bin/pip" list --format=freeze | grep -cvE '^(pip|setuptools|evald)==')
 echo "evald installs $packages packages beside itself"
-[ "$packages" -le 30 ] || { echo "more than 30 packages: see what came in" >&2; exit 1; }
 .ci/smoke.sh "$work/newest/bin"
 
 echo "-- oldest packages"

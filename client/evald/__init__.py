@@ -7,9 +7,10 @@ and `define_evaluator` are for evaluators of your own. docs/sdk.md shows both.
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from .aio import AsyncClient
 from .calls import BatchItem
 from .catalog import EvaluatorType
-from .client import AsyncClient, Client
+from .client import Client
 from .context import EvaluatorContext
 from .errors import EvaldError, InvalidInput, TurnRefused, UnknownEvaluator
 from .evaluation import Evaluation, EvaluatorResult, Started

@@ -1,7 +1,5 @@
-"""What the two clients share: the connection's settings, and how sessions and batches go, without any I/O."""
+"""How sessions and batches go, without any I/O: both clients drive these."""
 
-import json
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -25,58 +23,6 @@ from .turn import Turn, TurnLike, as_turn
 
 if TYPE_CHECKING:
     from .v1 import evaluation_service_pb2
-
-DEFAULT_SERVER: Final = "127.0.0.1:50051"
-# The server's own default for a call without a deadline.
-DEFAULT_TIMEOUT: Final = 60.0
-# The server's default limit.
-MAX_MESSAGE_BYTES: Final = 16 << 20
-
-_UNARY: Final = (
-    ("evald.v1.EvaluationService", "EvaluateUnary"),
-    ("evald.v1.EvaluationService", "ValidateSpecs"),
-    ("evald.v1.CatalogService", "ListEvaluatorTypes"),
-    ("evald.v1.CatalogService", "GetEvaluatorType"),
-)
-SERVICE_CONFIG: Final = json.dumps(
-    {
-        # One address of several that fails must not stop the others.
-        "loadBalancingConfig": [{"round_robin": {}}],
-        "methodConfig": [
-            {
-                "name": [{"service": service, "method": method} for service, method in _UNARY],
-                "retryPolicy": {
-                    "maxAttempts": 4,
-                    "initialBackoff": "0.1s",
-                    "maxBackoff": "2s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ],
-        # No retries while more than half of the last calls failed: they would only add load.
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
-    }
-)
-
-
-def server_address(server: str | None) -> str:
-    """The address to call: as given, else from EVALD_SERVER, else the default."""
-    return server or os.environ.get("EVALD_SERVER") or DEFAULT_SERVER
-
-
-def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Options of a channel to an evald server."""
-    return [
-        ("grpc.service_config", SERVICE_CONFIG),
-        ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.max_receive_message_length", max_message_bytes),
-        # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
-    ]
-
 
 # --- sessions ---
 
@@ -150,6 +96,8 @@ class BatchProgress(NamedTuple):
 
 OnProgress: TypeAlias = Callable[[BatchProgress], object]
 
+# 1,024 items: keeps a server of several cores busy, and is far below what it would queue.
+IN_FLIGHT: Final = 1024
 # 256 items: what a message costs is then below 1 % of the cost of its items.
 _MAX_ITEMS: Final = 256
 # 1 MiB: a sixteenth of the largest message, so that one huge item more still fits.

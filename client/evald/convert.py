@@ -426,6 +426,17 @@ def watch_types_request(after_revision: int) -> catalog_service_pb2.WatchEvaluat
     return catalog_service_pb2.WatchEvaluatorTypesRequest(after_revision=after_revision)
 
 
+def stubs(channel: Any) -> tuple[Any, Any]:
+    """EvaluationService and CatalogService over a channel of grpc or grpc.aio."""
+    # Here, because who only converts, as the server's engine does, needs no gRPC.
+    from .v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc
+
+    return (
+        evaluation_service_pb2_grpc.EvaluationServiceStub(channel),
+        catalog_service_pb2_grpc.CatalogServiceStub(channel),
+    )
+
+
 # --- the details of a status ---
 
 

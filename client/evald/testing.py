@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .client import AsyncClient, Client
+from .aio import AsyncClient
+from .client import Client
 from .context import EvaluatorContext
 from .result import Result
 from .turn import TurnLike, as_turn
@@ -112,7 +113,7 @@ def _app(evaluators: "tuple[AnyEvaluator, ...]", settings: Mapping[str, Any]) ->
     from evald_server.config import Settings
     from evald_server.engine.registry import Origin
 
-    app = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None} | settings))
+    app = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, **settings}))
     for evaluator in evaluators:
         definition = evaluator.definition() if isinstance(evaluator, type) else evaluator
         app.registry.register(definition, Origin.PLUGIN)

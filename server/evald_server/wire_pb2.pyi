@@ -130,9 +130,3 @@ class EvaluateBatchResponse(_message.Message):
     answers: _containers.RepeatedScalarFieldContainer[bytes]
     summary: _evaluation_service_pb2.BatchSummary
     def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
-
-class Id(_message.Message):
-    __slots__ = ("value",)
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    value: str
-    def __init__(self, value: _Optional[str] = ...) -> None: ...

@@ -14,6 +14,9 @@ import pytest
 from evald_server.http.server import HttpServer
 from evald_server.telemetry import Telemetry
 
+# Well below the 10 s after which the server cuts every connection.
+SOON = 3
+
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
@@ -25,7 +28,7 @@ class Reply(NamedTuple):
 
 def exchange(port: int, sent: bytes) -> bytes:
     """Everything that comes back until the server closes; reset counts as closed."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=SOON) as connection:
         connection.sendall(sent)
         return read_all(connection)
 
@@ -168,7 +171,7 @@ def test_a_request_that_cannot_be_served_gets_a_short_text(port: int, sent: byte
 
 @pytest.mark.parametrize("sent", [b"", b"GET", b"GET /healthz HTTP/1.1\r\n"])
 def test_a_request_that_stops_half_way_gets_nothing(port: int, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=SOON) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         assert read_all(connection) == b""
@@ -188,7 +191,7 @@ def test_connections_that_say_nothing_do_not_keep_a_probe_out(port: int) -> None
     """The oldest ones are cut when there are more than the four allowed."""
     with ExitStack() as held:
         silent = [
-            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(12)
+            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SOON)) for _ in range(12)
         ]
         for _ in range(3):
             assert get(port, "/healthz").status == 200
@@ -214,7 +217,7 @@ def _is_cut(connection: socket.socket, within_seconds: float) -> bool:
 def test_a_connection_that_trickles_is_cut_in_time() -> None:
     with (
         serving(connection_seconds=0.3) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=SOON) as connection,
     ):
         assert _is_cut(connection, within_seconds=5)
 
@@ -277,7 +280,7 @@ def test_stop_cuts_what_is_open_and_frees_the_port() -> None:
     http = HttpServer(Telemetry(), host="127.0.0.1", port=0, ready=lambda: True)
     http.stop()
     port = http.start()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=SOON) as connection:
         get(port, "/healthz")  # the open one has been accepted by now
         http.stop()
         assert connection.recv(1) == b""
@@ -296,7 +299,7 @@ def test_it_listens_on_ipv6() -> None:
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
     try:
-        with socket.create_connection(("::1", port), timeout=10) as connection:
+        with socket.create_connection(("::1", port), timeout=SOON) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
             assert parse(read_all(connection)).status == 200
     finally:

@@ -107,7 +107,7 @@ def test_a_wrong_spec_is_refused_with_its_place(data: Any, path: str, got: str, 
 
 @pytest.mark.parametrize("evaluators", ["is-json", {"type": "is-json"}, Spec("is-json"), 3], ids=repr)
 def test_evaluators_are_a_list(evaluators: Any) -> None:
-    with pytest.raises(InvalidInput, match="evaluators: .*wanted a list"):
+    with pytest.raises(InvalidInput, match=r"evaluators: .*wanted a list"):
         specs(evaluators)
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from evald import Turn, errors
 from evald.v1 import catalog_service_pb2 as catalog
-from evald.v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc
+from evald.v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc, evaluator_pb2, result_pb2
 from evald.v1 import evaluation_service_pb2 as evaluation
-from evald.v1 import evaluator_pb2, result_pb2
 
 from .both import Calls, awaiting, blocking
 
@@ -187,7 +186,7 @@ def test_the_server_is_told_the_time_that_is_left(
 
 
 def test_time_that_runs_out_is_a_timeout_and_reaches_the_server(world: World) -> None:
-    world.on("EvaluateUnary", lambda request, context: world.scripted.ended.wait(SECONDS))
+    world.on("EvaluateUnary", lambda *_: world.scripted.ended.wait(SECONDS))
     with world.client() as calls, pytest.raises(errors.DeadlineExceeded):
         calls.call("evaluate", TURN, ["x"], timeout=0.05)
     assert world.scripted.ended.wait(SECONDS)
@@ -196,25 +195,25 @@ def test_time_that_runs_out_is_a_timeout_and_reaches_the_server(world: World) ->
 def test_a_verdict_from_the_future_is_not_passed(world: World) -> None:
     summary = result_pb2.AggregatedEvaluation(success=True)
     summary.verdict = 77  # type: ignore[assignment]
-    world.on("EvaluateUnary", lambda request, context: evaluation.EvaluateUnaryResponse(summary=summary))
+    world.on("EvaluateUnary", lambda *_: evaluation.EvaluateUnaryResponse(summary=summary))
     with world.client() as calls:
         assert not calls.call("evaluate", TURN, ["x"]).passed
 
 
 def test_a_stream_that_ends_well_without_a_summary_is_an_error(world: World) -> None:
-    world.on("Evaluate", lambda request, context: iter([evaluation.EvaluateResponse()]))
+    world.on("Evaluate", lambda *_: iter([evaluation.EvaluateResponse()]))
     with world.client() as calls, pytest.raises(errors.ServerError, match="without a summary"):
         calls.take(None, "stream", TURN, ["x"])
 
 
 def test_a_batch_that_ends_well_without_a_summary_is_an_error(world: World) -> None:
-    world.on("EvaluateBatch", lambda requests, context: iter([]))
+    world.on("EvaluateBatch", lambda *_: iter([]))
     with world.client() as calls, pytest.raises(errors.ServerError, match="without a summary"):
         calls.batch([TURN], ["x"])
 
 
 def test_a_session_that_ends_well_without_a_summary_is_an_error(world: World) -> None:
-    world.on("EvaluateSession", lambda requests, context: iter([]))
+    world.on("EvaluateSession", lambda *_: iter([]))
     with world.client() as calls:
         with pytest.raises(errors.ServerError, match="without a summary"), calls.session(["x"]) as session:
             session.turn(TURN)

@@ -118,6 +118,21 @@ def test_the_pass_ratio_is_that_of_five_minutes(
         assert shown == pytest.approx(recent.count(PASSED) / len(recent))
 
 
+@pytest.mark.parametrize(
+    ("said", "asked", "shown"),
+    [(1000.0, 1299.9, 1.0), (1000.0, 1300.0, None), (1009.9, 1299.9, 1.0), (1009.9, 1300.0, None)],
+)
+def test_a_verdict_leaves_the_pass_ratio_after_five_minutes(
+    said: float, asked: float, shown: float | None
+) -> None:
+    clock = Clock()
+    telemetry = Telemetry(clock=clock)
+    clock.now = said
+    assertion(telemetry).add(PASSED, 0.001, None, None)
+    clock.now = asked
+    assert value(telemetry, "evald_assertion_pass_ratio", evaluator="regex") == shown
+
+
 @pytest.mark.parametrize("score", [math.nan, math.inf, -0.1, 1.1], ids=str)
 def test_a_score_outside_0_to_1_spoils_no_sum(score: float) -> None:
     telemetry = Telemetry()

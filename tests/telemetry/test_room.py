@@ -104,11 +104,35 @@ def test_a_type_without_room_for_histograms_keeps_its_verdicts() -> None:
 
 def test_a_type_that_is_called_other_shares_the_series_of_the_rest() -> None:
     telemetry = Telemetry(max_types=1)
-    for name in ("first", "other", "third"):
+    for name in ("other", "first", "third"):
         telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None).add(
             Verdict.PASSED, 0.1, 1.0, None
         )
     assert value(telemetry, "evald_evaluator_results_total", evaluator="other", verdict="passed") == 2
+
+
+def test_codes_without_room_count_under_other() -> None:
+    telemetry = Telemetry(max_types=1, max_series=140 + 4 + 28 + 19 + 2)
+    method = telemetry.rpc("s", "m", "unary")
+    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    for code in ("TIMEOUT", "CANCELLED", "TIMEOUT", "CANCELLED"):
+        tally.error(code)
+    for code in ("OK", "INTERNAL", "OK", "INTERNAL"):
+        method.handled(code, 0.1)
+    telemetry.rpc("s", "n", "unary").handled("OK", 0.1)
+    errors = {one.labels["code"]: one for one in samples(telemetry, "evald_evaluator_errors_total")}
+    assert {code: (one.labels["evaluator"], one.value) for code, one in errors.items()} == {
+        "TIMEOUT": ("regex", 2),
+        "CANCELLED": ("regex", 2),
+    }
+    handled = {
+        (one.labels["grpc_method"], one.labels["grpc_code"]): one.value
+        for one in samples(telemetry, "grpc_server_handled_total")
+    }
+    assert handled == {("other", "OK"): 3, ("other", "Internal"): 2}
+    assert value(telemetry, "evald_label_overflow_total", label="code") == 4
+    tally.error("UNEVALUABLE")
+    assert value(telemetry, "evald_evaluator_errors_total", evaluator="other", code="UNEVALUABLE") == 1
 
 
 def test_too_few_series_for_the_types_are_refused_with_the_number_that_would_do() -> None:

@@ -120,7 +120,7 @@ class EvaluationError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., category: _Optional[_Union[EvaluationError.Category, str]] = ..., message: _Optional[str] = ..., retryable: bool = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AggregatedEvaluation(_message.Message):
-    __slots__ = ("verdict", "success", "score", "reason", "results", "metrics", "passed_count", "failed_count", "error_count", "skipped_count", "duration", "token_usage", "cost", "min_score", "mean_score", "warnings")
+    __slots__ = ("verdict", "success", "score", "reason", "results", "metrics", "passed_count", "failed_count", "error_count", "skipped_count", "duration", "token_usage", "cost", "min_score", "mean_score", "warnings", "start_time")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class AggregatedEvaluation(_message.Message):
     MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
     MEAN_SCORE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
     verdict: Verdict
     success: bool
     score: float
@@ -160,4 +161,5 @@ class AggregatedEvaluation(_message.Message):
     min_score: float
     mean_score: float
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., success: bool = ..., score: _Optional[float] = ..., reason: _Optional[str] = ..., results: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., min_score: _Optional[float] = ..., mean_score: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    start_time: _timestamp_pb2.Timestamp
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., success: bool = ..., score: _Optional[float] = ..., reason: _Optional[str] = ..., results: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., min_score: _Optional[float] = ..., mean_score: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -16,13 +16,15 @@ from google.protobuf.message import DecodeError
 
 from evald.context import duration_ms, struct_to_dict
 from evald.evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
-from evald.result import Kind, Verdict
+from evald.result import Kind, Result, Verdict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
 
-from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
+from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy, Settled
+from .contract import MAX_REASON_BYTES
 from .observer import NoObserver, Observer, Tally
 from .registry import Entry, Origin, Registry, UnknownType
+from .wire import delimited
 
 Key: TypeAlias = tuple[tuple[bytes, ...], bytes, "Criteria | None"]
 
@@ -69,6 +71,21 @@ class InvalidPlan(ValueError):
         super().__init__("; ".join(v.message for v in violations))
 
 
+SHORT_REASON: Final = MAX_REASON_BYTES // 4
+"""Characters that are never more than the bytes that a reason may have."""
+
+
+def is_plain(result: Result) -> bool:
+    """Passed, score 1, and nothing said but a reason of ordinary length and perhaps a value."""
+    return (
+        result.verdict is Verdict.PASSED
+        and result.score == 1.0
+        and not result.metadata
+        and not result.checks
+        and len(result.reason) <= SHORT_REASON
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Use:
     """One compiled use of an evaluator type.
@@ -76,6 +93,7 @@ class Use:
     timeout: seconds for this use alone, or None. counts: an enforced assertion.
     trusted: its results need no checking. adjusted: its own threshold or negation
     changes them. plain: what it says of a passed turn can be written down as it is.
+    usual: the very object that it answers for most turns, so that the blank holds it.
     """
 
     index: int
@@ -99,6 +117,7 @@ class Use:
     trusted: bool = field(init=False)
     adjusted: bool = field(init=False)
     plain: bool = field(init=False)
+    usual: Result | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
@@ -106,7 +125,16 @@ class Use:
         self.trusted = self.origin is Origin.BUILT_IN
         self.inline = self.definition.inline and not self.is_async
         self.adjusted = self.negate or self.threshold is not None
-        self.plain = self.trusted and self.inline and not self.adjusted and not self.is_metric
+        self.plain = (
+            self.trusted
+            and self.inline
+            and not self.adjusted
+            and not self.is_metric
+            and self.enforced
+            and self.weight > 0
+        )
+        usual = getattr(getattr(self.evaluate, "__self__", None), "usual", None)
+        self.usual = usual if self.plain and usual is not None and is_plain(usual) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +144,7 @@ class Plan:
     started: the plan as the wire's EvaluationStarted, without an evaluation_id.
     blank: results and summary as they are when all pass, to be copied and then
     changed where a result differs. blank_event: the same as an event of a stream.
-    assertions: how many uses count.
+    settled: verdicts and scores as they are when all pass with a score of 1. plain: every use is.
     """
 
     uses: list[Use]
@@ -130,16 +158,20 @@ class Plan:
     started: bytes
     blank: result_pb2.AggregatedEvaluation
     blank_event: wire_pb2.EvaluateResponse
-    assertions: int
+    settled: list[Settled | None]
+    plain: bool
 
     def started_with(self, evaluation_id: str) -> bytes:
         """The serialised EvaluationStarted of one evaluation. The id is field 1; fields of a message
         may come in any order."""
-        return self.started + wire_pb2.Id(value=evaluation_id).SerializeToString()
+        return self.started + delimited(1, evaluation_id.encode())
 
 
 class Planner:
-    """Makes plans out of specs and keeps them. Not for use in several threads at a time."""
+    """Makes plans out of specs and keeps them. Not for use in several threads at a time.
+
+    generation: changes when plans made before are no longer right.
+    """
 
     def __init__(
         self,
@@ -153,6 +185,7 @@ class Planner:
         self._observer: Observer = observer or NoObserver()
         self._limits = limits
         self._fail_open = fail_open
+        self.generation = 0
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
         registry.subscribe(self._forget)
@@ -180,10 +213,6 @@ class Planner:
                 )
         return plan
 
-    def has(self, specs: tuple[bytes, ...], options: bytes, criteria: Criteria | None) -> bool:
-        """Whether the plan is at hand, so that making it costs nothing."""
-        return (specs, options, criteria) in self._kept
-
     def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
         """Everything wrong with specs; empty when they can be run."""
         compiler = _Compiler(self._registry, NoObserver(), self._limits, self._fail_open)
@@ -191,6 +220,7 @@ class Planner:
         return compiler.violations
 
     def _forget(self) -> None:
+        self.generation += 1
         self._kept.clear()
         self._kept_bytes = 0
 
@@ -552,10 +582,13 @@ class _Compiler:
                 verdict=int(Verdict.PASSED),
                 label=definition.label,
                 success=True,
+                score=1 if use.plain else None,
+                reason=use.usual.reason if use.usual is not None else "",
             )
-        assertions = sum(use.counts for use in uses)
         blank.verdict, blank.success = result_pb2.VERDICT_PASSED, True
-        blank.passed_count, blank.reason = assertions, ALL_PASSED
+        blank.passed_count, blank.reason = sum(use.counts for use in uses), ALL_PASSED
+        if blank.passed_count:
+            blank.score = blank.min_score = blank.mean_score = 1
         blank_event = wire_pb2.EvaluateResponse(results=blank.results)
         blank_event.summary.CopyFrom(blank)
         blank_event.summary.ClearField("results")
@@ -571,7 +604,8 @@ class _Compiler:
             started=started.SerializeToString(),
             blank=blank,
             blank_event=blank_event,
-            assertions=assertions,
+            plain=all(use.plain for use in uses),
+            settled=[(Verdict.PASSED, 1.0) if use.plain else None for use in uses],
         )
 
     def _note(self, index: int | None, path: str, reason: str, message: str) -> None:

@@ -23,8 +23,8 @@ from evald.result import ErrorInfo, Result, Verdict, errored, skipped
 from evald.v1 import message_pb2, result_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, Settled, aggregate
-from .contract import MAX_REASON_BYTES, cut, violation
-from .plan import Plan, Use
+from .contract import cut, violation
+from .plan import SHORT_REASON, Plan, Use, is_plain
 from .registry import Origin
 from .threads import Busy, Threads
 
@@ -38,7 +38,7 @@ FAIL_FAST: Final = skipped("Skipped (an earlier assertion failed and fail_fast i
 # What of the call's time is kept back to send the summary: a tenth, but not less than this.
 _RESERVE_SECONDS: Final = 0.05
 
-_SHORT_REASON: Final = MAX_REASON_BYTES // 4
+_SECOND: Final = 1_000_000_000  # in nanoseconds
 
 _clock = time.perf_counter_ns
 
@@ -70,6 +70,8 @@ class Evaluation:
 
     results, summary: copies of the plan's blank ones, to be filled in.
     settled: verdict and score by index, None while a use has not answered.
+    perfect: every assertion that counts has passed with score 1, and nothing else broke or was
+    skipped, so that the blank summary is the right one.
     """
 
     __slots__ = (
@@ -78,6 +80,7 @@ class Evaluation:
         "_spent",
         "ctx",
         "failed",
+        "perfect",
         "plan",
         "results",
         "settled",
@@ -99,9 +102,10 @@ class Evaluation:
         self.results = results
         self.summary = summary
         self.threads = threads
-        self.settled: list[Settled | None] = [None] * len(plan.uses)
+        self.settled = plan.settled.copy()
         self.waiting: list[Waiting] = []
         self.failed = False
+        self.perfect = True
         self._spent: list[Result] = []
         self._began = _clock()
         # Start times are wall times, durations are not: a clock that is set must not make one negative.
@@ -109,9 +113,8 @@ class Evaluation:
 
     def run_inline(self) -> bool:
         """Call everything that is plain. True when nothing is left to wait for."""
-        ctx, settle, settled = self.ctx, self._settle, self.settled
+        ctx, settle = self.ctx, self._settle
         fail_fast = self.plan.fail_fast
-        offset = self._offset
         began = _clock()
         for use, pb in zip(self.plan.uses, self.results, strict=False):
             if use.final_only and not ctx.is_final:
@@ -127,37 +130,27 @@ class Evaluation:
                 outcome = use.evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
-            if outcome.__class__ is not Result or not use.trusted:
-                if inspect.isawaitable(outcome):
-                    self.waiting.append(Waiting(use, outcome))
-                else:
-                    began = settle(use, checked(use, outcome), began)
-            elif (
-                outcome.verdict is not _PASSED
-                or not use.plain
-                or outcome.metadata
-                or outcome.checks
-                or len(outcome.reason) > _SHORT_REASON
-            ):
-                began = settle(use, outcome, began)
-            else:
-                # `_settle` for a result that passed and says nothing more: four fifths of all results,
-                # and the call would cost as much as the check. Where one ends the next begins: a second
-                # look at the clock costs too.
-                ended = _clock()
+            if outcome is not use.usual:
+                if outcome.__class__ is not Result or not use.trusted:
+                    if inspect.isawaitable(outcome):
+                        self.settled[use.index] = None
+                        self.waiting.append(Waiting(use, outcome))
+                    else:
+                        began = settle(use, checked(use, outcome), began)
+                    continue
+                if not use.plain or not is_plain(outcome):
+                    began = settle(use, outcome, began)
+                    continue
                 pb.reason = outcome.reason
-                score, value = outcome.score, outcome.value
-                if score is not None:
-                    pb.score = score
+                value = outcome.value
                 if value is not None:
                     pb.value = value
-                start, wall = pb.start_time, began + offset
-                start.seconds = wall // 1_000_000_000
-                start.nanos = wall % 1_000_000_000
-                pb.duration.nanos = (ended - began) % 1_000_000_000
-                use.tally.add(1, (ended - began) / 1e9, score, value)
-                settled[use.index] = (_PASSED, score)
-                began = ended
+            # Four fifths of all results end here: passed with score 1, which the blank says already.
+            # Where one ends the next begins: a second look at the clock would cost more than a check.
+            ended = _clock()
+            pb.duration.nanos = (ended - began) % _SECOND
+            use.tally.add(1, (ended - began) / _SECOND, 1.0, outcome.value)
+            began = ended
         return not self.waiting
 
     async def run_waiting(self, seconds: float | None, concurrency: int) -> AsyncIterator[list[int]]:
@@ -199,40 +192,46 @@ class Evaluation:
             await asyncio.gather(*tasks, return_exceptions=True)
             _discard(self.waiting)
 
-    def finish(self) -> Aggregate:
-        """Write the summary. Everything must have been settled."""
-        plan, summary = self.plan, self.summary
+    def finish(self) -> Verdict:
+        """Write the summary and give its verdict. Everything must have been settled."""
+        summary = self.summary
+        elapsed = _clock() - self._began
+        if elapsed >= _SECOND:
+            summary.duration.seconds = elapsed // _SECOND
+        summary.duration.nanos = elapsed % _SECOND
+        start, wall = summary.start_time, self._began + self._offset
+        start.seconds, start.nanos = wall // _SECOND, wall % _SECOND
+        if self.perfect:
+            return _PASSED
+        plan = self.plan
         settled: Sequence[Settled] = self.settled  # type: ignore[assignment]
         total = aggregate(plan.uses, settled, plan.policy, plan.threshold)
-        if total.score is not None:
-            summary.score = total.score
-        if total.min_score is not None:
-            summary.min_score = total.min_score
-        if total.mean_score is not None:
-            summary.mean_score = total.mean_score
-        if total.passed != plan.assertions or total.verdict is not _PASSED or total.errors or total.skipped:
-            # The blank summary says that all passed.
-            summary.verdict = total.verdict
-            summary.success = total.verdict is _PASSED
-            summary.passed_count = total.passed
-            summary.failed_count = total.failed
-            summary.error_count = total.errors
-            summary.skipped_count = total.skipped
-            summary.reason = self._reason(total)
+        summary.verdict = total.verdict
+        summary.success = total.verdict is _PASSED
+        for name, score in (
+            ("score", total.score),
+            ("min_score", total.min_score),
+            ("mean_score", total.mean_score),
+        ):
+            if score is None:
+                summary.ClearField(name)
+            else:
+                setattr(summary, name, score)
+        summary.passed_count = total.passed
+        summary.failed_count = total.failed
+        summary.error_count = total.errors
+        summary.skipped_count = total.skipped
+        summary.reason = self._reason(total)
         if total.errors:
             self._warn(total)
         if self._spent:
             self._add_spending()
-        elapsed = _clock() - self._began
-        if elapsed >= 1_000_000_000:
-            summary.duration.seconds = elapsed // 1_000_000_000
-        summary.duration.nanos = elapsed % 1_000_000_000
-        return total
+        return total.verdict
 
     @property
     def seconds(self) -> float:
         """How long the evaluation has taken."""
-        return (_clock() - self._began) / 1e9
+        return (_clock() - self._began) / _SECOND
 
     async def _run_one(self, waiting: Waiting, deadline: float | None, limit: asyncio.Semaphore) -> None:
         async with limit:
@@ -240,6 +239,8 @@ class Evaluation:
             left = None if deadline is None else deadline - time.monotonic()
             result = await call(waiting.use, self.ctx, self.threads, left, waiting.pending)
         self._settle(waiting.use, result, began)
+        start, wall = self.results[waiting.use.index].start_time, began + self._offset
+        start.seconds, start.nanos = wall // _SECOND, wall % _SECOND
 
     def _skip(self, waiting: Sequence[Waiting]) -> None:
         for item in waiting:
@@ -253,7 +254,10 @@ class Evaluation:
             outcome = adjust(use, outcome)
         verdict, score, value = outcome.verdict, outcome.score, outcome.value
         pb = self.results[use.index]
+        if use.counts:
+            self.perfect = False
         if verdict is not _PASSED:
+            self.perfect = False
             pb.verdict = verdict
             if verdict is not _SKIPPED and not use.is_metric:
                 pb.success = False
@@ -266,9 +270,11 @@ class Evaluation:
                 pb.pending = True
         reason = outcome.reason
         # A quarter: a character takes at most four bytes.
-        pb.reason = reason if len(reason) <= _SHORT_REASON and use.trusted else cut(reason)
+        pb.reason = reason if len(reason) <= SHORT_REASON and use.trusted else cut(reason)
         if score is not None:
             pb.score = score
+        elif use.plain:
+            pb.ClearField("score")
         if value is not None:
             pb.value = value
         if outcome.metadata:
@@ -285,15 +291,10 @@ class Evaluation:
             self._spend(pb, outcome)
         if use.is_metric and verdict is _PASSED and outcome.value is not None:
             self.summary.metrics[use.name] = outcome.value
-        start = pb.start_time
-        began += self._offset
-        start.seconds = began // 1_000_000_000
-        start.nanos = began % 1_000_000_000
-        if elapsed < 1_000_000_000:
-            pb.duration.nanos = elapsed
-        else:
-            pb.duration.seconds, pb.duration.nanos = divmod(elapsed, 1_000_000_000)
-        use.tally.add(verdict, elapsed / 1e9, score, value)
+        if elapsed >= _SECOND:
+            pb.duration.seconds = elapsed // _SECOND
+        pb.duration.nanos = elapsed % _SECOND
+        use.tally.add(verdict, elapsed / _SECOND, score, value)
         self.settled[use.index] = (verdict, score)
         return ended
 

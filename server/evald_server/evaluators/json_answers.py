@@ -139,6 +139,7 @@ class IsJson(JsonAnswer):
     kind: ClassVar[Kind] = ASSERTION
     label: ClassVar[str] = "Is JSON"
     inline: ClassVar[bool] = True
+    usual: ClassVar[Result] = _IS_JSON
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Read the answer."""
@@ -160,6 +161,8 @@ class JsonSchema(JsonAnswer):
     kind: ClassVar[Kind] = ASSERTION
     label: ClassVar[str] = "JSON Schema"
     inline: ClassVar[bool] = True
+
+    usual: ClassVar[Result] = _MATCHES
 
     schema_: dict[str, Any] | bool = Field(alias="schema", description="JSON Schema of the answer.")
     only_final: bool = Field(False, description="Skip turns that are not the last one.")

@@ -102,6 +102,11 @@ class Regex(Evaluator):
         which = "pattern" if self.must_match else "forbidden pattern"
         return f"Response does not match {which}: {self.pattern}"
 
+    @cached_property
+    def usual(self) -> Result:
+        """What it answers when the turn passes: always the same object."""
+        return passed(self._matched if self.must_match else self._unmatched, 1.0)
+
     def prepare(self) -> None:
         """Compile the pattern; a bad one is refused with its position."""
         try:
@@ -130,6 +135,6 @@ class Regex(Evaluator):
         return self._result(await loop.run_in_executor(_threads(), self._search, text))
 
     def _result(self, match: object) -> Result:
-        if match is None:
-            return failed(self._unmatched, 0.0) if self.must_match else passed(self._unmatched, 1.0)
-        return passed(self._matched, 1.0) if self.must_match else failed(self._matched, 0.0)
+        if (match is None) is not self.must_match:
+            return self.usual
+        return failed(self._unmatched if match is None else self._matched, 0.0)

@@ -122,8 +122,6 @@ class HttpServer:
         connection.sendall(_head(answer))
         if request is None or request.method != "HEAD":
             connection.sendall(answer.body)
-        if answer.status in (400, 405, 431):
-            _discard_rest(connection)
 
     def _answer(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):
@@ -244,11 +242,3 @@ def _takes_gzip(accept_encoding: str) -> bool:
         if name == "gzip":
             return parameters.rstrip("0.") != "q="
     return False
-
-
-def _discard_rest(connection: socket.socket) -> None:
-    """Read what is left of a refused request, at most 64 KiB: closing before would reset the answer away."""
-    connection.shutdown(socket.SHUT_WR)
-    for _ in range(16):
-        if not connection.recv(4096):
-            return

@@ -8,6 +8,7 @@ from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import Evaluation, fill_error
+from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
@@ -16,7 +17,6 @@ from .runner import EvaluationObserver, EvaluationTally, Runner
 _Request = wire_pb2.EvaluateBatchRequest
 _Response = wire_pb2.EvaluateBatchResponse
 _Item = wire_pb2.BatchItem
-_Answer = evaluation_service_pb2.BatchAnswer
 
 # Turns between two looks at what else the server has to do: at 4, callers beside a batch wait
 # three times as long as without it (p99); at 16 it is ten times.
@@ -76,13 +76,15 @@ class _Batch:
         if self._specs:
             # What is wrong with the shared specs is wrong with every item: refuse it before the first.
             runner.plan(self._specs, self._options, _Item().context)
+        self._plan: Plan | None = None
+        self._generation = -1
         self._answers: list[bytes] = []
         self._bytes = 0
         self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = 0
         self._verdicts = dict.fromkeys(_NUMBERS, 0)
-        self._totals: dict[str, _Totals] = {}
+        self._totals: dict[int, _Totals] = {}
 
     async def take(self, message: wire_pb2.EvaluateBatchRequest) -> None:
         """Evaluate the items of one message, and send what is done by then."""
@@ -101,16 +103,19 @@ class _Batch:
         """Wait for what is still running and send the summary."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        response = _Response(answers=self._answers)
+        response = _Response()
         summary = response.summary
         summary.item_count = self._taken
         summary.passed_count = self._verdicts[Verdict.PASSED]
         summary.failed_count = self._verdicts[Verdict.FAILED]
         summary.error_count = self._verdicts[Verdict.ERROR]
         summary.skipped_count = self._verdicts[Verdict.SKIPPED]
-        for name, totals in self._totals.items():
-            totals.write(summary.evaluators[name])
-        await self._stream.send(response.SerializeToString())
+        means: dict[str, list[float]] = {}
+        for totals in self._totals.values():
+            totals.write(summary, means)
+        for name, (total, count) in means.items():
+            summary.evaluators[name].mean_value = total / count
+        await self._stream.send(b"".join(self._answers) + response.SerializeToString())
 
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
@@ -125,58 +130,59 @@ class _Batch:
             item = parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
             item_id = item.item_id
             view = self._runner.contexts.view(item.context)
-            plan = self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+            plan = self._plan_of(item)
         except CallError as problem:
             self._refuse(item_id, problem.message)
             return
-        answer = _Answer(item_id=item_id)
-        summary = answer.summary
+        summary = result_pb2.AggregatedEvaluation()
         summary.CopyFrom(plan.blank)
         evaluation = Evaluation(plan, view, summary.results, summary, self._runner.threads)
         if evaluation.run_inline():
-            self._done(plan, evaluation, answer)
+            self._done(evaluation, item_id)
         else:
-            task = asyncio.create_task(self._wait(plan, evaluation, answer))
+            task = asyncio.create_task(self._wait(evaluation, item_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _wait(
-        self, plan: Plan, evaluation: Evaluation, answer: evaluation_service_pb2.BatchAnswer
-    ) -> None:
+    def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
+        """The shared plan where the item has nothing of its own; found once, not once an item."""
+        if item.evaluators or item.context.HasField("scenario"):
+            return self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+        generation = self._runner.generation
+        if self._plan is None or self._generation != generation:
+            self._plan = self._runner.plan(self._specs, self._options, item.context)
+            self._generation = generation
+        return self._plan
+
+    async def _wait(self, evaluation: Evaluation, item_id: str) -> None:
         await self._runner.finish(evaluation, None, patient=True)
-        self._done(plan, evaluation, answer)
+        self._done(evaluation, item_id)
         await self._flush()
 
-    def _done(
-        self, plan: Plan, evaluation: Evaluation, answer: evaluation_service_pb2.BatchAnswer
-    ) -> None:
-        verdict = evaluation.finish().verdict
+    def _done(self, evaluation: Evaluation, item_id: str) -> None:
+        verdict = evaluation.finish()
+        plan, summary = evaluation.plan, evaluation.summary
         self._verdicts[verdict] += 1
         self._tally.add(verdict, evaluation.seconds)
-        totals = self._totals
-        for use, settled in zip(plan.uses, evaluation.settled, strict=True):
-            if settled is None:
-                continue
-            own = totals.get(use.name)
-            if own is None:
-                own = totals[use.name] = _Totals()
-            if use.is_metric and settled[0] is Verdict.PASSED:
-                own.measure(evaluation.results[use.index])
-            else:
-                own.counts[settled[0]] += 1
+        totals = self._totals.get(id(plan))
+        if totals is None:
+            totals = self._totals[id(plan)] = _Totals(plan)
+        totals.add(evaluation)
         if self._brief and verdict is Verdict.PASSED:
-            for result in answer.summary.results:
+            for result in summary.results:
                 for name in ("reason", "checks", "metadata"):
                     result.ClearField(name)
-        self._add(answer.SerializeToString())
+        self._add(item_id, delimited(2, summary.SerializeToString()))
 
     def _refuse(self, item_id: str, message: str) -> None:
-        answer = _Answer(item_id=item_id)
-        fill_error(answer.error, ErrorInfo("INVALID_ITEM", message))
+        error = result_pb2.EvaluationError()
+        fill_error(error, ErrorInfo("INVALID_ITEM", message))
         self._verdicts[Verdict.ERROR] += 1
-        self._add(answer.SerializeToString())
+        self._add(item_id, delimited(3, error.SerializeToString()))
 
-    def _add(self, answer: bytes) -> None:
+    def _add(self, item_id: str, outcome: bytes) -> None:
+        """Keep a BatchAnswer: item_id is field 1, the summary 2, the error 3."""
+        answer = delimited(1, delimited(1, item_id.encode()) + outcome)
         self._answers.append(answer)
         self._bytes += len(answer)
 
@@ -186,27 +192,49 @@ class _Batch:
         async with self._sending:
             answers, self._answers, self._bytes = self._answers, [], 0
             if answers:
-                await self._stream.send(_Response(answers=answers).SerializeToString())
+                # Each is a serialised field `answers` already: joined, they are the message.
+                await self._stream.send(b"".join(answers))
 
 
 class _Totals:
-    """One evaluator over a batch. counts: by verdict number."""
+    """The evaluators of one plan over a batch. perfect: items in which all of them simply passed."""
 
-    __slots__ = ("counts", "measured", "total")
+    __slots__ = ("_counts", "_perfect", "_plan", "_sums")
 
-    def __init__(self) -> None:
-        self.counts = [0, 0, 0, 0, 0]
-        self.measured = 0
-        self.total = 0.0
+    def __init__(self, plan: Plan) -> None:
+        # Holding the plan also keeps its id from being given to another one.
+        self._plan = plan
+        self._perfect = 0
+        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.uses]
+        self._sums = [0.0] * len(plan.uses)
 
-    def measure(self, result: result_pb2.EvaluationResult) -> None:
-        if result.HasField("value"):
-            self.measured += 1
-            self.total += result.value
+    def add(self, evaluation: Evaluation) -> None:
+        """Count the results of one item."""
+        if evaluation.perfect and self._plan.plain:
+            self._perfect += 1
+            return
+        for use, settled in zip(self._plan.uses, evaluation.settled, strict=True):
+            if settled is None:
+                continue
+            if use.is_metric and settled[0] is Verdict.PASSED:
+                result = evaluation.results[use.index]
+                if not result.HasField("value"):
+                    continue
+                self._sums[use.index] += result.value
+            self._counts[use.index][settled[0]] += 1
 
-    def write(self, pb: evaluation_service_pb2.EvaluatorTotals) -> None:
-        pb.passed_count = self.counts[Verdict.PASSED]
-        pb.failed_count = self.counts[Verdict.FAILED]
-        pb.error_count = self.counts[Verdict.ERROR]
-        if self.measured:
-            pb.mean_value = self.total / self.measured
+    def write(
+        self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]
+    ) -> None:
+        """Add up by the evaluators' names. means: sum and count of what metrics measured."""
+        for use, counts, total in zip(self._plan.uses, self._counts, self._sums, strict=True):
+            pb = summary.evaluators[use.name]
+            measured = counts[Verdict.PASSED]
+            pb.error_count += counts[Verdict.ERROR]
+            if not use.is_metric:
+                pb.passed_count += measured + self._perfect
+                pb.failed_count += counts[Verdict.FAILED]
+            elif measured:
+                mean = means.setdefault(use.name, [0.0, 0])
+                mean[0] += total
+                mean[1] += measured

@@ -60,7 +60,7 @@ class Evaluations:
         evaluation = Evaluation(plan, view, event.results, event.summary, self._runner.threads)
         if not evaluation.run_inline():
             return self._stream(evaluation, event, deadline, context)
-        self._stream_tally.add(evaluation.finish().verdict, evaluation.seconds)
+        self._stream_tally.add(evaluation.finish(), evaluation.seconds)
         return event.SerializeToString()
 
     def validate(self, data: bytes, _context: Context) -> bytes:
@@ -92,7 +92,7 @@ class Evaluations:
     def _answer_unary(
         self, evaluation: Evaluation, response: evaluation_service_pb2.EvaluateUnaryResponse
     ) -> bytes:
-        self._unary_tally.add(evaluation.finish().verdict, evaluation.seconds)
+        self._unary_tally.add(evaluation.finish(), evaluation.seconds)
         return response.SerializeToString()
 
     async def _wait_unary(
@@ -123,7 +123,7 @@ class Evaluations:
         async for done in self._runner.steps(evaluation, _left(deadline)):
             await context.write(part.SerializeToString())
             part = ready(done)
-        self._stream_tally.add(evaluation.finish().verdict, evaluation.seconds)
+        self._stream_tally.add(evaluation.finish(), evaluation.seconds)
         part.summary.CopyFrom(event.summary)
         return part.SerializeToString()
 

@@ -57,6 +57,11 @@ class Runner:
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
+    @property
+    def generation(self) -> int:
+        """Changes when plans made before are no longer right."""
+        return self._planner.generation
+
     def new_id(self) -> str:
         """An id for an evaluation: unique in this process, unlikely to be met in another one."""
         return f"{self._prefix}-{next(self._numbers):x}"

@@ -9,6 +9,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import Evaluation, fill_error
+from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
@@ -32,31 +33,41 @@ class Sessions:
         """Follow one conversation until the caller half-closes."""
         session: _Session | None = None
         async for data in stream:
-            frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
-            kind = frame.WhichOneof("frame")
+            # In calls of their own, so that an idle session keeps nothing of its last turn.
             if session is None:
-                if kind != "open":
-                    raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
-                session = _Session(self._runner, frame.open)
-                continue
-            if kind != "turn":
-                raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
-            turn = frame.turn
-            try:
-                response, evaluation = session.begin(turn)
-            except CallError as problem:
-                refused = _Response(turn_id=turn.turn_id)
-                fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
-                await stream.send(refused.SerializeToString())
-                continue
-            if not evaluation.run_inline():
-                await self._wait(evaluation, response, stream)
-            session.note(turn.turn_id, verdict := evaluation.finish().verdict)
-            self._tally.add(verdict, evaluation.seconds)
-            await stream.send(response.SerializeToString())
+                session = self._open(data)
+            else:
+                await self._turn(session, data, stream)
         if session is None:
             raise invalid("frame", "the session ended before its open frame")
         await stream.send(session.summary().SerializeToString())
+
+    def _open(self, data: bytes) -> "_Session":
+        frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+        kind = frame.WhichOneof("frame")
+        if kind != "open":
+            raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
+        return _Session(self._runner, frame.open)
+
+    async def _turn(self, session: "_Session", data: bytes, stream: Stream) -> None:
+        frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+        if not frame.HasField("turn"):
+            kind = frame.WhichOneof("frame")
+            raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
+        turn = frame.turn
+        try:
+            response, evaluation = session.begin(turn)
+        except CallError as problem:
+            refused = _Response(turn_id=turn.turn_id)
+            fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
+            await stream.send(refused.SerializeToString())
+            return
+        if not evaluation.run_inline():
+            await self._wait(evaluation, response, stream)
+        verdict = evaluation.finish()
+        session.note(turn.turn_id, verdict)
+        self._tally.add(verdict, evaluation.seconds)
+        await stream.send(response.SerializeToString())
 
     async def _wait(
         self, evaluation: Evaluation, response: wire_pb2.EvaluateSessionResponse, stream: Stream
@@ -82,7 +93,9 @@ class _Session:
 
     def __init__(self, runner: Runner, opened: wire_pb2.SessionOpen) -> None:
         self._runner = runner
-        self._pb = opened.base_context
+        # A copy, because the frame's memory, specs included, lives as long as any part of it.
+        self._pb = context_pb2.EvaluatorContext()
+        self._pb.CopyFrom(opened.base_context)
         self._expected = context_pb2.Expected()
         self._expected.CopyFrom(self._pb.expected)
         self._has_expected = self._pb.HasField("expected")
@@ -126,7 +139,7 @@ class _Session:
         event.CopyFrom(self._plan.blank_event)
         new_id = self._runner.new_id()
         event.started = (
-            self._plan.started_with(new_id) if first else wire_pb2.Id(value=new_id).SerializeToString()
+            self._plan.started_with(new_id) if first else delimited(1, new_id.encode())
         )
         view = EvaluatorContext(pb, self._conversation)
         return response, Evaluation(self._plan, view, event.results, event.summary, self._runner.threads)

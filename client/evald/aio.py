@@ -1,0 +1,423 @@
+"""The client for asyncio, the same as `Client` but for its I/O."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from . import convert
+from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
+from .catalog import CatalogChange, EvaluatorType, SpecViolation
+from .connection import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, Connection, Stubs, TypedErrors
+from .errors import InvalidInput
+from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
+from .result import Kind
+from .spec import OptionsLike, SpecLike
+from .turn import TurnLike, as_turn
+
+T = TypeVar("T")
+
+
+class AsyncClient(Connection):
+    """A client for asyncio, to be used in one event loop. Arguments, methods and errors as in `Client`."""
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        super().__init__(
+            server,
+            timeout=timeout,
+            credentials=credentials,
+            metadata=metadata,
+            max_message_bytes=max_message_bytes,
+        )
+        self._opened: Stubs | None = None
+        self._typed_errors = TypedErrors(self.server)
+
+    @property
+    def _stubs(self) -> Stubs:
+        # Not before the first call: a channel belongs to the loop that runs when it is made.
+        if self._opened is None:
+            self._opened = self._open(grpc.aio)
+        return self._opened
+
+    async def evaluate(
+        self,
+        turn: TurnLike,
+        evaluators: Iterable[SpecLike],
+        *,
+        options: OptionsLike | None = None,
+        labels: Mapping[str, str] | None = None,
+        request_id: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109 - gRPC's deadline, which reaches the server
+    ) -> Evaluation:
+        """Evaluate one turn and wait for all results. As in `Client`."""
+        request = convert.unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        with self._typed_errors:
+            answer = await self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
+        return Evaluation.from_pb(answer.summary, answer.evaluation_id)
+
+    def stream(
+        self,
+        turn: TurnLike,
+        evaluators: Iterable[SpecLike],
+        *,
+        options: OptionsLike | None = None,
+        labels: Mapping[str, str] | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Evaluate one turn and get what happens as it happens. As in `Client`."""
+        request = convert.evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        return self._events(request, self._short(timeout))
+
+    async def _events(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[Event]:
+        stream = EvaluationStream()
+        call = self._stubs.evaluation.Evaluate(request, **sent_with)
+        try:
+            with self._typed_errors:
+                async for response in call:
+                    for event in stream.read(response):
+                        yield event
+        finally:
+            call.cancel()
+        if stream.evaluation is None:
+            raise unfinished("evaluation")
+
+    def session(
+        self,
+        evaluators: Iterable[SpecLike],
+        *,
+        base: TurnLike | None = None,
+        options: OptionsLike | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> "AsyncSession":
+        """A conversation that is evaluated turn by turn; an async context manager. As in `Client`."""
+        context = None if base is None else as_turn(base).to_proto()
+        opening = convert.session_open(context, evaluators, options, labels)
+        sent_with = self._sent_with(timeout)
+        return AsyncSession(lambda: self._stubs.evaluation.EvaluateSession(**sent_with), opening, self.server)
+
+    def batch(
+        self,
+        items: Iterable[BatchItemLike] | AsyncIterable[BatchItemLike],
+        evaluators: Iterable[SpecLike] = (),
+        *,
+        options: OptionsLike | None = None,
+        labels: Mapping[str, str] | None = None,
+        brief: bool = False,
+        on_progress: OnProgress | None = None,
+        max_in_flight: int = IN_FLIGHT,
+        timeout: float | None = None,
+    ) -> "AsyncBatch":
+        """Many turns over one stream; `async for` over the answers. As in `Client`; items may be async."""
+        flow = BatchFlow(
+            evaluators,
+            options,
+            labels,
+            brief=brief,
+            max_in_flight=max_in_flight,
+            total=length_of(items),
+            on_progress=on_progress,
+        )
+        sent_with = self._sent_with(timeout)
+        return AsyncBatch(
+            lambda: self._stubs.evaluation.EvaluateBatch(**sent_with),
+            items,
+            flow,
+            self.server,
+        )
+
+    async def validate(
+        self,
+        evaluators: Iterable[SpecLike],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[SpecViolation]:
+        """Everything that is wrong with the specs; empty when they are fine. Runs nothing."""
+        request = convert.validate_request(evaluators)
+        with self._typed_errors:
+            answer = await self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
+        return [SpecViolation.from_pb(violation) for violation in answer.violations]
+
+    async def evaluator_types(
+        self,
+        *,
+        kind: Kind | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[EvaluatorType]:
+        """All types that the server offers, by name and version. As in `Client`."""
+        found: list[EvaluatorType] = []
+        token = ""
+        while True:
+            with self._typed_errors:
+                page = await self._stubs.catalog.ListEvaluatorTypes(
+                    convert.list_types_request(kind or 0, token), **self._short(timeout)
+                )
+            found += map(EvaluatorType.from_pb, page.evaluator_types)
+            token = page.next_page_token
+            if not token:
+                return found
+
+    async def evaluator_type(
+        self,
+        type_name: str,
+        version: str = "",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> EvaluatorType:
+        """One type. As in `Client`."""
+        with self._typed_errors:
+            answer = await self._stubs.catalog.GetEvaluatorType(
+                convert.get_type_request(type_name, version), **self._short(timeout)
+            )
+        return EvaluatorType.from_pb(answer.evaluator_type)
+
+    def watch_evaluator_types(
+        self, after_revision: int = 0, *, timeout: float | None = None
+    ) -> AsyncIterator[CatalogChange]:
+        """The catalogue and then its changes, until the loop is left. As in `Client`."""
+        return self._changes(convert.watch_types_request(after_revision), self._sent_with(timeout))
+
+    async def _changes(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[CatalogChange]:
+        call = self._stubs.catalog.WatchEvaluatorTypes(request, **sent_with)
+        try:
+            with self._typed_errors:
+                async for response in call:
+                    change = CatalogChange.from_pb(response)
+                    if change is not None:
+                        yield change
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """End the calls that are still open and close the connection."""
+        if self._opened is not None:
+            await self._opened.channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncSession:
+    """A conversation that is evaluated turn by turn. Made by `AsyncClient.session`; one turn at a time."""
+
+    def __init__(self, start: Callable[[], Any], opening: Any, server: str) -> None:
+        self._start = start
+        self._opening = opening
+        self._server = server
+        self._flow = SessionFlow()
+        self._call: Any = None
+        self._typed_errors: Any = None
+
+    @property
+    def summary(self) -> SessionSummary | None:
+        """What the session comes to; None before it has ended."""
+        return self._flow.summary
+
+    async def turn(self, turn: TurnLike) -> Evaluation:
+        """Add a turn to the conversation and evaluate it. As in `Session`."""
+        if self._call is None:
+            raise InvalidInput("session", "not open", "`async with client.session(...) as session:`")
+        request = self._flow.turn(turn)
+        async with self._typed_errors:
+            # A call that has ended refuses to write; reading then says why it ended.
+            with suppress(asyncio.InvalidStateError):
+                await self._call.write(request)
+            while (response := await self._call.read()) is not grpc.aio.EOF:
+                evaluation = self._flow.read(response)
+                if evaluation is not None:
+                    return evaluation
+        raise unfinished("session")
+
+    async def __aenter__(self) -> Self:
+        self._call = self._start()
+        self._typed_errors = _TypedStreamErrors(self._server, self._call)
+        async with self._typed_errors:
+            with suppress(asyncio.InvalidStateError):
+                await self._call.write(self._opening)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        call, self._call = self._call, None
+        try:
+            if kind is None:
+                async with self._typed_errors:
+                    with suppress(grpc.aio.InternalError):
+                        await call.done_writing()
+                    while (response := await call.read()) is not grpc.aio.EOF:
+                        self._flow.read(response)
+                if self._flow.summary is None:
+                    raise unfinished("session")
+        finally:
+            call.cancel()
+
+
+class AsyncBatch:
+    """The answers to a batch, in order of completion. Made by `AsyncClient.batch`; iterate over it once."""
+
+    def __init__(
+        self,
+        start: Callable[[], Any],
+        items: Iterable[BatchItemLike] | AsyncIterable[BatchItemLike],
+        flow: BatchFlow,
+        server: str,
+    ) -> None:
+        self._start = start
+        self._items = items
+        self._flow = flow
+        self._server = server
+        self._ready = asyncio.Event()
+        self._room = asyncio.Event()
+        self._complete = False
+        self._refused: deque[BatchAnswer] = deque()
+
+    @property
+    def summary(self) -> BatchSummary | None:
+        """What the batch comes to; None before all answers have been read."""
+        return self._flow.summary
+
+    async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
+        call = self._start()
+        typed_errors = _TypedStreamErrors(self._server, call)
+        tasks = [asyncio.create_task(self._feed(call)), asyncio.create_task(self._send(call))]
+        try:
+            async with typed_errors:
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    for answer in self._flow.read(response):
+                        yield answer
+                    self._room.set()
+                    while self._refused:
+                        yield self._refused.popleft()
+            if self._flow.summary is None:
+                raise unfinished("batch")
+        except asyncio.CancelledError:
+            # The feeder cancels the call when the items themselves raise.
+            feeder = tasks[0]
+            if feeder.done() and not feeder.cancelled() and feeder.exception() is not None:
+                await feeder
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            call.cancel()
+
+    async def _feed(self, call: Any) -> None:
+        """Take items up while there is room."""
+        try:
+            async for item in _each(self._items):
+                while not self._flow.room:
+                    self._room.clear()
+                    await self._room.wait()
+                refused = self._flow.add(item)
+                if refused is not None:
+                    self._refused.append(refused)
+                self._ready.set()
+        except BaseException:
+            call.cancel()
+            raise
+        finally:
+            self._complete = True
+            self._ready.set()
+
+    async def _send(self, call: Any) -> None:
+        """Send what is ready, as fast as the server takes it.
+
+        Not left to gRPC's own request iterator: that one cancels the call when
+        it cannot write, and so hides why the server ended it.
+        """
+        try:
+            while True:
+                self._ready.clear()
+                message = self._flow.take()
+                if message is not None:
+                    await call.write(message)
+                elif self._complete:
+                    await call.done_writing()
+                    return
+                else:
+                    await self._ready.wait()
+        except (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+            return  # the call is over; whoever reads learns why
+
+
+async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+        return
+    for place, item in enumerate(items):
+        yield item
+        if place % 64 == 63:  # about a millisecond of converting; then the loop gets its turn
+            await asyncio.sleep(0)
+
+
+class _TypedStreamErrors(TypedErrors):
+    """The same for a stream of grpc.aio that is written to. Made as soon as the call is.
+
+    When a server ends a call while a message is on its way, grpc.aio claims an
+    internal error. The call's own status has come in just before, and is noted
+    here, or comes in just after, and is waited for.
+    """
+
+    def __init__(self, server: str, call: Any) -> None:
+        super().__init__(server)
+        self._call = call
+        self._status: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        if self._status is None and not call.cancelled() and _now(call.details()) != _STATUS_LOST:
+            self._status = grpc.aio.AioRpcError(
+                _now(call.code()),
+                _now(call.initial_metadata()),
+                _now(call.trailing_metadata()),
+                _now(call.details()),
+            )
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(problem, grpc.aio.AioRpcError) and problem.details() == _STATUS_LOST:
+            # 100 ms: it takes a few turns of the event loop, and grpc.aio tells nobody when it is there.
+            for _ in range(100):
+                self._note(self._call)
+                if self._status is not None:
+                    break
+                await asyncio.sleep(0.001)
+            problem = self._status or problem
+            if problem.code() is grpc.StatusCode.OK:
+                return True  # it ended early, which its reader finds out
+        self.__exit__(kind, problem, trace)
+        return False
+
+
+_STATUS_LOST = "Internal error from Core"
+
+
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("the coroutine waits for something")

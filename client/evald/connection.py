@@ -1,0 +1,127 @@
+"""The connection to a server: its settings, what goes with each call, and the errors that come out of it."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import grpc
+
+from .convert import stubs
+from .errors import InvalidInput, from_rpc_error
+from .fields import shown
+
+DEFAULT_SERVER: Final = "127.0.0.1:50051"
+# The server's own default for a call without a deadline.
+DEFAULT_TIMEOUT: Final = 60.0
+# The server's default limit.
+MAX_MESSAGE_BYTES: Final = 16 << 20
+
+_UNARY: Final = (
+    ("evald.v1.EvaluationService", "EvaluateUnary"),
+    ("evald.v1.EvaluationService", "ValidateSpecs"),
+    ("evald.v1.CatalogService", "ListEvaluatorTypes"),
+    ("evald.v1.CatalogService", "GetEvaluatorType"),
+)
+SERVICE_CONFIG: Final = json.dumps(
+    {
+        # One address of several that fails must not stop the others.
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "methodConfig": [
+            {
+                "name": [{"service": service, "method": method} for service, method in _UNARY],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+        # No retries while more than half of the last calls failed: they would only add load.
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    }
+)
+
+
+def server_address(server: str | None) -> str:
+    """The address to call: as given, else from EVALD_SERVER, else the default."""
+    return server or os.environ.get("EVALD_SERVER") or DEFAULT_SERVER
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a channel to an evald server."""
+    return [
+        ("grpc.service_config", SERVICE_CONFIG),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+class Stubs:
+    """Both services over one channel, of grpc or of grpc.aio."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.evaluation, self.catalog = stubs(channel)
+
+
+class Connection:
+    """Where a client connects to, and what goes with each of its calls."""
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.server = server_address(server)
+        self._timeout = timeout
+        self._credentials = credentials
+        self._metadata = tuple((metadata or {}).items())
+        self._options = channel_options(max_message_bytes)
+
+    def _open(self, api: Any) -> "Stubs":
+        """api: the module that makes the channels, grpc or grpc.aio."""
+        if self._credentials is None:
+            return Stubs(api.insecure_channel(self.server, options=self._options))
+        return Stubs(api.secure_channel(self.server, self._credentials, options=self._options))
+
+    def _sent_with(self, timeout: float | None) -> dict[str, Any]:
+        """timeout: seconds; infinity for none."""
+        if timeout is not None and not timeout > 0:
+            raise InvalidInput("timeout", shown(timeout), "seconds above 0, or math.inf for no limit")
+        limit = None if timeout is None or timeout == math.inf else timeout
+        return {"timeout": limit, "metadata": self._metadata}
+
+    def _short(self, timeout: float | None) -> dict[str, Any]:
+        return self._sent_with(self._timeout if timeout is None else timeout)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.server!r})"
+
+
+class TypedErrors:
+    """Raises the errors of this package instead of gRPC's."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(problem, grpc.RpcError):
+            raise from_rpc_error(problem, self._server) from problem

@@ -1,0 +1,60 @@
+"""`import evald` is cheap, loads what a caller needs and nothing else, and changes nothing."""
+
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+import evald
+
+
+def run(code: str) -> str:
+    """In a fresh process, warnings are errors."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def seconds(code: str) -> float:
+    began = time.perf_counter()
+    run(code)
+    return time.perf_counter() - began
+
+
+def test_a_caller_needs_neither_pydantic_nor_the_server() -> None:
+    loaded = run("import sys, evald; evald.Client; evald.AsyncClient; print(*sys.modules)").split()
+    unwanted = {"pydantic", "evald_server", "jsonschema", "google.rpc", "pytest", "importlib.metadata"}
+    assert not unwanted & set(loaded)
+
+
+def test_no_thread_is_started_by_importing_or_by_making_an_asyncio_client() -> None:
+    assert run("import threading, evald; evald.AsyncClient(); print(threading.active_count())").strip() == "1"
+
+
+def test_pydantic_comes_with_the_first_evaluator() -> None:
+    code = "import sys, evald; {}; print('pydantic' in sys.modules)"
+    assert run(code.format("evald.Result")).strip() == "False"
+    assert run(code.format("evald.Evaluator")).strip() == "True"
+
+
+def test_errors_load_their_details_when_there_are_some() -> None:
+    code = "import sys, evald; evald.errors.InvalidInput('a', 'b', 'c'); print('google.rpc' in sys.modules)"
+    assert run(code).strip() == "False"
+
+
+def test_every_name_is_there_for_star_dir_and_attribute() -> None:
+    names = run("from evald import *; print(*sorted(n for n in globals() if not n.startswith('_')))").split()
+    assert names == sorted(evald.__all__)
+    assert set(evald.__all__) <= set(dir(evald))
+    with pytest.raises(AttributeError, match="has no attribute 'Evaluate'"):
+        evald.Evaluate  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_it_costs_at_most_two_and_a_half_times_grpc_and_protobuf() -> None:
+    """Medians of whole processes, taken in turn, because the machine is shared."""
+    base, ours = [], []
+    for _ in range(5):
+        base.append(seconds("import grpc.aio, google.protobuf.struct_pb2"))
+        ours.append(seconds("import evald"))
+    assert statistics.median(ours) <= 2.5 * statistics.median(base)

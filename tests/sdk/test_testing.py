@@ -1,0 +1,119 @@
+"""What authors of evaluators use to try them out."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evald
+from evald import Evaluator, EvaluatorContext, Result, Turn, Verdict, define_evaluator, testing
+
+
+class Longer(Evaluator):
+    """The answer has more than `characters` characters."""
+
+    type = "acme.longer"
+    kind = evald.ASSERTION
+
+    characters: int
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        length = len(ctx.answer or "")
+        return evald.passed("long", value=length) if length > self.characters else evald.failed("short")
+
+
+async def wait_and_count(ctx: EvaluatorContext) -> float:
+    await asyncio.sleep(0)
+    return float(len(ctx.answer or ""))
+
+
+counting = define_evaluator(type="acme.counting", kind=evald.METRIC, evaluate=wait_and_count)
+echo = define_evaluator(
+    type="acme.echo",
+    kind=evald.ASSERTION,
+    evaluate=lambda ctx: (True, str(ctx.config["word"])),
+    config_schema={"type": "object", "properties": {"word": {"type": "string"}}},
+)
+broken = define_evaluator(
+    type="acme.broken", kind=evald.METRIC, evaluate=lambda _: evald.measured(float("nan"), "nothing")
+)
+
+TURNS = {
+    "a turn": Turn(response="hello"),
+    "messages": [{"role": "assistant", "content": "hello"}],
+    "JSON text": '[{"role": "assistant", "content": "hello"}]',
+    "a context": testing.context(Turn(response="hello")),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS.keys())
+def test_an_evaluator_runs_on_any_turn(turn: Any) -> None:
+    assert testing.evaluate(Longer, {"characters": 4}, turn).verdict is Verdict.PASSED
+    assert testing.evaluate(Longer, {"characters": 5}, turn).verdict is Verdict.FAILED
+    assert testing.evaluate(counting, None, turn).value == 5
+
+
+def test_a_function_finds_its_config() -> None:
+    assert testing.evaluate(echo, {"word": "w"}).reason == "w"
+    assert testing.context(Turn(response="x"), {"a": 1}).config == {"a": 1}
+
+
+def test_a_config_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="characters"):
+        testing.evaluate(Longer, {"characters": "many"}, [])
+
+
+def test_a_result_that_breaks_the_contract_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"acme\.broken breaks the contract: value"):
+        testing.evaluate(broken)
+
+
+def test_a_server_serves_the_evaluators_it_is_given_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with testing.server(Longer, counting, max_messages=2) as server, server.client() as client:
+        evaluation = client.evaluate(
+            Turn(response="hello"), [{"type": "acme.longer", "config": {"characters": 1}}]
+        )
+        assert evaluation.passed
+        assert client.evaluator_type("acme.counting").origin == "plugin"
+        assert server.http_address is None
+        with pytest.raises(evald.errors.InvalidRequest):
+            client.evaluate(Turn([{"role": "user"}] * 3), ["is-json"])
+    assert not [thread for thread in threading.enumerate() if thread.name == "evald-server"]
+    assert threading.active_count() <= before + 2  # gRPC keeps its own
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with (
+        testing.server() as server,
+        pytest.raises(Exception, match="cannot be had"),
+        testing.server(listen=server.address),
+    ):
+        pass
+    with pytest.raises(ValueError, match="max_messages"), testing.server(max_messages=0):
+        pass
+
+
+def test_a_server_runs_in_the_event_loop_of_an_async_test() -> None:
+    async def main() -> None:
+        async with testing.async_server(counting) as server, server.async_client() as client:
+            evaluation = await client.evaluate(Turn(response="hello"), ["acme.counting"])
+            assert evaluation.metrics == {"acme.counting": 5}
+
+    asyncio.run(main())
+
+
+def test_the_pytest_fixtures_work(tmp_path: Path) -> None:
+    tmp_path.joinpath("conftest.py").write_text('pytest_plugins = ["evald.pytest_plugin"]\n')
+    tmp_path.joinpath("test_it.py").write_text(
+        "def test_it(evald_client, evald_server):\n"
+        "    assert evald_client.server == evald_server.address\n"
+        "    assert len(evald_client.evaluator_types()) > 10\n"
+    )
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
