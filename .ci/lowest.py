@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-for requirement in project["dependencies"]:
+extras = project["optional-dependencies"]
+for requirement in project["dependencies"] + extras["fast"] + extras["similarity"]:
     name, _, version = requirement.partition(">=")
     print(f"{name}=={version}.*")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel and installs it alone, three times: with the newest packages there are, with the oldest ones
-# that pyproject.toml promises, and as the Dockerfile does. Each has to serve and evaluate.
+# that pyproject.toml promises, and as the Dockerfile does. Each has to serve and evaluate; with the oldest ones
+# all tests run as well, because a lower bound that nothing tests is a guess.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -37,9 +38,10 @@ echo "evald installs $packages packages beside itself"
 echo "-- oldest packages"
 environment "$oldest" "$work/oldest"
 .venv/bin/python .ci/lowest.py >"$work/lowest.txt"
-"$work/oldest/bin/pip" install --quiet "$wheel" --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel[fast,similarity]" pytest hypothesis --constraint "$work/lowest.txt"
 "$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
+"$work/oldest/bin/python" -m pytest -q -p no:cacheprovider
 
 echo "-- locked packages, as in the Dockerfile"
 environment "$newest" "$work/locked"

@@ -72,20 +72,21 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
 # Authors need pydantic, callers do not: importing it would double the time of `import evald`.
 _AUTHORING = frozenset(("Evaluator", "EvaluatorDefinition", "Metric", "define_evaluator"))
 
+if not TYPE_CHECKING:  # a type checker would take it to mean that every name exists
 
-def __getattr__(name: str) -> Any:
-    if name in _AUTHORING:
-        from . import evaluator
+    def __getattr__(name: str) -> Any:
+        if name in _AUTHORING:
+            from . import evaluator
 
-        value = getattr(evaluator, name)
-    elif name == "__version__":
-        from importlib.metadata import version
+            value = getattr(evaluator, name)
+        elif name == "__version__":
+            from importlib.metadata import version
 
-        value = version("evald")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+            value = version("evald")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

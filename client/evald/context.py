@@ -68,7 +68,7 @@ def parse_json(text: str, *, unique_keys: bool = False) -> Any:
     if not unique_keys:
         try:
             return _decode_fast()(text)
-        except ValueError:  # noqa: S110 - said better below
+        except ValueError:
             pass
     # The standard library says better what is wrong, and reads half surrogate pairs.
     try:

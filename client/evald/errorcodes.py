@@ -47,7 +47,9 @@ CODES: dict[str, CodeInfo] = {
     "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller went away."),
     "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item or session turn is not valid."),
     "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is over its capacity."),
-    "REMOTE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."),
+    "REMOTE_UNAVAILABLE": CodeInfo(
+        Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."
+    ),
     "REMOTE_CIRCUIT_OPEN": CodeInfo(
         Category.INFRASTRUCTURE, True, "The remote evaluator failed too often and is left alone for a while."
     ),

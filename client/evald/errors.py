@@ -171,7 +171,6 @@ _BY_CODE: dict[str, type[EvaldError]] = {
 }
 _BY_REASON: dict[str, type[EvaldError]] = {
     "UNKNOWN_TYPE": UnknownEvaluator,
-    "UNKNOWN_VERSION": UnknownEvaluator,
     "REVISION_GONE": RevisionGone,
     "MESSAGE_TOO_LARGE": InvalidRequest,
 }

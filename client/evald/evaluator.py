@@ -125,13 +125,15 @@ class Evaluator(BaseModel):
     def prepare(self) -> None:
         """Compile what the config asks for. Called once; raises ValueError for a bad config."""
 
+    def measures(self) -> Metric | None:
+        """How to read this use's number, where that depends on its config."""
+        return type(self).metric
+
     @classmethod
     def definition(cls) -> EvaluatorDefinition:
         """This class as the server knows it."""
         if not TYPE_PATTERN.fullmatch(cls.type):
-            raise ValueError(
-                f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes"
-            )
+            raise ValueError(f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
         return EvaluatorDefinition(
             type=cls.type,
             kind=cls.kind,
@@ -201,9 +203,9 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
     path, at = "", config
     for position, part in enumerate(location):
         last = position == len(location) - 1
-        if isinstance(at, Mapping) and part in at:
-            at = at[part]
-        elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+        if (isinstance(at, Mapping) and part in at) or (
+            isinstance(at, list) and isinstance(part, int) and part < len(at)
+        ):
             at = at[part]
         elif not (last and missing):
             continue
@@ -211,7 +213,7 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
     return path
 
 
-def to_result(kind: Kind, outcome: Outcome) -> Result:
+def to_result(kind: Kind, outcome: Any) -> Result:
     """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome."""
     if isinstance(outcome, Result):
         return outcome

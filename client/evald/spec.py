@@ -18,7 +18,6 @@ _INT32_MAX: Final = (1 << 31) - 1
 _WHEN: Final = {
     "every_turn": "every_turn",
     "final": "final",
-    "final_turn": "final",
     "turn_policy_every_turn": "every_turn",
     "turn_policy_final_turn": "final",
 }

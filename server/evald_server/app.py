@@ -71,7 +71,7 @@ class App:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
         self.registry = build_registry(settings, self.threads)
         self.address = ""
@@ -93,6 +93,17 @@ class App:
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
+        # Before the first call, so that the built-ins' series are there from the start, with zeros, and
+        # have their room before any plugin's.
+        for entry in self.registry.types():
+            definition = entry.definition
+            self.telemetry.tally(
+                definition.type,
+                int(definition.kind),
+                enforced=True,
+                origin=entry.origin.name.lower(),
+                metric=definition.metric,
+            )
         self._edge = Edge(
             self.telemetry,
             max_message_bytes=settings.max_message_bytes,
@@ -192,20 +203,14 @@ class App:
             service: {
                 "Evaluate": edge.one_to_stream(service, "Evaluate", evaluations.evaluate),
                 "EvaluateUnary": edge.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
-                "EvaluateSession": edge.stream(
-                    service, "EvaluateSession", Sessions(runner, observer).serve
-                ),
+                "EvaluateSession": edge.stream(service, "EvaluateSession", Sessions(runner, observer).serve),
                 "EvaluateBatch": edge.stream(service, "EvaluateBatch", Batches(runner, observer).serve),
                 "ValidateSpecs": edge.unary(service, "ValidateSpecs", evaluations.validate),
             },
             catalog.NAME: {
-                "ListEvaluatorTypes": edge.unary(
-                    catalog.NAME, "ListEvaluatorTypes", catalogue.list_types
-                ),
+                "ListEvaluatorTypes": edge.unary(catalog.NAME, "ListEvaluatorTypes", catalogue.list_types),
                 "GetEvaluatorType": edge.unary(catalog.NAME, "GetEvaluatorType", catalogue.get_type),
-                "WatchEvaluatorTypes": edge.watch(
-                    catalog.NAME, "WatchEvaluatorTypes", catalogue.watch
-                ),
+                "WatchEvaluatorTypes": edge.watch(catalog.NAME, "WatchEvaluatorTypes", catalogue.watch),
             },
             HEALTH: self._health.handlers(),
         }
@@ -234,7 +239,7 @@ def build_registry(settings: Settings, threads: Threads) -> Registry:
         if entry is None:
             raise StartError(
                 f'auto: unknown evaluator type "{name}"; '
-                f"known are {', '.join(entry.definition.type for entry in registry.list())}"
+                f"known are {', '.join(entry.definition.type for entry in registry.types())}"
             )
         try:
             entry.definition.compile(config)

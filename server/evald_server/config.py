@@ -17,7 +17,9 @@ from pydantic.alias_generators import to_camel
 PREFIX: Final = "EVALD_"
 
 # Settings of the client that share the prefix.
-_NOT_SERVER_SETTINGS: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
+_NOT_SERVER_SETTINGS: Final = frozenset(
+    ("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS")
+)
 
 
 class SettingsError(ValueError):
@@ -35,7 +37,9 @@ class Settings(BaseModel):
         validate_by_alias=True,
     )
 
-    listen: str = Field("127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one.")
+    listen: str = Field(
+        "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one."
+    )
     http: str | None = Field(
         "127.0.0.1:9464",
         description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0 picks one; "
@@ -53,11 +57,15 @@ class Settings(BaseModel):
     )
     auto: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Evaluators that run on every call: config by type, for example "
-        '{"tool-call-count": {}}.',
+        description='Evaluators that run on every call: config by type, for example {"tool-call-count": {}}.',
     )
     on_error: Literal["fail_closed", "fail_open"] = Field(
         "fail_closed", description="What an evaluator's own error does where the call does not say."
+    )
+    labels: list[str] = Field(
+        default_factory=list,
+        description="Keys of the callers' labels that become labels of evald_evaluations_total, at most a few "
+        "with few values each.",
     )
     reflection: bool = Field(True, description="Serve gRPC reflection.")
 
@@ -67,9 +75,7 @@ class Settings(BaseModel):
     max_evaluators: Annotated[int, Field(ge=1)] = Field(
         100, description="Most evaluators in one call, those inside combinators included."
     )
-    max_messages: Annotated[int, Field(ge=1)] = Field(
-        5000, description="Most messages in one conversation."
-    )
+    max_messages: Annotated[int, Field(ge=1)] = Field(5000, description="Most messages in one conversation.")
     max_config_bytes: Annotated[int, Field(ge=1)] = Field(
         256 << 10, description="Largest config of one evaluator."
     )
@@ -82,9 +88,7 @@ class Settings(BaseModel):
     max_queued: Annotated[int, Field(ge=0)] = Field(
         256, description="Most evaluations that wait for a place; more are refused at once."
     )
-    max_queue_seconds: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="Longest wait for a place."
-    )
+    max_queue_seconds: Annotated[float, Field(ge=0)] = Field(1.0, description="Longest wait for a place.")
     max_streams: Annotated[int, Field(ge=1)] = Field(
         10_000, description="Most sessions, batches and watches that are open at a time."
     )

@@ -47,9 +47,7 @@ def _load(name: str, directory: Path) -> list[EvaluatorDefinition]:
     found = [point for point in entry_points(group=GROUP) if name in (point.name, _package(point))]
     if found:
         return [
-            definition
-            for point in found
-            for definition in _definitions(name, _imported(name, point.load))
+            definition for point in found for definition in _definitions(name, _imported(name, point.load))
         ]
     return _definitions(name, _imported(name, lambda: importlib.import_module(name)))
 
@@ -77,7 +75,7 @@ def _imported(name: str, load: Any) -> Any:
     try:
         return load()
     except ModuleNotFoundError as problem:
-        if problem.name and problem.name.split(".")[0] == name.split(".")[0]:
+        if problem.name and problem.name.split(".")[0] == name.split(".", maxsplit=1)[0]:
             raise PluginError(
                 f'Evaluator plugin "{name}" not found. Install the package, or give the path of a '
                 f"Python file, for example ./{name}.py."
@@ -126,6 +124,4 @@ def _defined_in(module: ModuleType) -> list[Any]:
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, EvaluatorDefinition) or (
-        inspect.isclass(value) and issubclass(value, Evaluator)
-    )
+    return isinstance(value, EvaluatorDefinition) or (inspect.isclass(value) and issubclass(value, Evaluator))

@@ -8,6 +8,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from evald.errorcodes import CODES
@@ -185,14 +186,28 @@ class Codes:
             self._overflow.cells[index] += 1
 
 
+class Measured:
+    """What an evaluator measures in one unit. last: None before the first value."""
+
+    __slots__ = ("histogram", "last")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.histogram = Histogram(bounds)
+        self.last: float | None = None
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.histogram.observe(value)
+        self.last = value
+
+
 class Subject:
     """What all uses of one evaluator type count together.
 
-    scores: of enforced assertions; None for metrics. values: what it measures, in `unit`; None
-    when it has no metric descriptor. last_value: None before the first one.
+    scores: of enforced assertions; None for metrics. measured: what it measures, by unit.
     """
 
-    __slots__ = ("durations", "errors", "label", "last_value", "origin", "scores", "unit", "values")
+    __slots__ = ("durations", "errors", "label", "measured", "origin", "scores")
 
     def __init__(
         self,
@@ -202,17 +217,13 @@ class Subject:
         errors: Codes,
         *,
         scores: Histogram | None = None,
-        values: Histogram | None = None,
-        unit: str = "",
     ) -> None:
         self.label = label
         self.origin = origin
         self.durations = durations
         self.errors = errors
         self.scores = scores
-        self.values = values
-        self.unit = unit
-        self.last_value: float | None = None
+        self.measured: dict[str, Measured] = {}
 
 
 class Tally:
@@ -225,9 +236,11 @@ class Tally:
         "_clock",
         "_duration_bounds",
         "_duration_cells",
+        "_first",
+        "_measured",
         "_score_bounds",
         "_score_cells",
-        "_values",
+        "_top",
         "counts",
         "exemplars",
         "labels",
@@ -244,6 +257,7 @@ class Tally:
         clock: Callable[[], float],
         *,
         gates: bool,
+        measured: Measured | None = None,
     ) -> None:
         self.subject = subject
         self.labels = labels
@@ -254,10 +268,18 @@ class Tally:
         scores = subject.scores if gates else None
         self._score_bounds = scores.bounds if scores else ()
         self._score_cells = scores.cells if scores else None
-        self._values = subject.values
+        self._top = bisect_left(self._score_bounds, 1.0)
+        self._measured = measured
         self._duration_bounds = subject.durations.bounds
         self._duration_cells = subject.durations.cells
+        self._first = self._duration_bounds[0]
         self._clock = clock
+
+    def measuring(self, measured: Measured) -> "Tally":
+        """The same counters for uses that measure in another unit."""
+        other = copy(self)
+        other._measured = measured  # noqa: SLF001 - a copy of itself
+        return other
 
     def add(
         self,
@@ -289,13 +311,34 @@ class Tally:
             cells = self._duration_cells
             cells[bisect_left(self._duration_bounds, seconds)] += 1
             cells[-1] += seconds
-        if value is not None and self._values is not None:
-            self._values.observe(value)
-            self.subject.last_value = value
+        if value is not None and self._measured is not None:
+            self._measured.observe(value)
         if trace_id is not None and _TRACE_ID.fullmatch(trace_id):
             self.exemplars[verdict] = Exemplar(trace_id, 1.0, time.time())
             if verdict != _SKIPPED:
                 self.subject.durations.trace(seconds, trace_id)
+
+    def add_perfect(self, seconds: float, value: float | None) -> None:
+        """`add` for what most results are: passed, with score 1 where there is one, within the first bucket
+        of durations. Half its time."""
+        window = self.window
+        if window is not None:
+            now = self._clock()
+            if now >= window.ends:
+                window.turn(now)
+            scores = self._score_cells
+            if scores is not None:
+                scores[self._top] += 1
+                scores[-1] += 1.0
+        self.counts[1] += 1
+        cells = self._duration_cells
+        if seconds <= self._first:
+            cells[0] += 1
+        else:
+            cells[bisect_left(self._duration_bounds, seconds)] += 1
+        cells[-1] += seconds
+        if value is not None and self._measured is not None:
+            self._measured.observe(value)
 
     def error(self, code: str) -> None:
         """Count the code of a result that is an error, besides `add`. One outside the closed list is "other"."""

@@ -25,6 +25,7 @@ from .tallies import (
     EvaluationTally,
     Exemplar,
     Histogram,
+    Measured,
     RecentWorst,
     Room,
     RpcTally,
@@ -91,6 +92,7 @@ class Telemetry(Collector):
 
         self._subjects: dict[str, Subject] = {}
         self._tallies: dict[tuple[str, bool], Tally] = {}
+        self._by_unit: dict[tuple[Tally, str], Tally] = {}
         self._other = Subject(OTHER, OTHER, Histogram(buckets.DURATION), Codes(len(ERROR_CODES)))
         self._other_tallies: dict[tuple[Kind, bool], Tally] = {}
         self._evaluations: dict[tuple[str, ...], EvaluationTally] = {}
@@ -121,12 +123,13 @@ class Telemetry(Collector):
         """The counters of a registered type, the same object each time.
 
         kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote". metric: how to
-        read its values, None when it has none. Origin and metric of a type's first use stay.
+        read its values, None when it has none; uses of one type may differ in the unit. The origin of
+        a type's first use stays.
         """
         found = self._tallies.get((type, enforced))
         if found is not None:
-            return found
-        subject = self._subject(type, Kind(kind), origin, metric)
+            return self._in_unit(found, metric)
+        subject = self._subject(type, Kind(kind), origin)
         # The verdicts under one enforcement come with the type; those under the other one need room.
         if subject is self._other or (
             (type, not enforced) in self._tallies
@@ -135,7 +138,24 @@ class Telemetry(Collector):
             return self._other_tallies.setdefault(
                 (Kind(kind), enforced), self._new_tally(self._other, Kind(kind), enforced)
             )
-        return self._tallies.setdefault((type, enforced), self._new_tally(subject, Kind(kind), enforced))
+        tally = self._tallies.setdefault((type, enforced), self._new_tally(subject, Kind(kind), enforced))
+        return self._in_unit(tally, metric)
+
+    def _in_unit(self, tally: Tally, metric: evaluator.Metric | None) -> Tally:
+        if metric is None or tally.subject is self._other:
+            return tally
+        unit = metric.unit
+        found = self._by_unit.get((tally, unit))
+        if found is not None:
+            return found
+        measured = tally.subject.measured.get(unit)
+        if measured is None:
+            bounds = buckets.value_bounds(metric)
+            # +Inf, sum, count, last value
+            if not self._room.admit("detail", len(bounds) + 4, values=0):
+                return tally
+            measured = tally.subject.measured.setdefault(unit, Measured(bounds))
+        return self._by_unit.setdefault((tally, unit), tally.measuring(measured))
 
     def evaluation(self, rpc: str, labels: Mapping[str, str] | None = None) -> EvaluationTally:
         """The counters of whole evaluations by an RPC.
@@ -270,10 +290,10 @@ class Telemetry(Collector):
             labels=["evaluator", "unit"],
         )
         for subject in self._detailed_subjects():
-            if subject.values is not None:
-                _observe(families[buckets.family_unit(subject.unit)], [subject.label], subject.values)
-            if subject.last_value is not None:
-                last.add_metric([subject.label, subject.unit], subject.last_value)
+            for unit, measured in list(subject.measured.items()):
+                _observe(families[buckets.family_unit(unit)], [subject.label], measured.histogram)
+                if measured.last is not None:
+                    last.add_metric([subject.label, unit], measured.last)
         yield from families.values()
         yield last
 
@@ -350,19 +370,16 @@ class Telemetry(Collector):
         shared = self._other_tallies or any(self._room.overflows.values())
         return [*detailed, self._other] if shared else detailed
 
-    def _subject(self, label: str, kind: Kind, origin: str, metric: evaluator.Metric | None) -> Subject:
+    def _subject(self, label: str, kind: Kind, origin: str) -> Subject:
         found = self._subjects.get(label)
         if found is not None:
             return found
         if label == OTHER or not self._room.admit("evaluator", 0):
             return self._other
         scores = Histogram(buckets.RATIO) if kind is Kind.ASSERTION else None
-        values = Histogram(buckets.value_bounds(metric)) if metric else None
         series = _HISTOGRAM_SERIES
         if scores:
             series += len(scores.bounds) + 4  # +Inf, sum, count, pass ratio
-        if values:
-            series += len(values.bounds) + 4  # +Inf, sum, count, last value
         if self._room.admit("detail", series):
             subject = Subject(
                 label,
@@ -370,8 +387,6 @@ class Telemetry(Collector):
                 Histogram(buckets.DURATION),
                 Codes(len(ERROR_CODES), lambda: self._room.admit("code", 1), self._other.errors),
                 scores=scores,
-                values=values,
-                unit=metric.unit if metric else "",
             )
         else:
             subject = Subject(label, OTHER, self._other.durations, self._other.errors)

@@ -17,8 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("page.py")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "protos/README.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/README.md"]
+# What only contributors and operators run: benchmarks take ten minutes, rules need Prometheus.
+CHECKED_PAGES = [
+    *PAGES,
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "protos/README.md")),
+    *(ROOT / name for name in ("benchmarks/README.md", "deploy/prometheus/README.md")),
+]
 
 # What a block may be; `text` is for what cannot be run here.
 RUN = {"bash", "console", "python"}
@@ -87,7 +92,7 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, tmp_path: Pat
     assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
 
 
-@pytest.mark.parametrize("path", ALL_PAGES, ids=_ids)
+@pytest.mark.parametrize("path", CHECKED_PAGES, ids=_ids)
 def test_every_block_says_what_it_is_and_is_valid(path: Path) -> None:
     for block in page_runner.blocks(path.read_text(encoding="utf-8")):
         place = f"{path.name}:{block.line}"

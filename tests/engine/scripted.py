@@ -6,7 +6,7 @@ from typing import Any
 
 from evald.context import EvaluatorContext
 from evald.evaluator import EvaluatorDefinition, Metric
-from evald.result import Kind, Result, Verdict, errored, failed, measured, passed, skipped
+from evald.result import Kind, Verdict, errored, failed, measured, passed, skipped
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import Planner
@@ -37,8 +37,6 @@ def definition(
         metric=Metric() if kind is Kind.METRIC else None,
         **more,
     )
-
-
 
 
 def _by_config(config: Mapping[str, Any]) -> Behaviour:

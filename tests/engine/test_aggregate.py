@@ -50,9 +50,7 @@ def test_no_score_is_not_a_score_of_zero() -> None:
     assert (total.score, total.min_score) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("threshold", "wanted"), [(0.8, PASSED), (0.81, FAILED), (0.0, PASSED)], ids=str
-)
+@pytest.mark.parametrize(("threshold", "wanted"), [(0.8, PASSED), (0.81, FAILED), (0.0, PASSED)], ids=str)
 def test_the_weighted_mean_passes_from_its_threshold_on(threshold: float, wanted: Verdict) -> None:
     uses = [Weighed(weight=4), Weighed(weight=1)]
     total = aggregate(uses, [(PASSED, 1.0), (FAILED, 0.0)], Policy.WEIGHTED_MEAN, threshold)
@@ -121,7 +119,9 @@ def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
     policy: Policy,
     threshold: float,
 ) -> None:
-    uses = [Weighed(counts=counts, weight=weight, required=required) for _, _, required, weight, counts in drawn]
+    uses = [
+        Weighed(counts=counts, weight=weight, required=required) for _, _, required, weight, counts in drawn
+    ]
     honest = [(verdict, score if verdict is not SKIPPED else None) for verdict, score, *_ in drawn]
     before = aggregate(uses, honest, policy, threshold)
     faulty = [(ERROR, None) if index in broken else result for index, result in enumerate(honest)]

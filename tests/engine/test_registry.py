@@ -54,13 +54,14 @@ def test_underscores_stand_for_hyphens() -> None:
 def test_an_alias_brings_the_config_that_it_implies() -> None:
     registry = make()
     registry.register(
-        definition("contains", lambda _ctx: None, aliases={"icontains": {"ignoreCase": True}}), Origin.BUILT_IN
+        definition("contains", lambda _ctx: None, aliases={"icontains": {"ignoreCase": True}}),
+        Origin.BUILT_IN,
     )
     assert registry.find("icontains").implied == {"ignoreCase": True}
 
 
 def test_another_version_than_the_offered_one_is_unknown() -> None:
-    with pytest.raises(UnknownType, match='has no version "9", only "1.0.0"'):
+    with pytest.raises(UnknownType, match=r'has no version "9", only "1\.0\.0"'):
         make("x").find("x", "9")
 
 

@@ -47,9 +47,7 @@ def test_a_broken_evaluator_is_an_error_and_its_siblings_are_untouched(
     assert (summary.verdict, summary.success) == (ERROR, False)
 
 
-def test_what_an_evaluator_raised_stays_in_the_log(
-    engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_an_evaluator_raised_stays_in_the_log(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         summary = engine.run([{"type": "foreign", "do": "raise"}])
     error = summary.results[0].error
@@ -65,9 +63,7 @@ def test_a_nonsense_answer_names_the_field(engine: Engine) -> None:
 
 def test_a_hanging_evaluator_is_a_timeout_and_the_summary_comes_in_time(engine: Engine) -> None:
     release = threading.Event()
-    engine.registry.register(
-        definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN
-    )
+    engine.registry.register(definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN)
     began = time.monotonic()
     summary = engine.run(
         [{"type": "stuck"}, {"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}], seconds=0.2
@@ -88,9 +84,7 @@ def test_a_spec_has_a_time_of_its_own(engine: Engine) -> None:
 def test_a_type_whose_threads_are_all_stuck_is_busy_at_once(engine: Engine) -> None:
     release = threading.Event()
     engine.threads._max_per_type = 2
-    engine.registry.register(
-        definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN
-    )
+    engine.registry.register(definition("stuck", lambda _ctx: release.wait(30), inline=False), Origin.PLUGIN)
     codes = [
         result.error.code
         for _ in range(2)
@@ -250,9 +244,7 @@ def test_the_weighted_mean_says_why(engine: Engine) -> None:
 
 def test_a_reason_is_cut_at_8_kib_and_stays_text(engine: Engine) -> None:
     engine.registry.register(
-        define_evaluator(
-            type="wordy", kind=Kind.ASSERTION, evaluate=lambda _ctx: (False, "\ud800é" * 9000)
-        ),
+        define_evaluator(type="wordy", kind=Kind.ASSERTION, evaluate=lambda _ctx: (False, "\ud800é" * 9000)),
         Origin.PLUGIN,
     )
     reason = engine.run([{"type": "wordy"}]).results[0].reason
@@ -278,7 +270,7 @@ def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
     honest: list[tuple[str, float | None]],
     faults: dict[int, str],
     combinator: str | None,
-    negate: bool,  # noqa: FBT001
+    negate: bool,
     options: dict[str, int],
 ) -> None:
     engine = Engine()
@@ -293,8 +285,6 @@ def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
         return [{"type": c["type"], "negate": negate, **c["config"]} for c in children]
 
     before = engine.run(specs([do for do, _ in honest]), options)
-    after = engine.run(
-        specs([faults.get(index, do) for index, (do, _) in enumerate(honest)]), options
-    )
+    after = engine.run(specs([faults.get(index, do) for index, (do, _) in enumerate(honest)]), options)
     if before.verdict != PASSED:
         assert after.verdict != PASSED

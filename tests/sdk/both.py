@@ -15,7 +15,9 @@ T = TypeVar("T")
 class Turns(Protocol):
     """An open session."""
 
-    summary: SessionSummary | None
+    @property
+    def summary(self) -> SessionSummary | None:
+        """None before the end."""
 
     def turn(self, turn: Any) -> Evaluation:
         """Evaluate a turn."""
@@ -67,7 +69,7 @@ class Blocking:
         return taken, batch.summary
 
     def session(self, evaluators: Any, **kwargs: Any) -> AbstractContextManager[Turns]:
-        return self._client.session(evaluators, **kwargs)  # type: ignore[return-value]
+        return self._client.session(evaluators, **kwargs)
 
     def items(self, source: Iterable[T]) -> Iterable[T]:
         return source

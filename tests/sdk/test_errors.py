@@ -25,7 +25,7 @@ class Failed(grpc.RpcError):
     def details(self) -> str:
         return self._message
 
-    def trailing_metadata(self) -> tuple[tuple[str, Any], ...] | None:
+    def trailing_metadata(self) -> Any:
         return None if self._bytes is None else (("x", "y"), ("grpc-status-details-bin", self._bytes))
 
 

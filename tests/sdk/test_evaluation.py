@@ -11,7 +11,13 @@ from evald import Evaluation, EvaluatorResult, Verdict
 from evald.catalog import CatalogChange, EvaluatorType
 from evald.evaluation import BatchAnswer, BatchSummary, EvaluationStream, EvaluatorTotals, SessionSummary
 from evald.result import Kind
-from evald.v1 import catalog_service_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
+from evald.v1 import catalog_service_pb2, evaluation_service_pb2
+from evald.v1 import evaluator_pb2 as typed_evaluator_pb2
+from evald.v1 import result_pb2 as typed_result_pb2
+
+# Untyped, because enum fields take numbers that their types do not know.
+result_pb2: Any = typed_result_pb2
+evaluator_pb2: Any = typed_evaluator_pb2
 
 
 def result(**fields: Any) -> EvaluatorResult:
@@ -22,7 +28,7 @@ def result(**fields: Any) -> EvaluatorResult:
 def test_one_number_alone_is_passed(verdict: int) -> None:
     passed = verdict == 1
     assert result(verdict=verdict, kind=1).passed == passed
-    summary = result_pb2.AggregatedEvaluation(verdict=verdict, success=True)  # type: ignore[arg-type]
+    summary = result_pb2.AggregatedEvaluation(verdict=verdict, success=True)
     assert Evaluation.from_pb(summary).passed == passed
     session = evaluation_service_pb2.SessionSummary(verdict=verdict, success=True)  # type: ignore[arg-type]
     assert SessionSummary.from_pb(session).passed == passed
@@ -113,7 +119,7 @@ def test_a_whole_result_is_read() -> None:
 
 def test_an_error_of_an_unknown_category_is_still_an_error() -> None:
     pb = result_pb2.EvaluationResult(verdict=3, error=result_pb2.EvaluationError(code="NEW"))
-    pb.error.category = 77  # type: ignore[assignment]
+    pb.error.category = 77
     error = EvaluatorResult.from_pb(pb).error
     assert error is not None
     assert (error.code, error.category) == ("NEW", None)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from evald import Turn, errors
+from evald.calls import BatchProgress
 from evald.v1 import catalog_service_pb2 as catalog
 from evald.v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc, evaluator_pb2, result_pb2
 from evald.v1 import evaluation_service_pb2 as evaluation
@@ -175,7 +176,7 @@ def test_the_server_is_told_the_time_that_is_left(
     left: list[float] = []
 
     def handle(request: Any, context: grpc.ServicerContext) -> Any:
-        remaining = context.time_remaining()
+        remaining: Any = context.time_remaining()
         left.append(float("inf") if remaining is None else remaining)
         return evaluation.EvaluateUnaryResponse(summary=PASSED)
 
@@ -265,7 +266,7 @@ def test_a_session_sends_the_opening_and_then_only_what_is_new(world: World) -> 
             if request.HasField("turn"):
                 event = evaluation.EvaluateResponse(summary=PASSED)
                 # A late frame of an earlier turn, and one of a kind from the future, disturb nobody.
-                yield evaluation.EvaluateSessionResponse(turn_id=99, event=event)
+                yield evaluation.EvaluateSessionResponse(turn_id=99, event={"summary": {"verdict": 2}})
                 yield evaluation.EvaluateSessionResponse(turn_id=request.turn.turn_id)
                 yield evaluation.EvaluateSessionResponse(turn_id=request.turn.turn_id, event=event)
         summary = evaluation.SessionSummary(verdict=1, turn_count=2)  # type: ignore[arg-type]
@@ -326,16 +327,13 @@ def test_a_batch_never_has_more_in_flight_than_allowed(world: World) -> None:
 
     answered: list[int] = []
     ahead: list[int] = []
+
+    def note(progress: BatchProgress) -> None:
+        answered.append(progress.done)
+        ahead.append(taken - progress.done)
+
     with world.client() as calls:
-        calls.batch(
-            calls.items(items()),
-            ["x"],
-            max_in_flight=4,
-            on_progress=lambda progress: (
-                answered.append(progress.done),
-                ahead.append(taken - progress.done),
-            ),
-        )
+        calls.batch(calls.items(items()), ["x"], max_in_flight=4, on_progress=note)
     assert answered[-1] == 40
     assert holding.most_unanswered <= 4
     assert max(ahead) <= 5  # four in flight, and the next one in the hand

@@ -54,9 +54,7 @@ class Live:
         answer: bytes = await self.channel.unary_unary(method)(data, **call)
         return answer
 
-    async def unary(
-        self, request: Request, **call: Any
-    ) -> evaluation_service_pb2.EvaluateUnaryResponse:
+    async def unary(self, request: Request, **call: Any) -> evaluation_service_pb2.EvaluateUnaryResponse:
         """EvaluateUnary."""
         wrapped = evaluation_service_pb2.EvaluateUnaryRequest(request=request)
         data = await self.raw(EVALUATION + "EvaluateUnary", wrapped.SerializeToString(), **call)
@@ -93,9 +91,7 @@ class Live:
 
 
 @asynccontextmanager
-async def serving(
-    evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any
-) -> AsyncIterator[Live]:
+async def serving(evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any) -> AsyncIterator[Live]:
     """A server with these plugins and settings, and 32 MiB messages allowed to the client."""
     app = App(Settings(listen="127.0.0.1:0", http=settings.pop("http", None), **settings))
     for evaluator in evaluators:

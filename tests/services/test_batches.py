@@ -72,7 +72,9 @@ def test_garbage_among_the_items_is_refused_with_its_number() -> None:
         garbage = opened(CONTAINS).SerializeToString() + b"\x12\x03\xff\xff\xff"
         async with serving() as live:
             stream = live.channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")(iter([garbage]))
-            messages = [evaluation_service_pb2.EvaluateBatchResponse.FromString(data) async for data in stream]
+            messages = [
+                evaluation_service_pb2.EvaluateBatchResponse.FromString(data) async for data in stream
+            ]
             (answer,) = [answer for message in messages for answer in message.answers]
             assert "item 1 of the stream" in answer.error.message
 
@@ -120,9 +122,7 @@ def test_brief_leaves_the_words_out_of_what_passed_only() -> None:
         ([], grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-def test_a_batch_that_is_not_opened_right_is_refused(
-    messages: list[Message], code: grpc.StatusCode
-) -> None:
+def test_a_batch_that_is_not_opened_right_is_refused(messages: list[Message], code: grpc.StatusCode) -> None:
     async def main() -> None:
         async with serving() as live:
             assert (await refusal(live.batch(messages))).code is code

@@ -10,10 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from evald.v1 import catalog_service_pb2, evaluator_pb2
+from evald_server.engine.registry import Origin
 
 from ..engine.scripted import definition
 from .live import CATALOG, Live, refusal, run, serving
-from evald_server.engine.registry import Origin
 
 Watch = catalog_service_pb2.WatchEvaluatorTypesResponse
 
@@ -65,7 +65,8 @@ def test_pages_add_up_to_the_whole_and_kinds_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"), [({"page_token": "?"}, "page_token"), ({"page_size": -1}, "page_size"), ({"kind": 9}, "kind")]
+    ("fields", "field"),
+    [({"page_token": "?"}, "page_token"), ({"page_size": -1}, "page_size"), ({"kind": 9}, "kind")],
 )
 def test_a_bad_page_request_names_the_field(fields: dict[str, Any], field: str) -> None:
     async def main() -> None:

@@ -257,11 +257,14 @@ def test_garbage_is_an_invalid_argument(method: str) -> None:
             "at most 262144",
         ),
         (request(spec("response-length", negate=True)), "INVALID_FIELD", "evaluators[0].negate", "metric"),
-        (request(spec("contains", {"text": "a"}, threshold=2)), "INVALID_FIELD", "evaluators[0].threshold", ""),
         (
-            request(
-                spec("all-of", {"evaluators": [{"type": "contains", "config": {"tex": "a"}}]})
-            ),
+            request(spec("contains", {"text": "a"}, threshold=2)),
+            "INVALID_FIELD",
+            "evaluators[0].threshold",
+            "",
+        ),
+        (
+            request(spec("all-of", {"evaluators": [{"type": "contains", "config": {"tex": "a"}}]})),
             "INVALID_FIELD",
             "evaluators[0].config.evaluators[0].config.tex",
             "unknown key",

@@ -66,7 +66,11 @@ def test_final_only_evaluators_run_on_the_final_turn() -> None:
     async def main() -> None:
         async with serving() as live:
             *turns, last = await live.session(
-                [opened(spec("contains", {"text": "hello"}, turn_policy=2)), turn(1, "x"), turn(2, "hello", is_final=True)]
+                [
+                    opened(spec("contains", {"text": "hello"}, turn_policy=2)),
+                    turn(1, "x"),
+                    turn(2, "hello", is_final=True),
+                ]
             )
             assert [frame.event.results[0].verdict for frame in turns] == [Verdict.SKIPPED, PASSED]
             assert last.session_summary.success

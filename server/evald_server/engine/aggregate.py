@@ -148,6 +148,4 @@ def aggregate(
         outcome, deciding = _SKIPPED, None
     else:
         outcome, deciding = _PASSED, None
-    return Aggregate(
-        outcome, score, low, mean, deciding, passed, failed, errors, skipped, ignored
-    )
+    return Aggregate(outcome, score, low, mean, deciding, passed, failed, errors, skipped, ignored)

@@ -161,9 +161,7 @@ class AtLeast(_Combinator):
 
 def combinators(threads: Threads) -> list[EvaluatorDefinition]:
     """The definitions, for a registry whose foreign evaluators run in these threads."""
-    return [
-        cls.definition()._replace(compile=_Compile(cls, threads)) for cls in (AllOf, AnyOf, AtLeast)
-    ]
+    return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in (AllOf, AnyOf, AtLeast)]
 
 
 class _Compile:
@@ -184,7 +182,11 @@ class _Compile:
 
 
 def _evaluate(
-    combinator: _Combinator, uses: Sequence[Use], threads: Threads, worth_of_error: float, ctx: EvaluatorContext
+    combinator: _Combinator,
+    uses: Sequence[Use],
+    threads: Threads,
+    worth_of_error: float,
+    ctx: EvaluatorContext,
 ) -> Any:
     results: list[Result | None] = []
     waiting: list[tuple[int, Any]] = []
@@ -205,7 +207,9 @@ def _evaluate(
         else:
             results.append(adjust(use, checked(use, outcome)))
     if not waiting:
-        return _combined(combinator, uses, [result for result in results if result is not None], worth_of_error)
+        return _combined(
+            combinator, uses, [result for result in results if result is not None], worth_of_error
+        )
     return _await(combinator, uses, threads, worth_of_error, ctx, results, waiting)
 
 
@@ -240,7 +244,9 @@ def _combined(
     if not votes.results:
         return skipped("All evaluators were skipped")
     verdict, score, reason = combinator.decide(votes)
-    failing = next((r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None)
+    failing = next(
+        (r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None
+    )
     if verdict is not _PASSED and failing is not None:
         reason = f"{reason}; first: {failing.reason}"
     checks = [
@@ -265,4 +271,3 @@ def _combined(
 
 def _score(result: Result) -> float:
     return float(result.verdict is _PASSED) if result.score is None else result.score
-

@@ -18,6 +18,9 @@ class Tally(Protocol):
     ) -> None:
         """One result. verdict: number of evald.Verdict; seconds: how long it took."""
 
+    def add_perfect(self, seconds: float, value: float | None) -> None:
+        """`add` of a result that passed, with score 1 where it is an assertion."""
+
     def error(self, code: str) -> None:
         """An error of this code, one of evald.errorcodes.CODES."""
 
@@ -46,6 +49,9 @@ class _NoTally:
         value: float | None,
         trace_id: str | None = None,
     ) -> None:
+        pass
+
+    def add_perfect(self, seconds: float, value: float | None) -> None:
         pass
 
     def error(self, code: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 from evald.context import duration_ms, struct_to_dict
-from evald.evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
+from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import Kind, Result, Verdict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
@@ -49,7 +49,8 @@ class Limits(NamedTuple):
     cache_bytes: int = 32 << 20
 
 
-class Violation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Violation:
     """One thing wrong with the specs.
 
     index: of the spec; None when it is about the call. path: JSON Pointer into the spec.
@@ -225,7 +226,8 @@ class Planner:
         self._kept_bytes = 0
 
 
-class Scope(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Scope:
     """Where a nested spec stands: what a combinator needs to compile its children.
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
@@ -247,9 +249,7 @@ class Scope(NamedTuple):
 class _Compiler:
     """Compiles one list of specs and notes everything that is wrong with it."""
 
-    def __init__(
-        self, registry: Registry, observer: Observer, limits: Limits, fail_open: bool
-    ) -> None:
+    def __init__(self, registry: Registry, observer: Observer, limits: Limits, fail_open: bool) -> None:
         self._registry = registry
         self._observer = observer
         self._limits = limits
@@ -359,7 +359,9 @@ class _Compiler:
         if options.aggregation not in (0, 1, 2):
             self._note_option("aggregation", options.aggregation, "an AggregationPolicy this server knows")
         if options.criteria_policy not in (0, 1, 2):
-            self._note_option("criteria_policy", options.criteria_policy, "a CriteriaPolicy this server knows")
+            self._note_option(
+                "criteria_policy", options.criteria_policy, "a CriteriaPolicy this server knows"
+            )
         return options
 
     def _compile(
@@ -405,6 +407,7 @@ class _Compiler:
             return None
         enforced = spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
         observer = self._observer if position is None else NoObserver()
+        evaluator = getattr(evaluate, "__self__", None)
         return Use(
             index=index if position is None else position,
             name=_unique(spec.name or spec.type, names),
@@ -417,7 +420,7 @@ class _Compiler:
                 int(definition.kind),
                 enforced=enforced,
                 origin=entry.origin.name.lower(),
-                metric=definition.metric,
+                metric=evaluator.measures() if isinstance(evaluator, Evaluator) else definition.metric,
             ),
             enforced=enforced,
             fail_open=(
@@ -429,8 +432,7 @@ class _Compiler:
             required=spec.required,
             threshold=spec.threshold if spec.HasField("threshold") else None,
             negate=spec.negate,
-            final_only=spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN
-            or definition.final_turn_only,
+            final_only=spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only,
             timeout=duration_ms(spec.timeout) / 1000 if spec.HasField("timeout") else None,
         )
 
@@ -441,9 +443,7 @@ class _Compiler:
                 return self._registry.find(other).entry, {}
         return found.entry, found.implied
 
-    def _compiled(
-        self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: Scope
-    ) -> Evaluate:
+    def _compiled(self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: Scope) -> Evaluate:
         # A combinator compiles its children with this very compiler, so that limits and paths hold
         # for them too.
         compile_nested = getattr(definition.compile, "nested", None)
@@ -612,9 +612,7 @@ class _Compiler:
         self.violations.append(Violation(index, path, reason, message))
 
     def _note_option(self, name: str, got: object, wanted: str) -> None:
-        self._note(
-            None, f"/options/{name}", "OUT_OF_RANGE", f"options.{name}: got {got}, wanted {wanted}"
-        )
+        self._note(None, f"/options/{name}", "OUT_OF_RANGE", f"options.{name}: got {got}, wanted {wanted}")
 
 
 def _unique(name: str, names: set[str]) -> str:

@@ -147,13 +147,13 @@ class Registry:
             )
         return found
 
-    def list(self) -> list[Entry]:
+    def types(self) -> list[Entry]:
         """All types, ordered by name."""
         return [self._entries[name] for name in sorted(self._entries)]
 
     def autos(self) -> "list[Entry]":
         """The types that run on every call, ordered by name."""
-        return [entry for entry in self.list() if entry.auto_config is not None]
+        return [entry for entry in self.types() if entry.auto_config is not None]
 
     def changes_after(self, revision: int) -> "list[Change]":
         """What changed since. Raises RevisionGone when that is no longer, or not yet, known."""

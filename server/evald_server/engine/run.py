@@ -14,12 +14,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-
 from evald.context import EvaluatorContext
-from evald.structs import dict_to_struct
 from evald.errorcodes import CODES
 from evald.evaluator import ContractViolation, to_result
 from evald.result import ErrorInfo, Result, Verdict, errored, skipped
+from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, Settled, aggregate
@@ -149,7 +148,7 @@ class Evaluation:
             # Where one ends the next begins: a second look at the clock would cost more than a check.
             ended = _clock()
             pb.duration.nanos = (ended - began) % _SECOND
-            use.tally.add(1, (ended - began) / _SECOND, 1.0, outcome.value)
+            use.tally.add_perfect((ended - began) / _SECOND, outcome.value)
             began = ended
         return not self.waiting
 
@@ -166,8 +165,7 @@ class Evaluation:
         deadline = None if seconds is None else time.monotonic() + seconds
         limit = asyncio.Semaphore(self.plan.max_concurrency or concurrency)
         tasks = {
-            asyncio.create_task(self._run_one(waiting, deadline, limit)): waiting
-            for waiting in self.waiting
+            asyncio.create_task(self._run_one(waiting, deadline, limit)): waiting for waiting in self.waiting
         }
         try:
             running = set(tasks)
@@ -206,7 +204,7 @@ class Evaluation:
         plan = self.plan
         settled: Sequence[Settled] = self.settled  # type: ignore[assignment]
         total = aggregate(plan.uses, settled, plan.policy, plan.threshold)
-        summary.verdict = total.verdict
+        summary.verdict = int(total.verdict)  # type: ignore[assignment]
         summary.success = total.verdict is _PASSED
         for name, score in (
             ("score", total.score),
@@ -258,7 +256,7 @@ class Evaluation:
             self.perfect = False
         if verdict is not _PASSED:
             self.perfect = False
-            pb.verdict = verdict
+            pb.verdict = int(verdict)  # type: ignore[assignment]
             if verdict is not _SKIPPED and not use.is_metric:
                 pb.success = False
                 if use.counts and verdict is _FAILED:
@@ -336,7 +334,9 @@ class Evaluation:
     def _warn(self, total: Aggregate) -> None:
         for index in total.ignored_errors:
             pb = self.results[index]
-            self.summary.warnings.append(f'"{pb.name}" gave no verdict ({pb.error.code}) and was ignored (fail open)')
+            self.summary.warnings.append(
+                f'"{pb.name}" gave no verdict ({pb.error.code}) and was ignored (fail open)'
+            )
         for use in self.plan.uses:
             settled = self.settled[use.index]
             if settled is not None and settled[0] is _ERROR and not use.counts:
@@ -441,7 +441,7 @@ def adjust(use: Use, result: Result) -> Result:
 def checked(use: Use, outcome: Any) -> Result:
     """The outcome of foreign code as a result that holds to the contract."""
     if use.trusted and outcome.__class__ is Result:
-        return outcome  # type: ignore[no-any-return]
+        return outcome
     try:
         result = to_result(use.definition.kind, outcome)
         problem = violation(use.definition.kind, result)
@@ -463,7 +463,8 @@ def _discard(waiting: Sequence[Waiting]) -> None:
 def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
     """Write an error with what its code says of category and retry."""
     info = CODES[error.code]
-    pb.code, pb.category, pb.retryable = error.code, int(info.category), info.retryable
+    pb.code, pb.retryable = error.code, info.retryable
+    pb.category = int(info.category)  # type: ignore[assignment]
     pb.message = cut(error.message)
     for key, value in error.details.items():
         pb.metadata[key] = value

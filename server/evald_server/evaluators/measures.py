@@ -48,6 +48,10 @@ class ResponseLength(Evaluator):
     unit: LengthUnit = "characters"
     message: Which = "last"
 
+    def measures(self) -> Metric | None:
+        """In the config's unit."""
+        return Metric(unit=self.unit, minimum=0)
+
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """value: the length in the config's unit."""
         answer = ctx.answer_of(self.message)

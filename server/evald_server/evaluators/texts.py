@@ -161,7 +161,7 @@ class Contains(Evaluator):
             if needle not in answer:
                 break
         else:
-            return passed(self._found_all, 1.0)
+            return self.usual
         wanted, suffix = self._wanted, self._suffix
         if self.mode == "any":
             for text, needle in zip(wanted, needles, strict=True):

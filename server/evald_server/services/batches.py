@@ -12,7 +12,7 @@ from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
-from .runner import EvaluationObserver, EvaluationTally, Runner
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner
 
 _Request = wire_pb2.EvaluateBatchRequest
 _Response = wire_pb2.EvaluateBatchResponse
@@ -38,7 +38,7 @@ class Batches:
 
     def __init__(self, runner: Runner, observer: EvaluationObserver) -> None:
         self._runner = runner
-        self._tally = observer.evaluation("EvaluateBatch")
+        self._count = Count(observer, "EvaluateBatch")
 
     async def serve(self, stream: Stream, _context: Context) -> None:
         """Evaluate items until the caller half-closes."""
@@ -49,7 +49,8 @@ class Batches:
                 if batch is None:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message opens the batch")
-                    batch = _Batch(self._runner, self._tally, stream, message.open)
+                    tally = self._count.tally(message.open.labels)
+                    batch = _Batch(self._runner, tally, stream, message.open)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.take(message)
@@ -223,9 +224,7 @@ class _Totals:
                 self._sums[use.index] += result.value
             self._counts[use.index][settled[0]] += 1
 
-    def write(
-        self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]
-    ) -> None:
+    def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
         """Add up by the evaluators' names. means: sum and count of what metrics measured."""
         for use, counts, total in zip(self._plan.uses, self._counts, self._sums, strict=True):
             pb = summary.evaluators[use.name]

@@ -71,7 +71,7 @@ class Catalog:
         after = _after(request.page_token)
         entries = [
             entry
-            for entry in self._registry.list()
+            for entry in self._registry.types()
             if entry.definition.type > after and request.kind in (0, int(entry.definition.kind))
         ]
         response = catalog_service_pb2.ListEvaluatorTypesResponse(revision=self._registry.revision)
@@ -82,9 +82,7 @@ class Catalog:
 
     def get_type(self, data: bytes, _context: Context) -> bytes:
         """One type, by name or alias."""
-        request = parse(
-            catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest"
-        )
+        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest")
         if not request.type:
             raise invalid("type", "missing; wanted the name of an evaluator type")
         try:
@@ -110,11 +108,9 @@ class Catalog:
                 raise invalid("after_revision", f"got {revision}, wanted 0 or more")
             if revision == 0:
                 revision = registry.revision
-                for entry in registry.list():
+                for entry in registry.types():
                     await _send(stream, revision, upserted=describe(entry))
-                await _send(
-                    stream, revision, snapshot_complete=catalog_service_pb2.SnapshotComplete()
-                )
+                await _send(stream, revision, snapshot_complete=catalog_service_pb2.SnapshotComplete())
             while True:
                 changed.clear()
                 for change in self._changes(revision):
@@ -122,9 +118,7 @@ class Catalog:
                     if change.entry is not None:
                         await _send(stream, revision, upserted=describe(change.entry))
                     else:
-                        gone = catalog_service_pb2.EvaluatorTypeRef(
-                            type=change.type, version=change.version
-                        )
+                        gone = catalog_service_pb2.EvaluatorTypeRef(type=change.type, version=change.version)
                         await _send(stream, revision, removed=gone)
                 await changed.wait()
         finally:

@@ -1,12 +1,15 @@
 """The context of a request, held to the limits, with its JSON turned into messages."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2
 from evald_server.engine.plan import Criteria
+
+if TYPE_CHECKING:
+    from evald.messages import Messages
 
 from .errors import CallError, FieldViolation, invalid
 
@@ -50,7 +53,7 @@ class Contexts:
     def extend(
         self,
         pb: context_pb2.EvaluatorContext,
-        messages: "object",
+        messages: "Messages",
         messages_json: str,
         path: str,
     ) -> None:
@@ -61,12 +64,12 @@ class Contexts:
                 raise invalid(f"{path}_json", _BOTH.replace("messages", "new_messages"))
             self._parse(messages_json, added.messages, f"{path}_json")
             messages = added.messages
-        total = len(pb.messages) + len(messages)  # type: ignore[arg-type]
+        total = len(pb.messages) + len(messages)
         if total > self._max_messages:
             raise self._too_many(path, total)
-        pb.messages.extend(messages)  # type: ignore[arg-type]
+        pb.messages.extend(messages)
 
-    def _parse(self, text: str, into: "object", path: str) -> None:
+    def _parse(self, text: str, into: "Messages", path: str) -> None:
         try:
             parse_messages_json(text, into, max_messages=self._max_messages, path=path)
         except InvalidInput as problem:
@@ -96,4 +99,3 @@ def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
         scenario.failure_criteria,
         _FAILURE_MODES.get(scenario.failure_criteria_mode, ""),
     )
-

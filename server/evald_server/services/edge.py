@@ -90,9 +90,7 @@ class Edge:
         """One message in, one out."""
         return grpc.unary_unary_rpc_method_handler(self._one(service, method, "unary", handle))
 
-    def one_to_stream(
-        self, service: str, method: str, handle: UnaryHandler
-    ) -> Handler:
+    def one_to_stream(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """One message in; the last one out is returned, earlier ones are written to the context.
 
         Registered as unary on purpose: the wire is the same, and grpc.aio then
@@ -101,9 +99,7 @@ class Edge:
         """
         return grpc.unary_unary_rpc_method_handler(self._one(service, method, "server_stream", handle))
 
-    def stream(
-        self, service: str, method: str, handle: StreamHandler
-    ) -> Handler:
+    def stream(self, service: str, method: str, handle: StreamHandler) -> Handler:
         """Many messages in, many out, written to the context."""
         wrapped = self._many(service, method, "bidi_stream", handle)
         return grpc.stream_stream_rpc_method_handler(wrapped)

@@ -95,7 +95,8 @@ class CallError(Exception):
                     break
                 request.field_violations.append(found)
             _pack(status, request)
-        return status.SerializeToString()
+        data: bytes = status.SerializeToString()
+        return data
 
 
 def invalid(field: str, message: str) -> CallError:
@@ -105,9 +106,7 @@ def invalid(field: str, message: str) -> CallError:
 
 def refused_plan(problem: InvalidPlan) -> CallError:
     """The specs cannot be run."""
-    violations = [
-        FieldViolation(violation_field(v), v.message, v.reason) for v in problem.violations
-    ]
+    violations = [FieldViolation(violation_field(v), v.message, v.reason) for v in problem.violations]
     first = problem.violations[0]
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     return CallError(

@@ -6,13 +6,13 @@ from typing import Final
 
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
-from evald_server.engine.plan import Plan, Planner
+from evald_server.engine.plan import Planner
 from evald_server.engine.run import Evaluation
 
 from .answers import Answer, Answers
 from .edge import Context, parse
 from .errors import violation_field
-from .runner import EvaluationObserver, Runner, deadline_of
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner, deadline_of
 
 NAME: Final = "evald.v1.EvaluationService"
 
@@ -31,8 +31,8 @@ class Evaluations:
         self._runner = runner
         self._planner = planner
         self._answers = answers
-        self._unary_tally = observer.evaluation("EvaluateUnary")
-        self._stream_tally = observer.evaluation("Evaluate")
+        self._unary = Count(observer, "EvaluateUnary")
+        self._streamed = Count(observer, "Evaluate")
 
     def evaluate_unary(self, data: bytes, context: Context) -> bytes | Awaitable[bytes]:
         """One answer with everything in it."""
@@ -40,34 +40,28 @@ class Evaluations:
         if request.request_id:
             return self._once(request, context)
         response = _UnaryResponse()
-        plan, evaluation = self._begin_unary(request, response)
+        evaluation = self._begin_unary(request, response)
         deadline = deadline_of(context)
         if not evaluation.run_inline():
-            return self._wait_unary(evaluation, response, deadline)
-        return self._answer_unary(evaluation, response)
+            return self._wait_unary(evaluation, response, deadline, request, context)
+        return self._answer_unary(evaluation, response, request, context)
 
     def evaluate(self, data: bytes, context: Context) -> bytes | Awaitable[bytes]:
         """The plan, results as they finish, the summary; all in one message when nothing waits."""
         request = parse(_Request, data, "evald.v1.EvaluateRequest")
         if request.request_id:
             return self._once_streamed(request, context)
-        plan = self._runner.plan(request.evaluators, request.options, request.context)
-        view = self._runner.contexts.view(request.context)
-        deadline = deadline_of(context)
         event = _Event()
-        event.CopyFrom(plan.blank_event)
-        event.started = plan.started_with(self._runner.new_id())
-        evaluation = Evaluation(plan, view, event.results, event.summary, self._runner.threads)
+        evaluation = self._begin_streamed(request, event)
+        deadline = deadline_of(context)
         if not evaluation.run_inline():
-            return self._stream(evaluation, event, deadline, context)
-        self._stream_tally.add(evaluation.finish(), evaluation.seconds)
+            return self._stream(evaluation, event, deadline, request, context)
+        self._count(self._streamed, evaluation, request, context)
         return event.SerializeToString()
 
     def validate(self, data: bytes, _context: Context) -> bytes:
         """Everything wrong with specs, without running them."""
-        request = parse(
-            evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest"
-        )
+        request = parse(evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest")
         specs: Sequence[evaluator_pb2.EvaluatorSpec] = request.evaluators
         response = evaluation_service_pb2.ValidateSpecsResponse()
         for found in self._planner.violations(specs):
@@ -81,34 +75,61 @@ class Evaluations:
 
     def _begin_unary(
         self, request: wire_pb2.EvaluateRequest, response: evaluation_service_pb2.EvaluateUnaryResponse
-    ) -> tuple[Plan, Evaluation]:
+    ) -> Evaluation:
         plan = self._runner.plan(request.evaluators, request.options, request.context)
         view = self._runner.contexts.view(request.context)
         response.evaluation_id = request.request_id or self._runner.new_id()
         summary = response.summary
         summary.CopyFrom(plan.blank)
-        return plan, Evaluation(plan, view, summary.results, summary, self._runner.threads)
+        return Evaluation(plan, view, summary.results, summary, self._runner.threads)
+
+    def _begin_streamed(
+        self, request: wire_pb2.EvaluateRequest, event: wire_pb2.EvaluateResponse
+    ) -> Evaluation:
+        plan = self._runner.plan(request.evaluators, request.options, request.context)
+        view = self._runner.contexts.view(request.context)
+        event.CopyFrom(plan.blank_event)
+        event.started = plan.started_with(request.request_id or self._runner.new_id())
+        return Evaluation(plan, view, event.results, event.summary, self._runner.threads)
 
     def _answer_unary(
-        self, evaluation: Evaluation, response: evaluation_service_pb2.EvaluateUnaryResponse
+        self,
+        evaluation: Evaluation,
+        response: evaluation_service_pb2.EvaluateUnaryResponse,
+        request: wire_pb2.EvaluateRequest,
+        context: Context,
     ) -> bytes:
-        self._unary_tally.add(evaluation.finish(), evaluation.seconds)
+        self._count(self._unary, evaluation, request, context)
         return response.SerializeToString()
+
+    def _count(
+        self,
+        count: Count,
+        evaluation: Evaluation,
+        request: wire_pb2.EvaluateRequest,
+        context: Context,
+    ) -> None:
+        verdict = evaluation.finish()
+        tally: EvaluationTally | None = count.tally(request.labels) if request.labels else None
+        count.add(verdict, evaluation.seconds, context, tally)
 
     async def _wait_unary(
         self,
         evaluation: Evaluation,
         response: evaluation_service_pb2.EvaluateUnaryResponse,
         deadline: float | None,
+        request: wire_pb2.EvaluateRequest,
+        context: Context,
     ) -> bytes:
         await self._runner.finish(evaluation, _left(deadline))
-        return self._answer_unary(evaluation, response)
+        return self._answer_unary(evaluation, response, request, context)
 
     async def _stream(
         self,
         evaluation: Evaluation,
         event: wire_pb2.EvaluateResponse,
         deadline: float | None,
+        request: wire_pb2.EvaluateRequest,
         context: Context,
     ) -> bytes:
         def ready(indexes: Sequence[int]) -> wire_pb2.EvaluateResponse:
@@ -123,39 +144,57 @@ class Evaluations:
         async for done in self._runner.steps(evaluation, _left(deadline)):
             await context.write(part.SerializeToString())
             part = ready(done)
-        self._stream_tally.add(evaluation.finish(), evaluation.seconds)
+        self._count(self._streamed, evaluation, request, context)
         part.summary.CopyFrom(event.summary)
         return part.SerializeToString()
 
     async def _once(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
-        return (await self._claimed(request, context)).response
-
-    async def _once_streamed(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
-        answer = await self._claimed(request, context)
-        given = _UnaryResponse.FromString(answer.response)
-        event = _Event(started=answer.started)
-        event.results.extend(given.summary.results)
-        given.summary.ClearField("results")
-        event.summary.CopyFrom(given.summary)
-        return event.SerializeToString()
-
-    async def _claimed(self, request: wire_pb2.EvaluateRequest, context: Context) -> Answer:
         deadline = deadline_of(context)
         known = await self._answers.claim(request.request_id, request.SerializeToString(deterministic=True))
         if known is not None:
-            return known
+            return known.response
         try:
             response = _UnaryResponse()
-            plan, evaluation = self._begin_unary(request, response)
+            evaluation = self._begin_unary(request, response)
             if not evaluation.run_inline():
                 await self._runner.finish(evaluation, _left(deadline))
-            answer = Answer(
-                self._answer_unary(evaluation, response), plan.started_with(request.request_id)
+            answer = self._answer_unary(evaluation, response, request, context)
+            self._answers.keep(
+                request.request_id, Answer(answer, evaluation.plan.started_with(request.request_id))
             )
-            self._answers.keep(request.request_id, answer)
         finally:
             self._answers.release(request.request_id)
         return answer
+
+    async def _once_streamed(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
+        deadline = deadline_of(context)
+        known = await self._answers.claim(request.request_id, request.SerializeToString(deterministic=True))
+        if known is not None:
+            return _replayed(known)
+        try:
+            event = _Event()
+            evaluation = self._begin_streamed(request, event)
+            if evaluation.run_inline():
+                self._count(self._streamed, evaluation, request, context)
+                last = event.SerializeToString()
+            else:
+                last = await self._stream(evaluation, event, deadline, request, context)
+            response = _UnaryResponse(evaluation_id=request.request_id, summary=event.summary)
+            response.summary.results.extend(event.results)
+            self._answers.keep(request.request_id, Answer(response.SerializeToString(), event.started))
+        finally:
+            self._answers.release(request.request_id)
+        return last
+
+
+def _replayed(answer: Answer) -> bytes:
+    """An answer that was given before, as the one message of a stream."""
+    given = _UnaryResponse.FromString(answer.response)
+    event = _Event(started=answer.started)
+    event.results.extend(given.summary.results)
+    given.summary.ClearField("results")
+    event.summary.CopyFrom(given.summary)
+    return event.SerializeToString()
 
 
 def _left(deadline: float | None) -> float | None:

@@ -3,11 +3,12 @@
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from evald.result import Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server.engine.plan import Criteria, InvalidPlan, Plan, Planner
 from evald_server.engine.run import Evaluation, budget
@@ -18,19 +19,48 @@ from .contexts import Contexts, criteria_of
 from .edge import Context
 from .errors import CallError, refused_plan
 
+# Of the evaluations that passed, one in so many points to its trace. The others all do: what one wants to
+# look at. Reading a call's metadata costs 2 % of the calls.
+_TRACED_ONE_IN: Final = 64
+
 
 class EvaluationTally(Protocol):
     """Counts the evaluations of one RPC."""
 
-    def add(self, verdict: int, seconds: float) -> None:
-        """One evaluation is done."""
+    def add(self, verdict: int, seconds: float, trace_id: str | None = None) -> None:
+        """One evaluation is done. trace_id: 32 hex digits, when the caller has a trace."""
 
 
 class EvaluationObserver(Protocol):
-    """Gives out tallies, one an RPC."""
+    """Gives out tallies, one an RPC and combination of the caller's labels."""
 
-    def evaluation(self, rpc: str) -> EvaluationTally:
+    def evaluation(self, rpc: str, labels: Mapping[str, str] | None = None) -> EvaluationTally:
         """The tally of an RPC."""
+
+
+class Count:
+    """Counts the evaluations of one RPC."""
+
+    def __init__(self, observer: EvaluationObserver, rpc: str) -> None:
+        self._observer = observer
+        self._rpc = rpc
+        self._without_labels = observer.evaluation(rpc)
+        self._passed = 0
+
+    def tally(self, labels: Mapping[str, str]) -> EvaluationTally:
+        """The tally for a caller's labels."""
+        return self._observer.evaluation(self._rpc, labels) if labels else self._without_labels
+
+    def add(
+        self, verdict: Verdict, seconds: float, context: Context, tally: EvaluationTally | None = None
+    ) -> None:
+        """One evaluation is done."""
+        trace_id = None
+        if verdict is Verdict.PASSED:
+            self._passed += 1
+        if verdict is not Verdict.PASSED or not self._passed % _TRACED_ONE_IN:
+            trace_id = trace_id_of(context)
+        (tally or self._without_labels).add(verdict, seconds, trace_id)
 
 
 class Runner:
@@ -66,9 +96,7 @@ class Runner:
         """An id for an evaluation: unique in this process, unlikely to be met in another one."""
         return f"{self._prefix}-{next(self._numbers):x}"
 
-    def plan(
-        self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
-    ) -> Plan:
+    def plan(self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext) -> Plan:
         """The plan of a call. Raises CallError that names everything that is wrong with its specs."""
         criteria: Criteria | None = criteria_of(context)
         if criteria is not None and specs and _evaluators_only(options):
@@ -78,9 +106,7 @@ class Runner:
         except InvalidPlan as problem:
             raise refused_plan(problem) from None
 
-    async def finish(
-        self, evaluation: Evaluation, seconds: float | None, *, patient: bool = False
-    ) -> None:
+    async def finish(self, evaluation: Evaluation, seconds: float | None, *, patient: bool = False) -> None:
         """Run what waits, to the end."""
         async for _ in self.steps(evaluation, seconds, patient=patient):
             pass
@@ -115,6 +141,15 @@ def deadline_of(context: Context) -> float | None:
     if left <= 0:
         raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
     return time.monotonic() + left
+
+
+def trace_id_of(context: Context) -> str | None:
+    """The trace id of the caller's W3C trace context, when it has one."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "traceparent" and isinstance(value, str):
+            parts = value.split("-")
+            return parts[1] if len(parts) > 2 else None
+    return None
 
 
 def _evaluators_only(options: bytes) -> bool:

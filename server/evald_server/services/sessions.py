@@ -13,7 +13,7 @@ from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
-from .runner import EvaluationObserver, Runner
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -27,7 +27,7 @@ class Sessions:
 
     def __init__(self, runner: Runner, observer: EvaluationObserver) -> None:
         self._runner = runner
-        self._tally = observer.evaluation("EvaluateSession")
+        self._count = Count(observer, "EvaluateSession")
 
     async def serve(self, stream: Stream, context: Context) -> None:
         """Follow one conversation until the caller half-closes."""
@@ -37,7 +37,7 @@ class Sessions:
             if session is None:
                 session = self._open(data)
             else:
-                await self._turn(session, data, stream)
+                await self._turn(session, data, stream, context)
         if session is None:
             raise invalid("frame", "the session ended before its open frame")
         await stream.send(session.summary().SerializeToString())
@@ -47,9 +47,9 @@ class Sessions:
         kind = frame.WhichOneof("frame")
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
-        return _Session(self._runner, frame.open)
+        return _Session(self._runner, frame.open, self._count.tally(frame.open.labels))
 
-    async def _turn(self, session: "_Session", data: bytes, stream: Stream) -> None:
+    async def _turn(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> None:
         frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
         if not frame.HasField("turn"):
             kind = frame.WhichOneof("frame")
@@ -66,7 +66,7 @@ class Sessions:
             await self._wait(evaluation, response, stream)
         verdict = evaluation.finish()
         session.note(turn.turn_id, verdict)
-        self._tally.add(verdict, evaluation.seconds)
+        self._count.add(verdict, evaluation.seconds, context, session.tally)
         await stream.send(response.SerializeToString())
 
     async def _wait(
@@ -91,7 +91,8 @@ class Sessions:
 class _Session:
     """The conversation so far and the plan that runs on each of its turns."""
 
-    def __init__(self, runner: Runner, opened: wire_pb2.SessionOpen) -> None:
+    def __init__(self, runner: Runner, opened: wire_pb2.SessionOpen, tally: EvaluationTally) -> None:
+        self.tally = tally
         self._runner = runner
         # A copy, because the frame's memory, specs included, lives as long as any part of it.
         self._pb = context_pb2.EvaluatorContext()
@@ -114,7 +115,9 @@ class _Session:
     ) -> tuple[wire_pb2.EvaluateSessionResponse, Evaluation]:
         """Add a turn. Raises CallError for one that is not right, and then leaves all as it was."""
         if self._last_id is not None and turn.turn_id <= self._last_id:
-            raise invalid("turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one")
+            raise invalid(
+                "turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one"
+            )
         pb, contexts = self._pb, self._runner.contexts
         contexts.complete_invocation(turn.last_invocation, "turn.last_invocation")
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
@@ -138,9 +141,7 @@ class _Session:
         event = response.event
         event.CopyFrom(self._plan.blank_event)
         new_id = self._runner.new_id()
-        event.started = (
-            self._plan.started_with(new_id) if first else delimited(1, new_id.encode())
-        )
+        event.started = self._plan.started_with(new_id) if first else delimited(1, new_id.encode())
         view = EvaluatorContext(pb, self._conversation)
         return response, Evaluation(self._plan, view, event.results, event.summary, self._runner.threads)
 
