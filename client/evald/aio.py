@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -13,7 +13,7 @@ import grpc.aio
 from . import convert
 from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
-from .connection import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, Connection, Stubs, TypedErrors
+from .connection import Connection, TypedErrors
 from .errors import InvalidInput
 from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
 from .result import Kind
@@ -26,31 +26,7 @@ T = TypeVar("T")
 class AsyncClient(Connection):
     """A client for asyncio, to be used in one event loop. Arguments, methods and errors as in `Client`."""
 
-    def __init__(
-        self,
-        server: str | None = None,
-        *,
-        timeout: float = DEFAULT_TIMEOUT,
-        credentials: grpc.ChannelCredentials | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ) -> None:
-        super().__init__(
-            server,
-            timeout=timeout,
-            credentials=credentials,
-            metadata=metadata,
-            max_message_bytes=max_message_bytes,
-        )
-        self._opened: Stubs | None = None
-        self._typed_errors = TypedErrors(self.server)
-
-    @property
-    def _stubs(self) -> Stubs:
-        # Not before the first call: a channel belongs to the loop that runs when it is made.
-        if self._opened is None:
-            self._opened = self._open(grpc.aio)
-        return self._opened
+    _api: ClassVar[Any] = grpc.aio
 
     async def evaluate(
         self,
@@ -293,6 +269,8 @@ class AsyncBatch:
         return self._flow.summary
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
+        if self._complete:
+            raise RuntimeError("a batch is iterated over once; ask the client for another one")
         call = self._start()
         typed_errors = _TypedStreamErrors(self._server, call)
         tasks = [asyncio.create_task(self._feed(call)), asyncio.create_task(self._send(call))]

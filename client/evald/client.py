@@ -4,14 +4,14 @@
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import grpc
 
 from . import convert
 from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
-from .connection import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, Connection, TypedErrors
+from .connection import Connection, TypedErrors
 from .errors import InvalidInput
 from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
 from .result import Kind
@@ -33,24 +33,7 @@ class Client(Connection):
     before anything is sent, for what cannot be sent.
     """
 
-    def __init__(
-        self,
-        server: str | None = None,
-        *,
-        timeout: float = DEFAULT_TIMEOUT,
-        credentials: grpc.ChannelCredentials | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ) -> None:
-        super().__init__(
-            server,
-            timeout=timeout,
-            credentials=credentials,
-            metadata=metadata,
-            max_message_bytes=max_message_bytes,
-        )
-        self._stubs = self._open(grpc)
-        self._typed_errors = TypedErrors(self.server)
+    _api: ClassVar[Any] = grpc
 
     def evaluate(
         self,
@@ -220,7 +203,8 @@ class Client(Connection):
 
     def close(self) -> None:
         """End the calls that are still open and close the connection."""
-        self._stubs.channel.close()
+        if self._opened is not None:
+            self._opened.channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -305,6 +289,8 @@ class Batch:
         return self._flow.summary
 
     def __iter__(self) -> Iterator[BatchAnswer]:
+        if self._complete:
+            raise RuntimeError("a batch is iterated over once; ask the client for another one")
         flow = self._flow
         responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         call = self._start(self._messages())

@@ -3,9 +3,10 @@
 import json
 import math
 import os
+import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 
@@ -65,16 +66,13 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
-class Stubs:
-    """Both services over one channel, of grpc or of grpc.aio."""
-
-    def __init__(self, channel: Any) -> None:
-        self.channel = channel
-        self.evaluation, self.catalog = stubs(channel)
-
-
 class Connection:
-    """Where a client connects to, and what goes with each of its calls."""
+    """Where a client connects to, and what goes with each of its calls. The base of both clients.
+
+    _api: the module that makes the channels, grpc or grpc.aio.
+    """
+
+    _api: ClassVar[Any]
 
     def __init__(
         self,
@@ -90,12 +88,23 @@ class Connection:
         self._credentials = credentials
         self._metadata = tuple((metadata or {}).items())
         self._options = channel_options(max_message_bytes)
+        self._typed_errors = TypedErrors(self.server)
+        self._lock = threading.Lock()
+        self._opened: _Stubs | None = None
 
-    def _open(self, api: Any) -> "Stubs":
-        """api: the module that makes the channels, grpc or grpc.aio."""
+    @property
+    def _stubs(self) -> "_Stubs":
+        # Not before the first call: a channel of grpc.aio belongs to the loop that runs when it is made.
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    self._opened = _Stubs(self._channel())
+        return self._opened
+
+    def _channel(self) -> Any:
         if self._credentials is None:
-            return Stubs(api.insecure_channel(self.server, options=self._options))
-        return Stubs(api.secure_channel(self.server, self._credentials, options=self._options))
+            return self._api.insecure_channel(self.server, options=self._options)
+        return self._api.secure_channel(self.server, self._credentials, options=self._options)
 
     def _sent_with(self, timeout: float | None) -> dict[str, Any]:
         """timeout: seconds; infinity for none."""
@@ -125,3 +134,11 @@ class TypedErrors:
     ) -> None:
         if isinstance(problem, grpc.RpcError):
             raise from_rpc_error(problem, self._server) from problem
+
+
+class _Stubs:
+    """Both services over one channel."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.evaluation, self.catalog = stubs(channel)

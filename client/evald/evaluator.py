@@ -203,9 +203,11 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
     path, at = "", config
     for position, part in enumerate(location):
         last = position == len(location) - 1
-        if (isinstance(at, Mapping) and part in at) or (
-            isinstance(at, list) and isinstance(part, int) and part < len(at)
-        ):
+        if isinstance(part, int):
+            if not isinstance(at, list) or part >= len(at):
+                continue
+            at = at[part]
+        elif isinstance(at, Mapping) and part in at:
             at = at[part]
         elif not (last and missing):
             continue
@@ -275,7 +277,7 @@ def define_evaluator(
         check_config(schema, config)
 
         def run(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, evaluate(ctx.with_config(config)))  # type: ignore[arg-type]
+            return to_result(kind, evaluate(ctx.with_config(config)))
 
         async def run_async(ctx: EvaluatorContext) -> Result:
             return to_result(kind, await evaluate(ctx.with_config(config)))  # type: ignore[misc]

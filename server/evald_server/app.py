@@ -131,7 +131,10 @@ class App:
             maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
         )
         server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+            [
+                *(grpc.method_handlers_generic_handler(*service) for service in self._services.items()),
+                self._edge.unknown(),
+            ]
         )
         host, port = split_address(settings.listen)
         try:

@@ -336,4 +336,4 @@ def test_a_reader_that_goes_away_is_no_failed_conversation(evald_command: str, e
         check=False,
     )
     assert done.returncode == 141
-    assert not done.stderr
+    assert not done.stderr.strip()  # Rich before 14.3 ends a hidden progress bar with an empty line

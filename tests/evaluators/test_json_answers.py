@@ -130,9 +130,9 @@ def test_json_may_be_extracted(extract: str, answer: str, found: Any) -> None:
     "answer", ["{" * 500_000, '{"a":' * 100_000, '["' * 300_000], ids=["braces", "open", "quotes"]
 )
 def test_looking_for_json_takes_no_long_time(answer: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert run(IsJson, {"extract": "first"}, answered(answer)).verdict is FAILED
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_another_message_of_the_turn_may_be_read() -> None:
@@ -351,9 +351,9 @@ def test_comparing_in_any_order_takes_no_long_time(size: int, depth: int) -> Non
             data = [data, [value]]
         return data
 
-    began = time.perf_counter()
+    began = time.process_time()
     assert match(deep(0), deep(1_000_000), arrays="unordered").verdict is FAILED
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
 
 
 @pytest.mark.parametrize("config", [{}, {"arrays": "unordered"}, {"ignore": ["x"]}], ids=str)

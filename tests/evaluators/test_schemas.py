@@ -368,9 +368,9 @@ def test_the_longest_answer_that_runs_in_the_event_loop_does_not_hold_it_up(
 
 
 def _time(compiled: Schema, data: Any) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     compiled.is_valid(data)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def test_a_catastrophic_pattern_takes_no_time() -> None:
@@ -423,9 +423,9 @@ def test_a_few_errors_are_all_listed_and_of_very_many_only_the_first() -> None:
     compiled = Schema({"items": {"type": "string"}})
     few, many = [1] * 5, [1] * 20_000
     assert len(compiled.errors(few, json.dumps(few))) == 5
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(compiled.errors(many, json.dumps(many))) == 1
-    assert time.perf_counter() - began < 0.2
+    assert time.process_time() - began < 0.2
 
 
 def test_of_failed_alternatives_the_nearest_is_named() -> None:

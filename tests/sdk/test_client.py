@@ -1,12 +1,25 @@
 """Both clients, over a real channel to a real server."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from evald import BatchItem, Evaluation, EvaluatorResult, Started, Turn, Verdict, errors
+from evald import (
+    AsyncClient,
+    BatchItem,
+    Client,
+    Evaluation,
+    EvaluatorResult,
+    Started,
+    Turn,
+    Verdict,
+    errors,
+    testing,
+)
 from evald.calls import BatchProgress
 from evald.result import Kind
 
@@ -199,6 +212,14 @@ def test_a_batch_can_be_left_early(calls: Calls) -> None:
     assert (len(answers), summary) == (5, None)
 
 
+def test_a_batch_is_iterated_over_once() -> None:
+    with testing.server() as server, server.client() as client:
+        batch = client.batch([TURN], [PARIS])
+        assert len(list(batch)) == 1
+        with pytest.raises(RuntimeError, match="once"):
+            list(batch)
+
+
 def test_specs_are_validated_and_not_run(calls: Calls) -> None:
     assert calls.call("validate", [REFERENCE, "is-json"]) == []
     problems = calls.call("validate", [REFERENCE, "regexp", {"type": "regex", "config": {}}])
@@ -256,3 +277,14 @@ def test_a_message_that_is_too_large_is_refused_and_not_retried(calls: Calls) ->
 def test_a_timeout_is_above_zero(calls: Calls, timeout: float) -> None:
     with pytest.raises(errors.InvalidInput, match="timeout"):
         calls.call("evaluate", TURN, [PARIS], timeout=timeout)
+
+
+def test_a_client_can_be_shared_between_threads() -> None:
+    with testing.server() as server, server.client() as client, ThreadPoolExecutor(8) as pool:
+        passed = pool.map(lambda _: client.evaluate(TURN, [REFERENCE]).passed, range(64))
+        assert all(passed)
+
+
+def test_closing_a_client_that_never_called_is_harmless() -> None:
+    Client("127.0.0.1:1").close()
+    asyncio.run(AsyncClient("127.0.0.1:1").close())

@@ -153,6 +153,9 @@ def test_more_streams_than_allowed_are_refused_with_a_time_to_come_back() -> Non
 def test_an_unknown_method_is_unimplemented() -> None:
     async def main() -> None:
         async with serving() as live:
-            assert (await refusal(live.raw(EVALUATION + "Nope", b""))).code is grpc.StatusCode.UNIMPLEMENTED
+            for method in (EVALUATION + "Nope", "/other.Service/Method"):
+                refused = await refusal(live.raw(method, b""))
+                assert refused.code is grpc.StatusCode.UNIMPLEMENTED
+                assert refused.reason == "UNKNOWN_METHOD"
 
     run(main())

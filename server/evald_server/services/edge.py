@@ -109,6 +109,10 @@ class Edge:
         wrapped = self._many(service, method, "server_stream", handle)
         return grpc.unary_stream_rpc_method_handler(wrapped)
 
+    def unknown(self) -> grpc.GenericRpcHandler:
+        """For methods that are not there: gRPC's own refusal says neither which nor what is."""
+        return _Unknown(self._many("unknown", "unknown", "bidi_stream", _refuse))
+
     def end_streams(self) -> None:
         """End the streams that are still open, with a status that says why."""
         self._stopping = True
@@ -227,7 +231,8 @@ class Stream:
     def __init__(self, requests: Any, context: Context, tally: RpcTally, limit: int) -> None:
         # A watch has one request, which gRPC hands over as it is.
         self.request: bytes = requests if isinstance(requests, bytes) else b""
-        self._next = None if isinstance(requests, bytes) else requests.__aiter__().__anext__
+        self._requests = requests
+        self._next: Any = None
         self._write = context.write
         self._received = tally.received
         self._sent = tally.sent
@@ -238,7 +243,8 @@ class Stream:
 
     async def __anext__(self) -> bytes:
         if self._next is None:
-            raise StopAsyncIteration
+            # Not before it is wanted: gRPC complains of an iterator that was made and never used.
+            self._next = self._requests.__aiter__().__anext__
         data: bytes = await self._next()
         self._received()
         if len(data) > self._limit:
@@ -249,6 +255,21 @@ class Stream:
         """Send a message."""
         await self._write(data)
         self._sent()
+
+
+class _Unknown(grpc.GenericRpcHandler):
+    def __init__(self, handler: Any) -> None:
+        self._handler = grpc.stream_stream_rpc_method_handler(handler)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        return self._handler
+
+
+async def _refuse(_stream: Stream, _context: Context) -> None:
+    raise CallError(
+        "UNKNOWN_METHOD",
+        "this server has no such method; reflection lists those that it has, and so does protos/README.md",
+    )
 
 
 def _too_large(request: bytes, limit: int) -> CallError:
