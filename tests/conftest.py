@@ -44,7 +44,7 @@ def server_process(evald_command: str) -> Iterator[ServerProcess]:
         ready = process.stdout.readline()
         addresses = re.findall(r"127\.0\.0\.1:\d+", ready)
         assert len(addresses) == 2, f"wanted one line with the gRPC and the HTTP address, got {ready!r}"
-        yield ServerProcess(*addresses, process)
+        yield ServerProcess(addresses[0], addresses[1], process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=15) == 0
     finally:

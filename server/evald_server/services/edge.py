@@ -259,7 +259,7 @@ class Stream:
 
 class _Unknown(grpc.GenericRpcHandler):
     def __init__(self, handler: Any) -> None:
-        self._handler = grpc.stream_stream_rpc_method_handler(handler)
+        self._handler: Handler = grpc.stream_stream_rpc_method_handler(handler)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         return self._handler
