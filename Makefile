@@ -37,7 +37,7 @@ proto: ## Generate the Python code of the contract
 	.ci/generate.sh .
 
 bench: $(READY) ## Measure what evald costs, as ratios to a bare gRPC server; about 10 minutes
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write
 
 check: lint types contract test ## Everything that needs Python alone
 

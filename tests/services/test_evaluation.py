@@ -450,8 +450,10 @@ def test_only_the_labels_that_the_operator_picked_are_counted() -> None:
         async with serving(labels=["suite"]) as live:
             await live.unary(request(CONTAINS, labels={"suite": "checkout", "user": "42"}))
             text = live.app.telemetry.exposition("")[0].decode()
-            assert 'evald_evaluations_total{rpc="EvaluateUnary",suite="checkout",verdict="passed"} 1.0' in text
-            assert "user" not in [line for line in text.splitlines() if "checkout" in line][0]
+            assert (
+                'evald_evaluations_total{rpc="EvaluateUnary",suite="checkout",verdict="passed"} 1.0' in text
+            )
+            assert "user" not in next(line for line in text.splitlines() if "checkout" in line)
 
     run(main())
 
@@ -461,7 +463,8 @@ def test_a_failed_evaluation_points_to_its_trace() -> None:
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         async with serving() as live:
             await live.unary(
-                request(CONTAINS, answer="bye"), metadata=(("traceparent", f"00-{trace}-00f067aa0ba902b7-01"),)
+                request(CONTAINS, answer="bye"),
+                metadata=(("traceparent", f"00-{trace}-00f067aa0ba902b7-01"),),
             )
             text = live.app.telemetry.exposition("application/openmetrics-text")[0].decode()
             assert f'trace_id="{trace}"' in text
