@@ -363,6 +363,9 @@ class EvaluationTally:
             self.durations.trace(seconds, trace_id)
 
 
+_OK = _GRPC_INDEX["OK"]
+
+
 class RpcTally:
     """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
 
@@ -379,6 +382,17 @@ class RpcTally:
     def started(self) -> None:
         """Count a call that begins."""
         self.started_count += 1
+
+    def began(self) -> None:
+        """`started` and `received`, for calls of one message."""
+        self.started_count += 1
+        self.received_count += 1
+
+    def answered(self, seconds: float) -> None:
+        """`sent` and `handled` with OK, for calls of one message."""
+        self.sent_count += 1
+        self.codes.add(_OK)
+        self.durations.observe(seconds)
 
     def handled(self, code_name: str, seconds: float) -> None:
         """Count a call that ended. code_name: the name of a `grpc.StatusCode`; another one is UNKNOWN."""

@@ -94,7 +94,7 @@ class Use:
     timeout: seconds for this use alone, or None. counts: an enforced assertion.
     trusted: its results need no checking. adjusted: its own threshold or negation
     changes them. plain: what it says of a passed turn can be written down as it is.
-    usual: the very object that it answers for most turns, so that the blank holds it.
+    conditional: it may have to be skipped or to wait. usual: the very object that it answers for most turns, so that the blank holds it.
     """
 
     index: int
@@ -118,6 +118,7 @@ class Use:
     trusted: bool = field(init=False)
     adjusted: bool = field(init=False)
     plain: bool = field(init=False)
+    conditional: bool = field(init=False)
     usual: Result | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +135,7 @@ class Use:
             and self.enforced
             and self.weight > 0
         )
+        self.conditional = self.final_only or not self.inline
         usual = getattr(getattr(self.evaluate, "__self__", None), "usual", None)
         self.usual = usual if self.plain and usual is not None and is_plain(usual) else None
 

@@ -112,33 +112,20 @@ class Evaluation:
 
     def run_inline(self) -> bool:
         """Call everything that is plain. True when nothing is left to wait for."""
-        ctx, settle = self.ctx, self._settle
+        ctx = self.ctx
         fail_fast = self.plan.fail_fast
         began = _clock()
         for use, pb in zip(self.plan.uses, self.results, strict=False):
-            if use.final_only and not ctx.is_final:
-                began = settle(use, NOT_FINAL, began)
-                continue
-            if not use.inline:
-                self.waiting.append(Waiting(use, None))
-                continue
-            if fail_fast and self.failed:
-                began = settle(use, FAIL_FAST, began)
+            if (use.conditional or fail_fast) and self._held_back(use, began):
+                began = _clock()
                 continue
             try:
                 outcome = use.evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
             if outcome is not use.usual:
-                if outcome.__class__ is not Result or not use.trusted:
-                    if inspect.isawaitable(outcome):
-                        self.settled[use.index] = None
-                        self.waiting.append(Waiting(use, outcome))
-                    else:
-                        began = settle(use, checked(use, outcome), began)
-                    continue
-                if not use.plain or not is_plain(outcome):
-                    began = settle(use, outcome, began)
+                if outcome.__class__ is not Result or not use.plain or not is_plain(outcome):
+                    began = self._take(use, outcome, began)
                     continue
                 pb.reason = outcome.reason
                 value = outcome.value
@@ -151,6 +138,26 @@ class Evaluation:
             use.tally.add_perfect((ended - began) / _SECOND, outcome.value)
             began = ended
         return not self.waiting
+
+    def _held_back(self, use: Use, began: int) -> bool:
+        """Whether a use is not to be called now: it is skipped, or has to wait."""
+        if use.final_only and not self.ctx.is_final:
+            self._settle(use, NOT_FINAL, began)
+        elif not use.inline:
+            self.waiting.append(Waiting(use, None))
+        elif self.plan.fail_fast and self.failed:
+            self._settle(use, FAIL_FAST, began)
+        else:
+            return False
+        return True
+
+    def _take(self, use: Use, outcome: Any, began: int) -> int:
+        """Take whatever a use answered. Returns when it was taken."""
+        if inspect.isawaitable(outcome):
+            self.settled[use.index] = None
+            self.waiting.append(Waiting(use, outcome))
+            return _clock()
+        return self._settle(use, checked(use, outcome), began)
 
     async def run_waiting(self, seconds: float | None, concurrency: int) -> AsyncIterator[list[int]]:
         """Run what waits, within so many seconds; give the indexes of what has just finished.

@@ -34,6 +34,12 @@ class RpcTally(Protocol):
     def started(self) -> None:
         """A call came in."""
 
+    def began(self) -> None:
+        """A call came in with its one message."""
+
+    def answered(self, seconds: float) -> None:
+        """It was answered with one message and ended well."""
+
     def handled(self, code: str, seconds: float) -> None:
         """It ended with this status code."""
 
@@ -126,14 +132,13 @@ class Edge:
 
     def _one(self, service: str, method: str, grpc_type: str, handle: UnaryHandler) -> Any:
         tally = self._observer.rpc(service, method, grpc_type)
-        started, handled, received, sent = tally.started, tally.handled, tally.received, tally.sent
+        came_in, answered = tally.began, tally.answered
         limit = self._max_message_bytes
         clock = time.perf_counter
 
         async def handler(request: bytes, context: Context) -> bytes:
             began = clock()
-            started()
-            received()
+            came_in()
             try:
                 if self.draining:
                     raise _draining()
@@ -144,8 +149,7 @@ class Edge:
             except BaseException as problem:
                 code = await self._end(problem, context, f"{service}/{method}", tally, began)
                 raise code from problem
-            sent()
-            handled("OK", clock() - began)
+            answered(clock() - began)
             if self._log_calls:
                 self._log(f"{service}/{method}", "OK", clock() - began)
             return response
