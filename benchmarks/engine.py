@@ -16,7 +16,7 @@ from evald.context import EvaluatorContext
 from evald.v1 import context_pb2, result_pb2
 from evald_server.app import build_registry
 from evald_server.config import load_settings
-from evald_server.engine.plan import Planner
+from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
 from evald_server.engine.threads import Threads
 

@@ -9,7 +9,8 @@ import grpc
 
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.engine.combinators import combinators
-from evald_server.engine.plan import Limits, Planner
+from evald_server.engine.plan import Limits
+from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS

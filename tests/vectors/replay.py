@@ -15,7 +15,8 @@ from evald.turn import Turn
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
 from evald_server.engine.combinators import combinators
-from evald_server.engine.plan import InvalidPlan, Planner
+from evald_server.engine.plan import InvalidPlan
+from evald_server.engine.planner import Planner
 from evald_server.engine.registry import DuplicateType, Origin, Registry
 from evald_server.engine.run import Evaluation
 from evald_server.engine.threads import Threads

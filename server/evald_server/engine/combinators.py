@@ -17,7 +17,8 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, Verdict, skipped
 
-from .plan import Scope, Use
+from .compiler import Scope
+from .plan import Use
 from .run import NOT_FINAL, adjust, call, checked, crashed
 from .threads import Threads
 

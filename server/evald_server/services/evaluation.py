@@ -6,7 +6,7 @@ from typing import Final
 
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
-from evald_server.engine.plan import Planner
+from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
 
 from .answers import Answer, Answers

@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 
 from evald.result import Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
-from evald_server.engine.plan import Criteria, InvalidPlan, Plan, Planner
+from evald_server.engine.plan import Criteria, InvalidPlan, Plan
+from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation, budget
 from evald_server.engine.threads import Threads
 

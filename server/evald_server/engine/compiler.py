@@ -1,0 +1,447 @@
+"""Compiles specs: looked up, checked and made ready before anything runs.
+
+Whatever can be refused is refused here, with the place of what is wrong.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from evald.context import duration_ms, struct_to_dict
+from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.result import Kind, Verdict
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
+from evald_server import wire_pb2
+
+from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
+from .observer import NoObserver, Observer
+from .plan import Criteria, InvalidPlan, Limits, Plan, Use, Violation
+from .registry import Entry, Registry, UnknownType
+
+JUDGE: Final = "llm-judge"
+MAX_NESTING: Final = 4
+_MAX_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a nested spec stands: what a combinator needs to compile its children.
+
+    index: of the outermost spec. path: JSON Pointer to the list of children.
+    inverted: a high score counts against the call, because this spec is
+    negated, or one that it stands in, but not both.
+    """
+
+    compiler: "Compiler"
+    index: int
+    path: str
+    depth: int
+    inverted: bool
+
+    def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
+        """The children's uses. What is wrong with them is noted with its path."""
+        return self.compiler.compile_children(self, specs)
+
+
+class Compiler:
+    """Compiles one list of specs and notes everything that is wrong with it."""
+
+    def __init__(self, registry: Registry, observer: Observer, limits: Limits, fail_open: bool) -> None:
+        self._registry = registry
+        self._observer = observer
+        self._limits = limits
+        self._fail_open = fail_open
+        self._count = 0
+        self.violations: list[Violation] = []
+
+    def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
+        """The plan of a call. Raises InvalidPlan with everything that is wrong."""
+        options = self._options(raw_options)
+        specs = self._parse(raw)
+        if not specs and criteria is None and not self.violations:
+            self._note(
+                None,
+                "",
+                "NO_EVALUATORS",
+                "evaluators: empty; wanted at least one evaluator or a scenario with criteria, "
+                "because a call that asks nothing must not look like a pass",
+            )
+        if criteria is not None:
+            specs.append(self._criteria_spec(criteria))
+        uses = self.compile_all(specs, criteria=criteria is not None)
+        if self.violations:
+            raise InvalidPlan(self.violations)
+        if not options.skip_auto_evaluators:
+            self._add_autos(specs, uses)
+        return self._finished(specs, uses, options)
+
+    def compile_all(
+        self, specs: Sequence[evaluator_pb2.EvaluatorSpec], *, criteria: bool = False
+    ) -> list[Use]:
+        """The uses of the specs that are right; what is wrong is in `violations`."""
+        if len(specs) > self._limits.evaluators:
+            self._note(
+                None,
+                "",
+                "TOO_MANY_EVALUATORS",
+                f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
+            )
+            return []
+        uses: list[Use] = []
+        names: set[str] = set()
+        for index, spec in enumerate(specs):
+            use = self._compile(spec, index, "", 0, names)
+            if use is not None:
+                uses.append(use)
+        if criteria and any(v.index == len(specs) - 1 for v in self.violations):
+            self._explain_criteria(len(specs) - 1)
+        return uses
+
+    def compile_children(self, scope: Scope, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
+        """The uses of a combinator's children; what is wrong is in `violations`."""
+        from evald.convert import spec_to_pb
+
+        uses: list[Use] = []
+        names: set[str] = set()
+        for position, child in enumerate(specs):
+            path = f"{scope.path}/{position}"
+            if scope.depth >= MAX_NESTING:
+                self._note(scope.index, path, "TOO_DEEP", f"combinators nest at most {MAX_NESTING} deep")
+                return uses
+            try:
+                spec = spec_to_pb(child)
+            except (ValueError, TypeError) as problem:
+                self._note(scope.index, path, "INVALID_SPEC", str(problem))
+                continue
+            use = self._compile(
+                spec, scope.index, path, scope.depth + 1, names, position, inverted=scope.inverted
+            )
+            if use is None:
+                continue
+            if use.is_metric:
+                self._note(
+                    scope.index,
+                    f"{path}/type",
+                    "NOT_AN_ASSERTION",
+                    f'"{spec.type}" is a metric; a combinator takes assertions only',
+                )
+                continue
+            uses.append(use)
+        return uses
+
+    def _parse(self, raw: Sequence[bytes]) -> list[evaluator_pb2.EvaluatorSpec]:
+        specs = []
+        for index, data in enumerate(raw):
+            try:
+                specs.append(evaluator_pb2.EvaluatorSpec.FromString(data))
+            except DecodeError:
+                self._note(
+                    index,
+                    "",
+                    "UNREADABLE",
+                    f"not a readable EvaluatorSpec: garbage, or a config nested deeper than {_MAX_DEPTH}",
+                )
+        return specs
+
+    def _options(self, raw: bytes) -> evaluation_service_pb2.EvaluateOptions:
+        try:
+            options = evaluation_service_pb2.EvaluateOptions.FromString(raw)
+        except DecodeError:
+            self._note(None, "/options", "UNREADABLE", "options: not a readable EvaluateOptions")
+            return evaluation_service_pb2.EvaluateOptions()
+        if options.HasField("threshold") and not 0 <= options.threshold <= 1:
+            self._note_option("threshold", options.threshold, "a number from 0 to 1")
+        if options.max_concurrency < 0:
+            self._note_option("max_concurrency", options.max_concurrency, "0 or more")
+        if options.HasField("timeout") and duration_ms(options.timeout) <= 0:
+            self._note_option("timeout", f"{duration_ms(options.timeout):g}ms", "more than 0")
+        if options.aggregation not in (0, 1, 2):
+            self._note_option("aggregation", options.aggregation, "an AggregationPolicy this server knows")
+        if options.criteria_policy not in (0, 1, 2):
+            self._note_option(
+                "criteria_policy", options.criteria_policy, "a CriteriaPolicy this server knows"
+            )
+        return options
+
+    def _compile(
+        self,
+        spec: evaluator_pb2.EvaluatorSpec,
+        index: int,
+        path: str,
+        depth: int,
+        names: set[str],
+        position: int | None = None,
+        *,
+        inverted: bool = False,
+    ) -> Use | None:
+        before = len(self.violations)
+        self._count += 1
+        if self._count == self._limits.evaluators + 1:
+            self._note(
+                index,
+                path,
+                "TOO_MANY_EVALUATORS",
+                f"more than {self._limits.evaluators} evaluators, those inside combinators included",
+            )
+        if self._count > self._limits.evaluators:
+            return None
+        try:
+            entry, implied = self._find(spec)
+        except UnknownType as problem:
+            reason = "UNKNOWN_VERSION" if self._registry.get(spec.type) else "UNKNOWN_TYPE"
+            self._note(index, f"{path}/type", reason, str(problem))
+            return None
+        definition = entry.definition
+        self._check_fields(spec, definition, index, path)
+        config = self._config(spec, implied, index, path)
+        evaluate = None
+        if config is not None:
+            try:
+                children = Scope(self, index, f"{path}/config/evaluators", depth, inverted != spec.negate)
+                evaluate = self._compiled(definition, config, children)
+            except InvalidConfig as problem:
+                for found in problem.problems:
+                    self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
+        if evaluate is None or len(self.violations) > before:
+            return None
+        enforced = spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
+        observer = self._observer if position is None else NoObserver()
+        evaluator = getattr(evaluate, "__self__", None)
+        return Use(
+            index=index if position is None else position,
+            name=_unique(spec.name or spec.type, names),
+            definition=definition,
+            origin=entry.origin,
+            evaluate=evaluate,
+            is_async=inspect.iscoroutinefunction(evaluate),
+            tally=observer.tally(
+                definition.type,
+                int(definition.kind),
+                enforced=enforced,
+                origin=entry.origin.name.lower(),
+                metric=evaluator.measures() if isinstance(evaluator, Evaluator) else definition.metric,
+            ),
+            enforced=enforced,
+            fail_open=(
+                spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN
+                if spec.error_policy
+                else self._fail_open
+            ),
+            weight=spec.weight if spec.HasField("weight") else 1.0,
+            required=spec.required,
+            threshold=spec.threshold if spec.HasField("threshold") else None,
+            negate=spec.negate,
+            final_only=spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only,
+            timeout=duration_ms(spec.timeout) / 1000 if spec.HasField("timeout") else None,
+        )
+
+    def _find(self, spec: evaluator_pb2.EvaluatorSpec) -> tuple[Entry, Mapping[str, Any]]:
+        found = self._registry.find(spec.type, spec.version)
+        for key, other in found.entry.definition.type_by_config_key.items():
+            if key in spec.config.fields:
+                return self._registry.find(other).entry, {}
+        return found.entry, found.implied
+
+    def _compiled(self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: Scope) -> Evaluate:
+        # A combinator compiles its children with this very compiler, so that limits and paths hold
+        # for them too.
+        compile_nested = getattr(definition.compile, "nested", None)
+        if compile_nested is not None:
+            nested: Evaluate = compile_nested(config, scope)
+            return nested
+        return definition.compile(config)
+
+    def _check_fields(
+        self, spec: evaluator_pb2.EvaluatorSpec, definition: EvaluatorDefinition, index: int, path: str
+    ) -> None:
+        if spec.HasField("weight") and not (math.isfinite(spec.weight) and spec.weight >= 0):
+            self._note(index, f"{path}/weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted 0 or more")
+        if spec.HasField("threshold") and not 0 <= spec.threshold <= 1:
+            self._note(index, f"{path}/threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
+        if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:
+            self._note(
+                index,
+                f"{path}/timeout",
+                "OUT_OF_RANGE",
+                f"got {duration_ms(spec.timeout):g}ms, wanted more than 0",
+            )
+        for name, known in (("enforcement", 2), ("error_policy", 2), ("turn_policy", 2)):
+            number = getattr(spec, name)
+            if number > known or number < 0:
+                self._note(index, f"{path}/{name}", "UNKNOWN_VALUE", f"{number} is no value of {name}")
+        if len(spec.name) > 200:
+            self._note(index, f"{path}/name", "TOO_LONG", f"{len(spec.name)} characters, at most 200")
+        if definition.kind is Kind.METRIC:
+            for name, given in (
+                ("negate", spec.negate),
+                ("required", spec.required),
+                ("threshold", spec.HasField("threshold")),
+            ):
+                if given:
+                    self._note(
+                        index,
+                        f"{path}/{name}",
+                        "NOT_AN_ASSERTION",
+                        f'not allowed: "{definition.type}" is a metric, which never fails',
+                    )
+
+    def _config(
+        self,
+        spec: evaluator_pb2.EvaluatorSpec,
+        implied: Mapping[str, Any],
+        index: int,
+        path: str,
+    ) -> dict[str, Any] | None:
+        size = spec.config.ByteSize()
+        if size > self._limits.config_bytes:
+            self._note(
+                index,
+                f"{path}/config",
+                "TOO_LARGE",
+                f"{size} bytes; at most {self._limits.config_bytes} are allowed",
+            )
+            return None
+        config = struct_to_dict(spec.config)
+        problem = _unfit(config)
+        if problem:
+            self._note(index, f"{path}/config", *problem)
+            return None
+        for key, value in implied.items():
+            if config.setdefault(key, value) != value:
+                self._note(
+                    index,
+                    f"{path}/config/{key}",
+                    "INVALID_CONFIG",
+                    f'got {config[key]!r}, but the name "{spec.type}" says {value!r}',
+                )
+        return config
+
+    def _criteria_spec(self, criteria: Criteria) -> evaluator_pb2.EvaluatorSpec:
+        spec = evaluator_pb2.EvaluatorSpec(type=JUDGE, name="criteria")
+        for key, value in (
+            ("successCriteria", criteria.success),
+            ("failureCriteria", criteria.failure),
+            ("failureCriteriaMode", criteria.failure_mode),
+        ):
+            if value:
+                spec.config.fields[key].string_value = value
+        return spec
+
+    def _explain_criteria(self, index: int) -> None:
+        """The caller wrote no spec at that index, but criteria: say so."""
+        self.violations = [
+            Violation(
+                None,
+                "/context/scenario",
+                "CRITERIA_NOT_EVALUABLE",
+                f"context.scenario: its criteria cannot be judged here: {v.message}. Leave the criteria "
+                f"out, or set options.criteria_policy to EVALUATORS_ONLY",
+            )
+            if v.index == index
+            else v
+            for v in self.violations
+        ]
+
+    def _add_autos(self, specs: list[evaluator_pb2.EvaluatorSpec], uses: list[Use]) -> None:
+        names = {use.name for use in uses}
+        for entry in self._registry.autos():
+            # Asked for by the caller already: running it twice would count it twice.
+            if any(use.definition.type == entry.definition.type for use in uses):
+                continue
+            spec = evaluator_pb2.EvaluatorSpec(type=entry.definition.type)
+            spec.config.update(entry.auto_config or {})
+            use = self._compile(spec, len(uses), "", 0, names)
+            if use is None:
+                raise InvalidPlan(self.violations)
+            specs.append(spec)
+            uses.append(use)
+
+    def _finished(
+        self,
+        specs: Sequence[evaluator_pb2.EvaluatorSpec],
+        uses: list[Use],
+        options: evaluation_service_pb2.EvaluateOptions,
+    ) -> Plan:
+        started = evaluation_service_pb2.EvaluationStarted()
+        blank = result_pb2.AggregatedEvaluation()
+        for spec, use in zip(specs, uses, strict=True):
+            definition = use.definition
+            planned = started.plan.add()
+            planned.CopyFrom(spec)
+            planned.type, planned.name, planned.version = definition.type, use.name, definition.version
+            blank.results.add(
+                index=use.index,
+                name=use.name,
+                type=definition.type,
+                version=definition.version,
+                kind=int(definition.kind),
+                enforcement=(
+                    evaluator_pb2.ENFORCEMENT_ENFORCED if use.enforced else evaluator_pb2.ENFORCEMENT_SHADOW
+                ),
+                verdict=int(Verdict.PASSED),
+                label=definition.label,
+                success=True,
+                score=1 if use.plain else None,
+                reason=use.usual.reason if use.usual is not None else "",
+            )
+        blank.verdict, blank.success = result_pb2.VERDICT_PASSED, True
+        blank.passed_count, blank.reason = sum(use.counts for use in uses), ALL_PASSED
+        if blank.passed_count:
+            blank.score = blank.min_score = blank.mean_score = 1
+        blank_event = wire_pb2.EvaluateResponse(results=blank.results)
+        blank_event.summary.CopyFrom(blank)
+        blank_event.summary.ClearField("results")
+        return Plan(
+            uses=uses,
+            policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
+            threshold=options.threshold if options.HasField("threshold") else DEFAULT_THRESHOLD,
+            fail_fast=options.fail_fast,
+            max_concurrency=options.max_concurrency,
+            timeout=duration_ms(options.timeout) / 1000 if options.HasField("timeout") else None,
+            include_progress=options.include_progress,
+            skip_cache=options.skip_cache,
+            started=started.SerializeToString(),
+            blank=blank,
+            blank_event=blank_event,
+            plain=all(use.plain for use in uses),
+            settled=[(Verdict.PASSED, 1.0) if use.plain else None for use in uses],
+        )
+
+    def _note(self, index: int | None, path: str, reason: str, message: str) -> None:
+        self.violations.append(Violation(index, path, reason, message))
+
+    def _note_option(self, name: str, got: object, wanted: str) -> None:
+        self._note(None, f"/options/{name}", "OUT_OF_RANGE", f"options.{name}: got {got}, wanted {wanted}")
+
+
+def _unique(name: str, names: set[str]) -> str:
+    unique, count = name, 1
+    while unique in names:
+        count += 1
+        unique = f"{name}#{count}"
+    names.add(unique)
+    return unique
+
+
+def _unfit(config: dict[str, Any]) -> tuple[str, str] | None:
+    """Reason and message when the config is deeper than JSON may be here, or holds NaN."""
+    level: list[Any] = [config]
+    depth = 0
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict | list) and depth > _MAX_DEPTH:
+                return "TOO_DEEP", f"nested deeper than {_MAX_DEPTH} levels"
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, float) and not math.isfinite(item):
+                return "INVALID_CONFIG", f"{item} is not JSON"
+        level = below
+    return None

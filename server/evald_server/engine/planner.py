@@ -1,0 +1,73 @@
+"""Makes plans and keeps them by the bytes of their specs, because a caller sends the same ones again
+and again."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from evald.v1 import evaluator_pb2
+
+from .compiler import Compiler
+from .observer import NoObserver, Observer
+from .plan import Criteria, Limits, Plan, Violation
+from .registry import Registry
+
+Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
+
+
+class Planner:
+    """Makes plans out of specs and keeps them. Not for use in several threads at a time.
+
+    generation: changes when plans made before are no longer right.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        observer: Observer | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+        *,
+        fail_open: bool = False,
+    ) -> None:
+        self._registry = registry
+        self._observer: Observer = observer or NoObserver()
+        self._limits = limits
+        self._fail_open = fail_open
+        self.generation = 0
+        self._kept: OrderedDict[Key, Plan] = OrderedDict()
+        self._kept_bytes = 0
+        registry.subscribe(self._forget)
+
+    def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
+        """The plan of serialised evald.v1.EvaluatorSpec messages and EvaluateOptions.
+
+        Raises InvalidPlan with everything that is wrong.
+        """
+        key = (specs, options, criteria)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        plan = Compiler(self._registry, self._observer, self._limits, self._fail_open).plan(
+            specs, options, criteria
+        )
+        size = sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))
+        if size <= self._limits.cache_bytes:
+            self._kept[key] = plan
+            self._kept_bytes += size
+            while self._kept_bytes > self._limits.cache_bytes:
+                (old_specs, old_options, old_criteria), _ = self._kept.popitem(last=False)
+                self._kept_bytes -= (
+                    sum(map(len, old_specs)) + len(old_options) + sum(map(len, old_criteria or ()))
+                )
+        return plan
+
+    def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
+        """Everything wrong with specs; empty when they can be run."""
+        compiler = Compiler(self._registry, NoObserver(), self._limits, self._fail_open)
+        compiler.compile_all(specs)
+        return compiler.violations
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self._kept.clear()
+        self._kept_bytes = 0
