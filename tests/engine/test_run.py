@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, Verdict, unproven
+from evald.result import Kind, Result, TokenUsage, Verdict, unproven
 from evald_server.engine.registry import Origin
 
 from .scripted import Engine, definition
@@ -232,6 +232,15 @@ def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     engine.registry.register(definition("counting", count, inline=False), Origin.PLUGIN)
     engine.run([{"type": "counting"}] * 6, {"max_concurrency": 2})
     assert most == 2
+
+
+def test_what_a_metric_spent_is_in_the_summary_though_all_assertions_passed(engine: Engine) -> None:
+    def spend(_ctx: Any) -> Result:
+        return Result(PASSED, "measured", value=1.0, token_usage=TokenUsage(3, 4), cost_usd=0.5)
+
+    engine.registry.register(definition("costly", spend, Kind.METRIC, inline=False), Origin.PLUGIN)
+    summary = engine.run([{"do": "pass", "score": 1.0}, {"type": "costly"}])
+    assert (summary.verdict, summary.cost.amount, summary.token_usage.total_tokens) == (PASSED, 0.5, 7)
 
 
 def test_the_weighted_mean_says_why(engine: Engine) -> None:

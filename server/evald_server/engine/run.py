@@ -206,6 +206,8 @@ class Evaluation:
         summary.duration.nanos = elapsed % _SECOND
         start, wall = summary.start_time, self._began + self._offset
         start.seconds, start.nanos = wall // _SECOND, wall % _SECOND
+        if self._spent:
+            self._add_spending()
         if self.perfect:
             return _PASSED
         plan = self.plan
@@ -229,8 +231,6 @@ class Evaluation:
         summary.reason = self._reason(total)
         if total.errors:
             self._warn(total)
-        if self._spent:
-            self._add_spending()
         return total.verdict
 
     @property
@@ -259,10 +259,9 @@ class Evaluation:
             outcome = adjust(use, outcome)
         verdict, score, value = outcome.verdict, outcome.score, outcome.value
         pb = self.results[use.index]
-        if use.counts:
+        if use.counts or verdict is not _PASSED:
             self.perfect = False
         if verdict is not _PASSED:
-            self.perfect = False
             pb.verdict = int(verdict)  # type: ignore[assignment]
             if verdict is not _SKIPPED and not use.is_metric:
                 pb.success = False
