@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from .result import TokenUsage
 
@@ -38,20 +38,13 @@ def duration_ms(duration: "Duration") -> float:
     return duration.seconds * 1000 + duration.nanos / 1_000_000
 
 
-def _no_constant(name: str) -> float:
+def no_constant(name: str) -> NoReturn:
+    """For a decoder's `parse_constant`: NaN and Infinity are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return found
-
-
 # Made once: json.loads makes a decoder for each call that has options, a quarter of the whole cost.
-_decode = json.JSONDecoder(parse_constant=_no_constant).decode
-_decode_unique = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique_keys).decode
+STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant)
 
 
 @cache
@@ -63,16 +56,15 @@ def _decode_fast() -> Callable[[str], Any]:
     return partial(from_json, allow_inf_nan=False, cache_strings="keys")
 
 
-def parse_json(text: str, *, unique_keys: bool = False) -> Any:
+def parse_json(text: str) -> Any:
     """Strict JSON: NaN and Infinity are refused. Raises ValueError with what is wrong and where."""
-    if not unique_keys:
-        try:
-            return _decode_fast()(text)
-        except ValueError:
-            pass
+    try:
+        return _decode_fast()(text)
+    except ValueError:
+        pass
     # The standard library says better what is wrong, and reads half surrogate pairs.
     try:
-        return _decode_unique(text) if unique_keys else _decode(text)
+        return STRICT_JSON.decode(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
     except ValueError as problem:

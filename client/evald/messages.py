@@ -14,8 +14,9 @@ InvalidInput with its path.
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
+from .context import no_constant
 from .errors import InvalidInput
 from .fields import duration_to_pb, number, seconds, shown, snake, text
 from .responses import plain
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from .v1 import message_pb2
 
     Messages = RepeatedCompositeFieldContainer[message_pb2.ChatMessage]
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # One for all calls: making a decoder takes as long as decoding a short conversation.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=no_constant)
 
 
 def parse_messages_json(

@@ -14,7 +14,7 @@ from evald.result import Verdict
 DEFAULT_THRESHOLD: Final = 0.8
 
 # Rounding of a weighted mean must not fail a call: (0.8 * 3) / 3 can be 0.7999999999999999.
-_ROUNDING: Final = 1e-9
+ROUNDING: Final = 1e-9
 ALL_PASSED: Final = "All evaluators passed"
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
@@ -131,7 +131,7 @@ def aggregate(
     deciding: int | None = None
     if policy is Policy.WEIGHTED_MEAN:
         score = mean
-        fails = required_failed is not None or (mean is not None and mean < threshold - _ROUNDING)
+        fails = required_failed is not None or (mean is not None and mean < threshold - ROUNDING)
         if fails:
             deciding = required_failed if required_failed is not None else first_failed
     else:

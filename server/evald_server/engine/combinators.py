@@ -17,14 +17,13 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, Verdict, skipped
 
+from .aggregate import ROUNDING
 from .compiler import Scope
 from .plan import Use
 from .run import NOT_FINAL, adjust, call, checked, crashed
 from .threads import Threads
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
-
-_ROUNDING: Final = 1e-9
 
 _LATER: Final = object()
 
@@ -130,7 +129,7 @@ class AtLeast(_Combinator):
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
             certain, possible = (
-                self._share(votes, worth) >= self.threshold - _ROUNDING for worth in (0.0, 1.0)
+                self._share(votes, worth) >= self.threshold - ROUNDING for worth in (0.0, 1.0)
             )
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from evald.context import duration_ms, struct_to_dict
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import Kind, Verdict
+from evald.structs import MAX_DEPTH
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
 
@@ -24,7 +25,6 @@ from .registry import Entry, Registry, UnknownType
 
 JUDGE: Final = "llm-judge"
 MAX_NESTING: Final = 4
-_MAX_DEPTH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Compiler:
                     index,
                     "",
                     "UNREADABLE",
-                    f"not a readable EvaluatorSpec: garbage, or a config nested deeper than {_MAX_DEPTH}",
+                    f"not a readable EvaluatorSpec: garbage, or a config nested deeper than {MAX_DEPTH}",
                 )
         return specs
 
@@ -435,8 +435,8 @@ def _unfit(config: dict[str, Any]) -> tuple[str, str] | None:
         depth += 1
         below: list[Any] = []
         for item in level:
-            if isinstance(item, dict | list) and depth > _MAX_DEPTH:
-                return "TOO_DEEP", f"nested deeper than {_MAX_DEPTH} levels"
+            if isinstance(item, dict | list) and depth > MAX_DEPTH:
+                return "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels"
             if isinstance(item, dict):
                 below.extend(item.values())
             elif isinstance(item, list):

@@ -4,10 +4,10 @@ import math
 from typing import Final
 
 from evald.result import Kind, Result, Verdict
+from evald.structs import MAX_DEPTH
 
 MAX_REASON_BYTES: Final = 8192
 MAX_METADATA_ITEMS: Final = 10_000
-MAX_DEPTH: Final = 32
 MAX_CHECKS: Final = 1000
 
 

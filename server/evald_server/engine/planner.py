@@ -50,15 +50,13 @@ class Planner:
         plan = Compiler(self._registry, self._observer, self._limits, self._fail_open).plan(
             specs, options, criteria
         )
-        size = sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))
+        size = _size(key)
         if size <= self._limits.cache_bytes:
             self._kept[key] = plan
             self._kept_bytes += size
             while self._kept_bytes > self._limits.cache_bytes:
-                (old_specs, old_options, old_criteria), _ = self._kept.popitem(last=False)
-                self._kept_bytes -= (
-                    sum(map(len, old_specs)) + len(old_options) + sum(map(len, old_criteria or ()))
-                )
+                oldest, _ = self._kept.popitem(last=False)
+                self._kept_bytes -= _size(oldest)
         return plan
 
     def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
@@ -71,3 +69,8 @@ class Planner:
         self.generation += 1
         self._kept.clear()
         self._kept_bytes = 0
+
+
+def _size(key: Key) -> int:
+    specs, options, criteria = key
+    return sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))

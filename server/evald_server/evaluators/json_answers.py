@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from evald.context import EvaluatorContext, Which, parse_json
+from evald.context import STRICT_JSON, EvaluatorContext, Which, parse_json
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
 
@@ -101,11 +101,6 @@ def _fenced(text: str) -> str:
     return text if first is None else first
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _OPENING = re.compile(r"[{\[]")
 
 
@@ -116,7 +111,7 @@ def _first_json(text: str) -> Read | None:
     while opening and left > 0:
         start = opening.start()
         try:
-            data, end = _DECODER.raw_decode(text, start)
+            data, end = STRICT_JSON.raw_decode(text, start)
         except json.JSONDecodeError as problem:
             # The error counts the lines before it.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
@@ -237,7 +232,7 @@ class Reference(JsonAnswer):
         for text in texts:
             if text is not None:
                 try:
-                    return _DECODER.decode(text)
+                    return STRICT_JSON.decode(text)
                 except (ValueError, RecursionError):
                     return MISSING
         return MISSING

@@ -31,17 +31,11 @@ class Contexts:
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
         """Turn messages_json into messages, and hold the context to the limits."""
-        if pb.messages_json:
-            if pb.messages:
-                raise invalid(f"{path}.messages_json", _BOTH)
-            self._parse(pb.messages_json, pb.messages, f"{path}.messages_json")
-            pb.ClearField("messages_json")
-        elif len(pb.messages) > self._max_messages:
-            raise self._too_many(f"{path}.messages", len(pb.messages))
-        self.complete_invocation(pb.last_invocation, f"{path}.last_invocation")
+        self.complete_messages(pb, path)
+        self.complete_messages(pb.last_invocation, f"{path}.last_invocation")
 
-    def complete_invocation(self, pb: context_pb2.Invocation, path: str) -> None:
-        """The same for what one invocation added."""
+    def complete_messages(self, pb: context_pb2.EvaluatorContext | context_pb2.Invocation, path: str) -> None:
+        """The same for one of the two messages that hold messages."""
         if pb.messages_json:
             if pb.messages:
                 raise invalid(f"{path}.messages_json", _BOTH)

@@ -119,7 +119,7 @@ class _Session:
                 "turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one"
             )
         pb, contexts = self._pb, self._runner.contexts
-        contexts.complete_invocation(turn.last_invocation, "turn.last_invocation")
+        contexts.complete_messages(turn.last_invocation, "turn.last_invocation")
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
         self._last_id = turn.turn_id
         first = not self._turns
