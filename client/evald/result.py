@@ -77,12 +77,16 @@ class Result:
     turn that into passed.
     token_usage, cost_usd: what the evaluator itself spent.
     raw_request: what was asked of a judge or a script, secrets removed.
+    cached: it was found in a cache, and cost nothing now.
+    instance_id: the remote instance that gave it.
     """
 
     __slots__ = (
+        "cached",
         "checks",
         "cost_usd",
         "error",
+        "instance_id",
         "metadata",
         "pending",
         "raw_request",
@@ -108,6 +112,8 @@ class Result:
         cost_usd: float | None = None,
         raw_request: Mapping[str, Any] | None = None,
         unproven: bool = False,
+        cached: bool = False,
+        instance_id: str = "",
     ) -> None:
         self.verdict = verdict
         self.reason = reason
@@ -121,6 +127,8 @@ class Result:
         self.cost_usd = cost_usd
         self.raw_request = raw_request
         self.unproven = unproven
+        self.cached = cached
+        self.instance_id = instance_id
 
     def __repr__(self) -> str:
         shown = [f"{self.verdict.name}, {self.reason!r}"]

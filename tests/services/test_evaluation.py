@@ -7,10 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
+from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.engine.registry import Origin
@@ -58,6 +60,62 @@ def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
             assert [bool(m.started.plan) for m in messages] == [True, False, False]
             assert [m.HasField("summary") for m in messages] == [False, False, True]
             assert messages[-1].summary.passed_count == 3
+
+    run(main())
+
+
+async def _telling(_ctx: Any) -> bool:
+    scope = current_scope()
+    scope.progress("asked", 0.25)
+    await asyncio.sleep(0.05)
+    scope.progress("heard", 7.0)
+    await asyncio.sleep(0.05)
+    return True
+
+
+TELLING = define_evaluator(type="telling", kind=Kind.ASSERTION, evaluate=_telling)
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["asked-for", "not-asked-for"])
+def test_progress_reaches_the_caller_before_the_result_and_only_when_asked_for(wanted: bool) -> None:
+    async def main() -> None:
+        options = evaluation_service_pb2.EvaluateOptions(include_progress=wanted)
+        async with serving([TELLING]) as live:
+            messages = await live.stream(request(CONTAINS, spec("telling"), options=options))
+            told = [
+                (said.index, said.message, said.HasField("fraction")) for m in messages for said in m.progress
+            ]
+            assert told == ([(1, "asked", True), (1, "heard", False)] if wanted else [])
+            assert [result.name for m in messages for result in m.results] == ["contains", "telling"]
+            assert not messages[-1].progress
+            assert messages[-1].summary.success
+
+    run(main())
+
+
+def test_an_evaluator_that_waits_knows_its_call() -> None:
+    seen: list[Scope] = []
+
+    async def note(_ctx: Any) -> bool:
+        seen.append(current_scope())
+        return True
+
+    async def main() -> None:
+        noting = define_evaluator(type="noting", kind=Kind.ASSERTION, evaluate=note)
+        async with serving([noting]) as live:
+            options = evaluation_service_pb2.EvaluateOptions(skip_cache=True)
+            answer = await live.unary(
+                request(spec("noting", timeout=duration_pb2.Duration(seconds=2)), options=options),
+                metadata=(("traceparent", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"), ("x-other", "1")),
+                timeout=30,
+            )
+            (scope,) = seen
+            assert scope.evaluation_id == answer.evaluation_id
+            assert scope.skip_cache
+            assert dict(scope.trace_context) == {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
+            left = scope.time_left()
+            assert left is not None
+            assert left <= 2
 
     run(main())
 

@@ -9,13 +9,13 @@ import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, Verdict, skipped
+from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
 
 from .aggregate import ROUNDING
 from .compiler import Scope
@@ -26,6 +26,8 @@ from .threads import Threads
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 _LATER: Final = object()
+
+Number = TypeVar("Number", int, float)
 
 
 class Votes(NamedTuple):
@@ -266,7 +268,26 @@ def _combined(
         error=error,
         # Where nothing but missing evidence made it fail, turning it round proves nothing either.
         unproven=verdict is _FAILED and all(r.unproven for r in votes.results if r.verdict is _FAILED),
+        token_usage=_usage(results),
+        cost_usd=_sum([result.cost_usd for result in results]),
     )
+
+
+def _usage(results: Sequence[Result]) -> TokenUsage | None:
+    """What the parts spent together: a part that failed or was outvoted was paid for all the same."""
+    spent = [result.token_usage for result in results if result.token_usage is not None]
+    if not spent:
+        return None
+    return TokenUsage(
+        _sum([usage.input_tokens for usage in spent]),
+        _sum([usage.output_tokens for usage in spent]),
+        _sum([usage.total for usage in spent]),
+    )
+
+
+def _sum(numbers: Sequence[Number | None]) -> Number | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _score(result: Result) -> float:

@@ -11,13 +11,16 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from evald.context import EvaluatorContext
 from evald.errorcodes import CODES
 from evald.evaluator import ContractViolation, to_result
 from evald.result import ErrorInfo, Result, Verdict, errored, skipped
+from evald.scope import SCOPE, Scope
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
 
@@ -50,6 +53,15 @@ class Results(Protocol):
     def __iter__(self) -> Iterator[result_pb2.EvaluationResult]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a use has to say before its result is there. fraction: part done, 0 to 1."""
+
+    index: int
+    message: str
+    fraction: float | None
+
+
 class Waiting(NamedTuple):
     """A use that has not answered yet; `pending` is set when its function has been called."""
 
@@ -71,16 +83,19 @@ class Evaluation:
     settled: verdict and score by index, None while a use has not answered.
     perfect: every assertion that counts has passed with score 1, and nothing else broke or was
     skipped, so that the blank summary is the right one.
+    progress: what uses have said since somebody last took it away; only where the plan asks for it.
     """
 
     __slots__ = (
         "_began",
         "_offset",
         "_spent",
+        "_wake",
         "ctx",
         "failed",
         "perfect",
         "plan",
+        "progress",
         "results",
         "settled",
         "summary",
@@ -105,6 +120,8 @@ class Evaluation:
         self.waiting: list[Waiting] = []
         self.failed = False
         self.perfect = True
+        self.progress: list[Progress] = []
+        self._wake: asyncio.Future[None] | None = None
         self._spent: list[Result] = []
         self._began = _clock()
         # Start times are wall times, durations are not: a clock that is set must not make one negative.
@@ -159,8 +176,14 @@ class Evaluation:
             return _clock()
         return self._settle(use, checked(use, outcome), began)
 
-    async def run_waiting(self, seconds: float | None, concurrency: int) -> AsyncIterator[list[int]]:
-        """Run what waits, within so many seconds; give the indexes of what has just finished.
+    async def run_waiting(
+        self,
+        seconds: float | None,
+        concurrency: int,
+        scope: Scope = Scope(),  # noqa: B008 - immutable
+    ) -> AsyncIterator[list[int]]:
+        """Run what waits, within so many seconds; give the indexes of what has just finished, none
+        when there is only progress. scope: of the call; the engine adds what it knows itself.
 
         Closing the iterator, or cancelling it, cancels what still runs.
         """
@@ -171,13 +194,18 @@ class Evaluation:
             return
         deadline = None if seconds is None else time.monotonic() + seconds
         limit = asyncio.Semaphore(self.plan.max_concurrency or concurrency)
+        scope = scope._replace(skip_cache=self.plan.skip_cache)
         tasks = {
-            asyncio.create_task(self._run_one(waiting, deadline, limit)): waiting for waiting in self.waiting
+            asyncio.create_task(self._run_one(waiting, deadline, limit, scope)): waiting
+            for waiting in self.waiting
         }
         try:
             running = set(tasks)
             while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done, running = await self._next(running)
+                if not done:
+                    yield []
+                    continue
                 finished = []
                 for task in done:
                     task.result()
@@ -238,8 +266,45 @@ class Evaluation:
         """How long the evaluation has taken."""
         return (_clock() - self._began) / _SECOND
 
-    async def _run_one(self, waiting: Waiting, deadline: float | None, limit: asyncio.Semaphore) -> None:
+    async def _next(
+        self, running: set[asyncio.Task[None]]
+    ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
+        """Wait for a task, or for progress: then none is done."""
+        if not self.plan.include_progress:
+            return await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        if self._wake is None or self._wake.done():
+            self._wake = asyncio.get_running_loop().create_future()
+            if self.progress:
+                self._wake.set_result(None)
+        both: set[asyncio.Future[None]] = {*running, self._wake}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        done = {task for task in running if task.done()}
+        return done, running - done
+
+    def _teller(self, index: int) -> Callable[[str, float | None], None]:
+        """What a use tells its progress with, from whatever thread it runs in."""
+        loop = asyncio.get_running_loop()
+
+        def tell(message: str, fraction: float | None = None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self._say, index, message, fraction)
+
+        return tell
+
+    def _say(self, index: int, message: str, fraction: float | None) -> None:
+        if fraction is not None and not 0 <= fraction <= 1:
+            fraction = None
+        self.progress.append(Progress(index, cut(message), fraction))
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _run_one(
+        self, waiting: Waiting, deadline: float | None, limit: asyncio.Semaphore, scope: Scope
+    ) -> None:
         async with limit:
+            if self.plan.include_progress:
+                scope = scope._replace(progress=self._teller(waiting.use.index))
+            SCOPE.set(scope)  # of this task alone
             began = _clock()
             left = None if deadline is None else deadline - time.monotonic()
             result = await call(waiting.use, self.ctx, self.threads, left, waiting.pending)
@@ -286,13 +351,7 @@ class Evaluation:
             if use.is_metric and outcome.metadata.get("available") is False:
                 # Reported as 0 with its reason, but a 0 that nobody measured must not enter a histogram.
                 value = None
-        if outcome.checks:
-            for check in outcome.checks:
-                pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
-        if outcome.raw_request:
-            dict_to_struct(outcome.raw_request, pb.raw_request)
-        if outcome.token_usage is not None or outcome.cost_usd is not None:
-            self._spend(pb, outcome)
+        self._write_evidence(pb, outcome)
         if use.is_metric and verdict is _PASSED and outcome.value is not None:
             self.summary.metrics[use.name] = outcome.value
         if elapsed >= _SECOND:
@@ -301,6 +360,19 @@ class Evaluation:
         use.tally.add(verdict, elapsed / _SECOND, score, value)
         self.settled[use.index] = (verdict, score)
         return ended
+
+    def _write_evidence(self, pb: result_pb2.EvaluationResult, outcome: Result) -> None:
+        """What few results have."""
+        for check in outcome.checks:
+            pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
+        if outcome.raw_request:
+            dict_to_struct(outcome.raw_request, pb.raw_request)
+        if outcome.cached:
+            pb.cached = True
+        if outcome.instance_id:
+            pb.instance_id = outcome.instance_id
+        if outcome.token_usage is not None or outcome.cost_usd is not None:
+            self._spend(pb, outcome)
 
     def _spend(self, pb: result_pb2.EvaluationResult, outcome: Result) -> None:
         self._spent.append(outcome)
@@ -360,8 +432,11 @@ async def call(
     """The result of one use that may wait, within so many seconds. Never raises but when cancelled."""
     if use.timeout is not None:
         seconds = use.timeout if seconds is None else min(seconds, use.timeout)
-    if seconds is not None and seconds <= 0:
-        return errored("TIMEOUT", "No time was left to run the evaluator")
+    if seconds is not None:
+        if seconds <= 0:
+            return errored("TIMEOUT", "No time was left to run the evaluator")
+        # Every call has a task of its own, so nobody else sees this.
+        SCOPE.set(SCOPE.get()._replace(deadline=time.monotonic() + seconds))
     try:
         async with asyncio.timeout(seconds) as limit:
             outcome = await (pending if pending is not None else _begin(use, ctx, threads))
@@ -441,6 +516,8 @@ def adjust(use: Use, result: Result) -> Result:
         result.token_usage,
         result.cost_usd,
         result.raw_request,
+        cached=result.cached,
+        instance_id=result.instance_id,
     )
 
 

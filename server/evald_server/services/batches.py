@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 
 from evald.result import ErrorInfo, Verdict
+from evald.scope import Scope
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
@@ -12,7 +13,7 @@ from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner, scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
 _Response = wire_pb2.EvaluateBatchResponse
@@ -40,7 +41,7 @@ class Batches:
         self._runner = runner
         self._count = Count(observer, "EvaluateBatch")
 
-    async def serve(self, stream: Stream, _context: Context) -> None:
+    async def serve(self, stream: Stream, context: Context) -> None:
         """Evaluate items until the caller half-closes."""
         batch: _Batch | None = None
         try:
@@ -50,7 +51,8 @@ class Batches:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message opens the batch")
                     tally = self._count.tally(message.open.labels)
-                    batch = _Batch(self._runner, tally, stream, message.open)
+                    scope = scope_of(context, self._runner.new_id())
+                    batch = _Batch(self._runner, tally, stream, message.open, scope)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.take(message)
@@ -66,9 +68,15 @@ class _Batch:
     """What the items share, and what has become of them."""
 
     def __init__(
-        self, runner: Runner, tally: EvaluationTally, stream: Stream, opened: wire_pb2.BatchOpen
+        self,
+        runner: Runner,
+        tally: EvaluationTally,
+        stream: Stream,
+        opened: wire_pb2.BatchOpen,
+        scope: Scope,
     ) -> None:
         self._runner = runner
+        self._scope = scope
         self._tally = tally
         self._stream = stream
         self._specs = tuple(opened.evaluators)
@@ -156,7 +164,7 @@ class _Batch:
         return self._plan
 
     async def _wait(self, evaluation: Evaluation, item_id: str) -> None:
-        await self._runner.finish(evaluation, None, patient=True)
+        await self._runner.finish(evaluation, None, self._scope, patient=True)
         self._done(evaluation, item_id)
         await self._flush()
 

@@ -12,7 +12,7 @@ from evald_server.engine.run import Evaluation
 from .answers import Answer, Answers
 from .edge import Context, parse
 from .errors import violation_field
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner, deadline_of
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner, add_progress, deadline_of, scope_of
 
 NAME: Final = "evald.v1.EvaluationService"
 
@@ -121,7 +121,8 @@ class Evaluations:
         request: wire_pb2.EvaluateRequest,
         context: Context,
     ) -> bytes:
-        await self._runner.finish(evaluation, _left(deadline))
+        scope = scope_of(context, response.evaluation_id)
+        await self._runner.finish(evaluation, _left(deadline), scope)
         return self._answer_unary(evaluation, response, request, context)
 
     async def _stream(
@@ -141,9 +142,12 @@ class Evaluations:
         waiting = {item.use.index for item in evaluation.waiting}
         part = ready([use.index for use in evaluation.plan.uses if use.index not in waiting])
         part.started = event.started
-        async for done in self._runner.steps(evaluation, _left(deadline)):
+        started = evaluation_service_pb2.EvaluationStarted.FromString(event.started)
+        scope = scope_of(context, started.evaluation_id)
+        async for done in self._runner.steps(evaluation, _left(deadline), scope):
             await context.write(part.SerializeToString())
             part = ready(done)
+            add_progress(part, evaluation)
         self._count(self._streamed, evaluation, request, context)
         part.summary.CopyFrom(event.summary)
         return part.SerializeToString()
@@ -157,7 +161,8 @@ class Evaluations:
             response = _UnaryResponse()
             evaluation = self._begin_unary(request, response)
             if not evaluation.run_inline():
-                await self._runner.finish(evaluation, _left(deadline))
+                scope = scope_of(context, response.evaluation_id)
+                await self._runner.finish(evaluation, _left(deadline), scope)
             answer = self._answer_unary(evaluation, response, request, context)
             self._answers.keep(
                 request.request_id, Answer(answer, evaluation.plan.started_with(request.request_id))

@@ -9,7 +9,9 @@ from typing import Final, Protocol
 from google.protobuf.message import DecodeError
 
 from evald.result import Verdict
+from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2
+from evald_server import wire_pb2
 from evald_server.engine.plan import Criteria, InvalidPlan, Plan
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation, budget
@@ -23,6 +25,8 @@ from .errors import CallError, refused_plan
 # Of the evaluations that passed, one in so many points to its trace. The others all do: what one wants to
 # look at. Reading a call's metadata costs 2 % of the calls.
 _TRACED_ONE_IN: Final = 64
+
+_TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 class EvaluationTally(Protocol):
@@ -107,17 +111,19 @@ class Runner:
         except InvalidPlan as problem:
             raise refused_plan(problem) from None
 
-    async def finish(self, evaluation: Evaluation, seconds: float | None, *, patient: bool = False) -> None:
+    async def finish(
+        self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool = False
+    ) -> None:
         """Run what waits, to the end."""
-        async for _ in self.steps(evaluation, seconds, patient=patient):
-            pass
+        async for _ in self.steps(evaluation, seconds, scope, patient=patient):
+            evaluation.progress.clear()
 
     async def steps(
-        self, evaluation: Evaluation, seconds: float | None, *, patient: bool = False
+        self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool = False
     ) -> AsyncIterator[list[int]]:
-        """Run what waits; give the indexes of what has just finished."""
+        """Run what waits; give the indexes of what has just finished, none when there is only progress."""
         with await self.admission.enter(patient=patient):
-            steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency)
+            steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
                     yield done
@@ -131,6 +137,13 @@ class Runner:
         return min(left, plan.timeout)
 
 
+def add_progress(event: wire_pb2.EvaluateResponse, evaluation: Evaluation) -> None:
+    """Take what evaluators have said before their results, and put it into an event."""
+    for said in evaluation.progress:
+        event.progress.add(index=said.index, message=said.message, fraction=said.fraction)
+    evaluation.progress.clear()
+
+
 def deadline_of(context: Context) -> float | None:
     """Monotonic time at which the call must be over; None without a deadline.
 
@@ -142,6 +155,16 @@ def deadline_of(context: Context) -> float | None:
     if left <= 0:
         raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
     return time.monotonic() + left
+
+
+def scope_of(context: Context, evaluation_id: str) -> Scope:
+    """What evaluators that wait may know of a call."""
+    headers = {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if key in _TRACE_HEADERS and isinstance(value, str)
+    }
+    return Scope(evaluation_id=evaluation_id, trace_context=headers)
 
 
 def trace_id_of(context: Context) -> str | None:

@@ -13,7 +13,7 @@ from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner, add_progress, scope_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -63,14 +63,18 @@ class Sessions:
             await stream.send(refused.SerializeToString())
             return
         if not evaluation.run_inline():
-            await self._wait(evaluation, response, stream)
+            await self._wait(evaluation, response, stream, context)
         verdict = evaluation.finish()
         session.note(turn.turn_id, verdict)
         self._count.add(verdict, evaluation.seconds, context, session.tally)
         await stream.send(response.SerializeToString())
 
     async def _wait(
-        self, evaluation: Evaluation, response: wire_pb2.EvaluateSessionResponse, stream: Stream
+        self,
+        evaluation: Evaluation,
+        response: wire_pb2.EvaluateSessionResponse,
+        stream: Stream,
+        context: Context,
     ) -> None:
         """Send what is ready before each wait; what is ready in the end is left in the response."""
         event = response.event
@@ -78,14 +82,19 @@ class Sessions:
         evaluation.results = every
         waiting = {item.use.index for item in evaluation.waiting}
         _keep(event, every, [use.index for use in evaluation.plan.uses if use.index not in waiting])
-        async for done in self._runner.steps(evaluation, None, patient=True):
+        started = evaluation_service_pb2.EvaluationStarted.FromString(event.started)
+        scope = scope_of(context, started.evaluation_id)
+        async for done in self._runner.steps(evaluation, None, scope, patient=True):
             # The summary is not decided yet; what stands in it are metrics that are repeated at the end.
             part = _Response(turn_id=response.turn_id)
             part.event.started = event.started
             part.event.results.extend(event.results)
+            part.event.progress.extend(event.progress)
             await stream.send(part.SerializeToString())
             event.started = b""
+            event.ClearField("progress")
             _keep(event, every, done)
+            add_progress(event, evaluation)
 
 
 class _Session:
