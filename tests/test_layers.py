@@ -18,6 +18,7 @@ BELOW = {
     "config": set(),
     "buckets": set(),
     "evaluators": set(),
+    "judge": {"evaluators"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "tallies": {"engine", "buckets"},
