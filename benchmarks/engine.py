@@ -32,12 +32,10 @@ def evaluator() -> Callable[[bytes], bytes]:
     def evaluate(data: bytes) -> bytes:
         plan = planner.plan(specs)
         view = EvaluatorContext(context_pb2.EvaluatorContext.FromString(data))
-        summary = result_pb2.AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, view, summary.results, summary, threads)
+        evaluation = Evaluation(plan, view, threads)
         assert evaluation.run_inline(), "an evaluator of this workload waits"
         evaluation.finish()
-        return summary.SerializeToString()
+        return evaluation.whole()
 
     return evaluate
 
