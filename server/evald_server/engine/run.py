@@ -116,7 +116,7 @@ class Evaluation:
             began = ended
             if nanos < SHORT_NANOS:
                 if outcome is use.usual:
-                    micros = (nanos + 999) // 1000
+                    micros = (nanos + 999) // 1000 or 1  # a coarse clock may see no time pass
                     parts.append((use.short if micros < THREE_BYTES else use.long) + DURATIONS[micros])
                     outcomes.append(outcome)
                     usual = use.tally.usual
