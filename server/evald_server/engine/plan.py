@@ -13,7 +13,7 @@ from .aggregate import Policy
 from .contract import MAX_REASON_BYTES
 from .observer import Tally
 from .registry import Origin
-from .wire import delimited, duration, sized, varint
+from .wire import DURATIONS, delimited, sized, varint
 
 
 class Criteria(NamedTuple):
@@ -58,6 +58,9 @@ class InvalidPlan(ValueError):
 SHORT_REASON: Final = MAX_REASON_BYTES // 4
 """Characters that are never more than the bytes that a reason may have."""
 
+# Looking a member up on the enum class costs as much as a whole check.
+_PASSED: Final = Verdict.PASSED
+
 _NEVER: Final = Result(Verdict.ERROR, "no evaluator answers this object")
 
 # Fields of evald.v1.EvaluationResult, as they begin on the wire.
@@ -69,7 +72,7 @@ _double: Final = struct.Struct("<d").pack
 def is_plain(result: Result) -> bool:
     """Passed, score 1, and nothing said but a reason of ordinary length and perhaps a value."""
     return (
-        result.verdict is Verdict.PASSED
+        result.verdict is _PASSED
         and result.score == 1.0
         and not result.metadata
         and not result.checks
@@ -151,7 +154,7 @@ class Use:
             ),
         ).SerializeToString()
         passed = result_pb2.EvaluationResult(verdict=result_pb2.VERDICT_PASSED, success=True, score=1)
-        self.passed_head = self.head + passed.SerializeToString()
+        self.passed_head = self.head + passed.SerializeToString() + _REASON
         self.usual, self.short, self.long = _NEVER, b"", b""
         usual = getattr(getattr(self.evaluate, "__self__", None), "usual", None)
         if self.plain and self.counted and usual is not None and is_plain(usual):
@@ -159,16 +162,22 @@ class Use:
             body = self._passed(usual)
             self.short, self.long = (varint(len(body) + size) + body for size in (4, 5))
 
-    def passed(self, outcome: Result, nanos: int) -> bytes:
-        """A plain outcome as evald.v1.EvaluationResult, behind its length. nanos: how long it took."""
-        return sized(self._passed(outcome) + duration(nanos))
+    def passed(self, outcome: Result, nanos: int) -> bytes | None:
+        """A plain outcome as evald.v1.EvaluationResult, behind its length; None when it is not plain.
+
+        nanos: how long it took, below SHORT_NANOS.
+        """
+        if not is_plain(outcome):
+            return None
+        return sized(self._passed(outcome) + DURATIONS[(nanos + 999) // 1000])
 
     def _passed(self, outcome: Result) -> bytes:
         """Up to the duration."""
-        body = self.passed_head + _REASON + sized(outcome.reason.encode("utf-8", "replace"))
-        if outcome.value is not None:
-            body += _VALUE + _double(outcome.value)
-        return body + _DURATION
+        reason = outcome.reason.encode("utf-8", "replace")
+        value = outcome.value
+        if value is None:
+            return b"".join((self.passed_head, sized(reason), _DURATION))
+        return b"".join((self.passed_head, sized(reason), _VALUE, _double(value), _DURATION))
 
 
 @dataclass(slots=True, eq=False)

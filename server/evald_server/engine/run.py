@@ -19,7 +19,7 @@ from evald.scope import SCOPE, Scope
 
 from .contract import cut
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
-from .plan import Plan, Use, is_plain
+from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
 from .threads import Threads
 from .wait import call
@@ -107,7 +107,7 @@ class Evaluation:
                 began = _clock()
                 continue
             try:
-                outcome = use.evaluate(ctx)
+                outcome: Any = use.evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
             # Where one ends the next begins: a second look at the clock would cost more than a check.
@@ -123,8 +123,12 @@ class Evaluation:
                     usual[0] += 1
                     usual[1] += nanos
                     continue
-                if use.plain and use.counted and outcome.__class__ is Result and is_plain(outcome):
-                    parts.append(use.passed(outcome, nanos))
+                if use.plain and use.counted and outcome.__class__ is Result:
+                    part = use.passed(outcome, nanos)
+                else:
+                    part = None
+                if part is not None:
+                    parts.append(part)
                     outcomes.append(outcome)
                     usual = use.tally.usual
                     usual[0] += 1

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from evald.result import ErrorInfo, Verdict
 from evald.scope import Scope
-from evald.v1 import evaluation_service_pb2, result_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
@@ -137,10 +139,10 @@ class _Batch:
     def _start(self, data: bytes) -> None:
         item_id = ""
         try:
-            item = parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
-            item_id = item.item_id
-            view = self._runner.contexts.view(item.context)
-            plan = self._plan_of(item)
+            item = self._parsed(data)
+            item_id, context = item.item_id, item.context
+            view = self._runner.contexts.view(context)
+            plan = self._plan_of(item, context)
         except CallError as problem:
             self._refuse(item_id, problem.message)
             return
@@ -152,13 +154,19 @@ class _Batch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
+    def _parsed(self, data: bytes) -> wire_pb2.BatchItem:
+        try:
+            return _Item.FromString(data)
+        except DecodeError:
+            return parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
+
+    def _plan_of(self, item: wire_pb2.BatchItem, context: context_pb2.EvaluatorContext) -> Plan:
         """The shared plan where the item has nothing of its own; found once, not once an item."""
-        if item.evaluators or item.context.HasField("scenario"):
-            return self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+        if item.evaluators or context.HasField("scenario"):
+            return self._runner.plan(item.evaluators or self._specs, self._options, context)
         generation = self._runner.generation
         if self._plan is None or self._generation != generation:
-            self._plan = self._runner.plan(self._specs, self._options, item.context)
+            self._plan = self._runner.plan(self._specs, self._options, context)
             self._generation = generation
         return self._plan
 
