@@ -114,26 +114,21 @@ class Evaluation:
             ended = _clock()
             nanos = ended - began
             began = ended
+            part = None
             if nanos < SHORT_NANOS:
                 if outcome is use.usual:
                     micros = (nanos + 999) // 1000 or 1  # a coarse clock may see no time pass
-                    parts.append((use.short if micros < THREE_BYTES else use.long) + DURATIONS[micros])
-                    outcomes.append(outcome)
-                    usual = use.tally.usual
-                    usual[0] += 1
-                    usual[1] += nanos
-                    continue
-                if use.plain and use.counted and outcome.__class__ is Result:
+                    part = (use.short if micros < THREE_BYTES else use.long) + DURATIONS[micros]
+                elif use.plain and use.counted and outcome.__class__ is Result:
                     part = use.passed(outcome, nanos)
-                else:
-                    part = None
-                if part is not None:
-                    parts.append(part)
-                    outcomes.append(outcome)
-                    usual = use.tally.usual
-                    usual[0] += 1
-                    usual[1] += nanos
-                    continue
+            if part is not None:
+                # Four fifths of all results end here.
+                parts.append(part)
+                outcomes.append(outcome)
+                usual = use.tally.usual
+                usual[0] += 1
+                usual[1] += nanos
+                continue
             outcomes.append(None)
             parts.append(b"")
             if inspect.isawaitable(outcome):
