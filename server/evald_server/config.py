@@ -100,7 +100,7 @@ class Settings(BaseModel):
         16, description="Most waiting evaluators at a time in one call that does not say."
     )
     plan_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        32 << 20, description="Specs of compiled plans that are kept."
+        64 << 20, description="Memory for compiled plans that are kept, estimated."
     )
     answer_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         64 << 20, description="Answers that are kept for calls that bring a request_id."

@@ -25,11 +25,11 @@ class Criteria(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one call may ask for. config_bytes: of one spec."""
+    """What one call may ask for. config_bytes: of one spec. cache_bytes: about what kept plans may take."""
 
     evaluators: int = 100
     config_bytes: int = 256 << 10
-    cache_bytes: int = 32 << 20
+    cache_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
