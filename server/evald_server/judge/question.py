@@ -1,6 +1,6 @@
 """What is asked of a model, and what comes back: the seam between the judge and the endpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,11 @@ class Question(NamedTuple):
     max_tokens: most tokens of the answer. temperature: 0 to 2.
     sample: number of the sample, from 0, so that a cache keeps samples apart.
     again: what was wrong with the answer before; empty when this is no re-ask.
+    digest: SHA-256 of instructions, material and schema without the fence's nonce, which is another one
+    in every question: what a cache knows the question by, beside model, max_tokens, temperature, sample
+    and again.
+    usable: whether an answer is one that can be used; a cache keeps no others, or a slip of the
+    model would be repeated for ever.
     """
 
     instructions: str
@@ -25,6 +30,8 @@ class Question(NamedTuple):
     temperature: float = 0.0
     sample: int = 0
     again: tuple["Turn", ...] = ()
+    digest: str = ""
+    usable: "Callable[[Answer], bool]" = lambda _answer: True
 
 
 class Turn(NamedTuple):
@@ -52,12 +59,14 @@ class Answer(NamedTuple):
     data: the answer's JSON object, unchecked against the schema; None where plain text was asked for.
     text: the answer as it came. model: as the endpoint names it.
     request: what was sent, secrets removed, as JSON-like data.
+    cached: it was found in a cache and cost nothing.
     """
 
     text: str
     data: Mapping[str, Any] | None
     model: str
     request: Mapping[str, Any]
+    cached: bool = False
 
 
 class JudgeFault(Exception):
