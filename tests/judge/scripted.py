@@ -11,7 +11,6 @@ from evald.context import EvaluatorContext
 from evald.result import Result, TokenUsage
 from evald.turn import Turn
 from evald_server.judge.llm_judge import judge_definition
-from evald_server.judge.parsing import read_object
 from evald_server.judge.question import Answer, JudgeFault, Question, Spending
 
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[Question], Any]"
@@ -79,6 +78,16 @@ class ScriptedAsker:
             return Answer(text, read_object(text), f"{self._model}-2026", request)
         except ValueError as problem:
             raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The text, or the one fenced block in it, as a JSON object, as an endpoint reads it."""
+    if text.count("```") == 2:
+        text = text.split("```")[1].removeprefix("json")
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("no object")
+    return data
 
 
 class ScriptedModels:

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald.result import Result, Verdict, errored
-from evald.scope import SCOPE, Scope
+from evald.scope import Scope
 
 from .asking import Fault, Vote
 from .panel import agreement, decide, poll
 from .question import Asker, Spending
 
 # Kept back of the time that is left, so that a result with all that was spent is there before the engine
-# gives up: twice as much from the endpoints, which know best what took so long.
+# gives up. Endpoints, which know best what took so long, give up earlier still.
 _RESERVE_SECONDS: Final = 0.02
 
 AskSample = Callable[["Seat", int], Awaitable[Vote]]
@@ -100,12 +100,10 @@ class Ballot:
     async def _sample(self, seat: Seat, ask: AskSample) -> Sequence[Vote | None]:
         """The samples of a judge, in the task of its own that `poll` gave it."""
         left = self._scope.time_left()
-        if self._scope.deadline is None or left is None:
+        if left is None:
             return await self._poll(seat, ask)
-        reserve = min(_RESERVE_SECONDS, left / 10)
-        SCOPE.set(self._scope._replace(deadline=self._scope.deadline - 2 * reserve))
         try:
-            async with asyncio.timeout(left - reserve):
+            async with asyncio.timeout(left - min(_RESERVE_SECONDS, left / 20)):
                 return await self._poll(seat, ask)
         except TimeoutError:
             return [Vote(None, Fault("JUDGE_TIMEOUT", f"No answer within {left:.3g}s"), None)]

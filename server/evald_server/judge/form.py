@@ -76,5 +76,5 @@ FLAG: Mapping[str, Any] = {"type": "boolean"}
 
 
 def ratio(description: str) -> dict[str, Any]:
-    """JSON Schema of a number from 0 to 1."""
-    return {"type": "number", "minimum": 0, "maximum": 1, "description": description}
+    """JSON Schema of a number from 0 to 1. Bounds are said in words: some strict endpoints refuse them."""
+    return {"type": "number", "description": f"{description} From 0 to 1."}

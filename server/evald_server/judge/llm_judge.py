@@ -55,11 +55,12 @@ class Judging:
         evidence = self._prompt.evidence(ctx)
 
         def question(seat: Seat, sample: int) -> Question:
-            return self._prompt.question(evidence)._replace(
-                max_tokens=self._max_tokens,
-                temperature=seat.temperature,
-                sample=sample,
-                usable=lambda answer: _readable(self._form, answer, ctx),
+            return self._prompt.question(
+                evidence,
+                self._max_tokens,
+                seat.temperature,
+                sample,
+                lambda answer: _readable(self._form, answer, ctx),
             )
 
         async def ask_sample(seat: Seat, sample: int) -> Vote:

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from evald.context import EvaluatorContext
 
 from .fence import BLANK_NONCE, Fence, encode
 from .form import Form
-from .question import Question, Turn
+from .question import Answer, Question, Turn
 from .transcript import View, records
 
 INSTRUCTIONS: Final = """\
@@ -59,21 +59,31 @@ class Prompt:
         self._form = form
         self._view = view
         self.instructions = INSTRUCTIONS if instructions is None else instructions
-        self._schema = json.dumps(form.schema, sort_keys=True)
-        self.digest = self._digest(self._material(Fence(BLANK_NONCE), ()))
+        self.digest = self._digest(())
 
     def evidence(self, ctx: EvaluatorContext) -> Evidence:
         """The data of this turn, encoded once for all questions about it."""
         lines = self._lines(ctx)
-        return Evidence(lines, self._digest(self._material(Fence(BLANK_NONCE), lines)))
+        return Evidence(lines, self._digest(lines))
 
-    def question(self, evidence: Evidence) -> Question:
+    def question(
+        self,
+        evidence: Evidence,
+        max_tokens: int,
+        temperature: float,
+        sample: int,
+        usable: Callable[[Answer], bool],
+    ) -> Question:
         """A question about the turn, in a fence of its own."""
         return Question(
             instructions=self.instructions,
             material=self._material(Fence(), evidence.lines),
             schema=self._form.schema,
-            digest=evidence.digest,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            sample=sample,
+            cache_key=_digest(evidence.digest, max_tokens, temperature),
+            usable=usable,
         )
 
     def _lines(self, ctx: EvaluatorContext) -> Sequence[str]:
@@ -89,9 +99,9 @@ class Prompt:
         parts = _PARTS.format(expected=_EXPECTED if self._view.expected else "")
         return "\n\n".join((self._form.task, f"{rules}\n{parts}", data, _END))
 
-    def _digest(self, material: str) -> str:
-        whole = json.dumps([self.instructions, material, self._schema])
-        return hashlib.sha256(whole.encode()).hexdigest()
+    def _digest(self, lines: Sequence[str]) -> str:
+        material = self._material(Fence(BLANK_NONCE), lines)
+        return _digest(self.instructions, material, self._form.schema)
 
 
 def asked_again(question: Question, problem: str) -> Question:
@@ -99,13 +109,15 @@ def asked_again(question: Question, problem: str) -> Question:
 
     The answer itself is left out: it may quote what it judged, and it would stand outside the fence.
     """
-    return question._replace(
-        again=(
-            Turn("assistant", _REFUSED_ANSWER),
-            Turn(
-                "user",
-                f"Your answer could not be used: {problem}. Answer the same question again, in exactly the "
-                "form that it asks for, with nothing before or after it.",
-            ),
-        )
+    said = (
+        f"Your answer could not be used: {problem}. Answer the same question again, in exactly the form that "
+        "it asks for, with nothing before or after it."
     )
+    return question._replace(
+        again=(Turn("assistant", _REFUSED_ANSWER), Turn("user", said)),
+        cache_key=_digest(question.cache_key, said),
+    )
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -15,11 +15,10 @@ class Question(NamedTuple):
     max_tokens: most tokens of the answer. temperature: 0 to 2.
     sample: number of the sample, from 0, so that a cache keeps samples apart.
     again: what was wrong with the answer before; empty when this is no re-ask.
-    digest: SHA-256 of instructions, material and schema without the fence's nonce, which is another one
-    in every question: what a cache knows the question by, beside model, max_tokens, temperature, sample
-    and again.
-    usable: whether an answer is one that can be used; a cache keeps no others, or a slip of the
-    model would be repeated for ever.
+    cache_key: digest of everything that the answer depends on except the endpoint and the model, the
+    random nonce of the fence left out; empty when the answer must not be kept.
+    usable: whether an answer can be used; a cache keeps no other, or a slip of the model would be
+    repeated for ever.
     """
 
     instructions: str
@@ -30,7 +29,7 @@ class Question(NamedTuple):
     temperature: float = 0.0
     sample: int = 0
     again: tuple["Turn", ...] = ()
-    digest: str = ""
+    cache_key: str = ""
     usable: "Callable[[Answer], bool]" = lambda _answer: True
 
 
@@ -46,11 +45,14 @@ class Spending:
     """What a call has spent on models so far, failed attempts included.
 
     usage: None when no attempt reported any. cost_usd: None when no price is known.
+    reserved_usd: what requests under way, and those that ended without saying what they cost, may have
+    cost at most; it counts towards the ceiling of the call.
     """
 
     attempts: int = 0
     usage: TokenUsage | None = None
     cost_usd: float | None = None
+    reserved_usd: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -59,7 +61,7 @@ class Answer(NamedTuple):
     data: the answer's JSON object, unchecked against the schema; None where plain text was asked for.
     text: the answer as it came. model: as the endpoint names it.
     request: what was sent, secrets removed, as JSON-like data.
-    cached: it was found in a cache and cost nothing.
+    cached: it was found in the cache, and cost nothing now.
     """
 
     text: str

@@ -35,7 +35,7 @@ SCORE: a whole number from 0 (worst) to 10 (best)
 REASON: what you saw and what follows from it, in at most five sentences"""
 
 
-_SCHEMA: Final = answer_schema(reasoning=TEXT, score={"type": "integer", "minimum": 0, "maximum": BEST})
+_SCHEMA: Final = answer_schema(reasoning=TEXT, score={"type": "integer", "description": "From 0 to 10."})
 
 
 class RubricForm(Form):
