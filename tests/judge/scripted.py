@@ -86,7 +86,7 @@ def read_object(text: str) -> dict[str, Any]:
         text = text.split("```")[1].removeprefix("json")
     data = json.loads(text)
     if not isinstance(data, dict):
-        raise ValueError("no object")
+        raise ValueError("no object")  # noqa: TRY004 - of JSON
     return data
 
 

@@ -40,6 +40,11 @@ class Vote(NamedTuple):
         return None if self.judgement is None else self.judgement.passes
 
 
+def named(asker: Asker) -> str:
+    """The judge, for a message."""
+    return f'Judge "{asker.endpoint}" ({asker.model})'
+
+
 async def ask(
     asker: Asker, question: Question, form: Form, ctx: EvaluatorContext, spending: Spending
 ) -> Vote:
@@ -68,7 +73,7 @@ async def _ask_once(
     try:
         return Vote(form.read(answer, ctx), None, answer), None
     except Unusable as problem:
-        message = f"The judge's answer holds no verdict: {problem}"
+        message = f"{named(asker)}: the answer holds no verdict: {problem}"
         return Vote(None, Fault("JUDGE_UNPARSEABLE", message), answer), str(problem)
 
 

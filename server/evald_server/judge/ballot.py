@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from evald.result import Result, Verdict, errored
 from evald.scope import Scope
 
-from .asking import Fault, Vote
+from .asking import Fault, Vote, named
 from .panel import agreement, decide, poll
 from .question import Asker, Spending
 
@@ -64,7 +64,7 @@ class Ballot:
             assert vote.fault is not None
             result = errored(
                 vote.fault.code,
-                f'Judge "{seat.asker.endpoint}" ({seat.asker.model}): {vote.fault.message}{self._majority(vote)}',
+                vote.fault.message + self._majority(vote),
                 judge=seat.asker.endpoint,
                 model=seat.asker.model,
             )
@@ -106,7 +106,8 @@ class Ballot:
             async with asyncio.timeout(left - min(_RESERVE_SECONDS, left / 20)):
                 return await self._poll(seat, ask)
         except TimeoutError:
-            return [Vote(None, Fault("JUDGE_TIMEOUT", f"No answer within {left:.3g}s"), None)]
+            fault = Fault("JUDGE_TIMEOUT", f"{named(seat.asker)}: no answer within {left:.3g} s")
+            return [Vote(None, fault, None)]
 
     async def _poll(self, seat: Seat, ask: AskSample) -> Sequence[Vote | None]:
         def tell(votes: int) -> None:

@@ -92,7 +92,7 @@ class Judging:
             return Result(Verdict.FAILED, lack, 0.0, pending=form.can_wait(ctx), unproven=True)
         if config.include_expected and not has_expected(ctx):
             return missing(config.on_missing, "No expected answer available")
-        characters = size(ctx) if form.template is None else len(ctx.answer or "")
+        characters = size(ctx, config.view) if form.template is None else len(ctx.answer or "")
         if characters > MAX_CHARACTERS:
             return errored(
                 "INPUT_TOO_LARGE",

@@ -30,24 +30,18 @@ class View(NamedTuple):
 
 def records(ctx: EvaluatorContext, view: View) -> Iterator[Record]:
     """The conversation, oldest first, then the reference."""
-    turn = ctx.turn_messages
-    history = _before(ctx.messages, turn)
-    if not view.history:
-        history = _last_asked(history)
     tools: dict[str, str] = {}
-    for part, messages in (("history", history), ("turn", turn)):
-        for message in messages:
-            if view.system or message.role not in _SYSTEM_ROLES:
-                yield {"part": part, **_of_message(message, tools)}
+    for part, message in _shown(ctx, view):
+        yield {"part": part, **_of_message(message, tools)}
     if view.expected:
         yield from _of_expected(ctx)
 
 
-def size(ctx: EvaluatorContext) -> int:
-    """About how many characters all records have."""
+def size(ctx: EvaluatorContext, view: View) -> int:
+    """About how many characters the conversation has, as far as it is shown."""
     return sum(
         len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
-        for message in ctx.messages
+        for _, message in _shown(ctx, view)
     )
 
 
@@ -55,6 +49,18 @@ def has_expected(ctx: EvaluatorContext) -> bool:
     """Whether the context has any reference."""
     expected = ctx.expected
     return expected.text is not None or expected.has_data or bool(expected.messages)
+
+
+def _shown(ctx: EvaluatorContext, view: View) -> Iterator[tuple[str, Message]]:
+    """The messages, each with the part that it belongs to."""
+    turn = ctx.turn_messages
+    history = _before(ctx.messages, turn)
+    if not view.history:
+        history = _last_asked(history)
+    for part, messages in (("history", history), ("turn", turn)):
+        for message in messages:
+            if view.system or message.role not in _SYSTEM_ROLES:
+                yield part, message
 
 
 def _before(messages: Sequence[Message], turn: Sequence[Message]) -> Sequence[Message]:
