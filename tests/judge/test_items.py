@@ -43,7 +43,10 @@ def test_the_score_is_the_weight_of_what_is_met_and_a_required_miss_fails_both(
 
 def test_every_item_is_a_check_with_the_judges_evidence_in_the_order_of_the_config() -> None:
     result = judge(ScriptedModels(answer(b=False, a=True)), items("a", "b", b={"required": True}))
-    assert [tuple(check) for check in result.checks] == [("says a", True, "saw a"), ("says b", False, "saw b")]
+    assert [tuple(check) for check in result.checks] == [
+        ("says a", True, "saw a"),
+        ("says b", False, "saw b"),
+    ]
     assert result.reason == "1 of 2 items met, score 0; required and missed: b. overall"
     assert result.metadata is not None
     assert result.metadata["items"] == {"a": True, "b": False}

@@ -23,9 +23,11 @@ TEMPLATE = RUBRIC | {"promptTemplate": "Custom: {rubric} | Output: {output}"}
 def test_it_passes_from_the_least_score_and_the_score_is_a_tenth(
     config: dict[str, Any], number: int, least: float | None, verdict: Verdict
 ) -> None:
-    reply: Reply = {"reasoning": "so", "score": number} if config is RUBRIC else f"SCORE: {number}\nREASON: so"
+    reply: Reply = (
+        {"reasoning": "so", "score": number} if config is RUBRIC else f"SCORE: {number}\nREASON: so"
+    )
     if least is not None:
-        config = config | {"passScore": least}  # noqa: PLR6104 - not in place
+        config = config | {"passScore": least}
     result = judge(ScriptedModels(reply), config)
     assert (result.verdict, result.score, result.reason) == (verdict, number / 10, "so")
     assert result.metadata is not None
@@ -84,7 +86,10 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
 
 def test_a_template_is_filled_in_one_pass_and_asks_for_plain_text() -> None:
     models = ScriptedModels("SCORE: 8")
-    config = {"rubric": "my {output} {rubric}", "promptTemplate": 'Custom {"a": 1}: {rubric} | {output} | {rubric}'}
+    config = {
+        "rubric": "my {output} {rubric}",
+        "promptTemplate": 'Custom {"a": 1}: {rubric} | {output} | {rubric}',
+    }
     judge(models, config, Turn([{"role": "assistant", "content": "the {rubric} {output}"}]))
     (question,) = models.default.questions
     assert question.schema is None

@@ -166,19 +166,17 @@ class LlmJudge(Evaluator):
                     f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators",
                 )
             ]
-        mine = _MODES[given[0]][1]
+        (keys, mine), name = _MODES[given[0]], to_camel
         return [
             ConfigProblem(
-                f"/{to_camel(key)}",
-                f"has no meaning with {to_camel(_MODES[given[0]][0][0])}; it goes with {to_camel(keys[0])}",
+                f"/{name(key)}", f"has no meaning with {name(keys[0])}; it goes with {_owners(key)}"
             )
-            for keys, own in _MODES.values()
-            for key in sorted(own - mine)
+            for key in sorted(frozenset().union(*(own for _, own in _MODES.values())) - mine)
             if key in self.model_fields_set
         ]
 
     def _template_problems(self) -> list[ConfigProblem]:
-        if self.prompt_template is None:
+        if self.prompt_template is None or self.rubric is None:
             return []
         found = {match[1] for match in PLACEHOLDER.finditer(self.prompt_template)}
         problems = [
@@ -223,6 +221,11 @@ class LlmJudge(Evaluator):
 
     def _has(self, key: str) -> bool:
         return getattr(self, key) is not None
+
+
+def _owners(key: str) -> str:
+    """The keys that this one goes with."""
+    return " or ".join(to_camel(keys[0]) for keys, own in _MODES.values() if key in own)
 
 
 def _item_problems(items: Sequence[Item]) -> Iterator[ConfigProblem]:
