@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 # Beyond what JSON escapes: the characters of markup and of chat templates ("<|im_start|>"), and what people
-# do not see: controls, bidirectional overrides, zero-width and tag characters, variation selectors,
+# do not see: controls, bidirectional overrides, zero-width, filling and tag characters, variation selectors,
 # private use, halves of surrogate pairs. Hidden instructions become visible to the judge.
 _ESCAPED: Final = re.compile(
-    "[<>&`\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U000e0000-\U0010ffff]"
+    "[<>&`\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
 )
 
 BLANK_NONCE: Final = "0" * 32
