@@ -8,8 +8,14 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from evald.context import EvaluatorContext
+from evald.convert import spec_to_pb
 from evald.result import Result, TokenUsage
 from evald.turn import Turn
+from evald.v1.result_pb2 import AggregatedEvaluation
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import Evaluation
+from evald_server.engine.threads import Threads
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.judge.question import Answer, JudgeFault, Question, Spending
 
@@ -29,7 +35,9 @@ class ScriptedAsker:
         self._model = model
         self._endpoint = endpoint
         self.questions: list[Question] = []
+        self.asked = asyncio.Event()
         self.cancelled = 0
+        self.cached = False
 
     @property
     def model(self) -> str:
@@ -45,6 +53,7 @@ class ScriptedAsker:
         """Spends 10 tokens in, 5 out and PRICE, whatever comes of it."""
         position = min(len(self.questions), len(self._replies) - 1)
         self.questions.append(question)
+        self.asked.set()
         spending.attempts += 1
         usage = spending.usage or TokenUsage(0, 0)
         spending.usage = TokenUsage((usage.input_tokens or 0) + 10, (usage.output_tokens or 0) + 5)
@@ -73,9 +82,9 @@ class ScriptedAsker:
             ],
         }
         if question.schema is None:
-            return Answer(text, None, f"{self._model}-2026", request)
+            return Answer(text, None, f"{self._model}-2026", request, self.cached)
         try:
-            return Answer(text, read_object(text), f"{self._model}-2026", request)
+            return Answer(text, read_object(text), f"{self._model}-2026", request, self.cached)
         except ValueError as problem:
             raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
 
@@ -129,6 +138,31 @@ async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: Ev
     outcome = judge_definition(models).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     return await outcome
+
+
+def evaluate(
+    models: ScriptedModels,
+    *specs: Mapping[str, Any],
+    turn: Turn = TURN,
+    seconds: float | None = 5.0,
+) -> AggregatedEvaluation:
+    """The summary of a plan with these specs, as the engine runs it."""
+    registry = Registry()
+    registry.register(judge_definition(models), Origin.BUILT_IN)
+    raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
+    plan = Planner(registry).plan(raw, b"")
+    summary = AggregatedEvaluation()
+    summary.CopyFrom(plan.blank)
+    evaluation = Evaluation(plan, turn.context, summary.results, summary, Threads())
+
+    async def wait() -> None:
+        async for _ in evaluation.run_waiting(seconds, 16):
+            pass
+
+    if not evaluation.run_inline():
+        asyncio.run(wait())
+    evaluation.finish()
+    return summary
 
 
 def criteria(success: bool, failure: bool = False, confidence: float = 0.9, why: str = "because") -> Reply:
