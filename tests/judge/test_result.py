@@ -113,5 +113,5 @@ def test_long_and_broken_texts_of_a_judge_fit_into_a_result() -> None:
     reply = '{"score": 0.9, "hits": ["' + "h" * 9000 + '"], "reasoning": "' + "r" * 9000 + ' \\ud800"}'
     spec = {"type": "llm-judge", "config": CONFIG}
     (result,) = evaluate(ScriptedModels(reply), spec).results
-    assert len(result.reason) == len(result.checks[0].text) == 2000
+    assert len(result.reason) == len(result.checks[0].text) == 4000
     assert result.reason.endswith("…")

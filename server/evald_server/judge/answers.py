@@ -14,7 +14,7 @@ Data = Mapping[str, Any]
 """The object that the judge answered."""
 
 # Of one text in an answer, in characters. A result's reason may have 8 KiB.
-MAX_TEXT: Final = 2000
+MAX_TEXT: Final = 4000
 
 
 class Unusable(ValueError):
