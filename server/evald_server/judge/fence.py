@@ -8,6 +8,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 # Beyond what JSON escapes: the characters of markup and of chat templates ("<|im_start|>"), and what people
@@ -45,9 +46,14 @@ def encode(record: Mapping[str, Any]) -> str:
     return _ESCAPED.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+@lru_cache(maxsize=4096)
+def _escape_of(character: str) -> str:
+    code = ord(character)
     if code < 0x10000:
         return f"\\u{code:04x}"
     code -= 0x10000
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _escape_of(found[0])

@@ -37,8 +37,7 @@ _END: Final = "The data end here. Do the task that stands above them, and answer
 
 _REFUSED_ANSWER: Final = "(This answer could not be used and is left out.)"
 
-# What a judge may be shown, in characters: about the context of today's largest models. Encoding so much
-# takes the event loop 20 ms.
+# What a judge may be shown, in characters: about the context of today's largest models.
 MAX_CHARACTERS: Final = 2_000_000
 
 
@@ -59,12 +58,12 @@ class Prompt:
         self._form = form
         self._view = view
         self.instructions = INSTRUCTIONS if instructions is None else instructions
-        self.digest = self._digest(())
+        self.digest = _digest(self.instructions, self._material(Fence(BLANK_NONCE), ()), form.schema)
 
     def evidence(self, ctx: EvaluatorContext) -> Evidence:
         """The data of this turn, encoded once for all questions about it."""
         lines = self._lines(ctx)
-        return Evidence(lines, self._digest(lines))
+        return Evidence(lines, _digest(self.digest, "\n".join(lines)))
 
     def question(
         self,
@@ -99,10 +98,6 @@ class Prompt:
         parts = _PARTS.format(expected=_EXPECTED if self._view.expected else "")
         return "\n\n".join((self._form.task, f"{rules}\n{parts}", data, _END))
 
-    def _digest(self, lines: Sequence[str]) -> str:
-        material = self._material(Fence(BLANK_NONCE), lines)
-        return _digest(self.instructions, material, self._form.schema)
-
 
 def asked_again(question: Question, problem: str) -> Question:
     """The same question once more, with what was wrong with the answer.
@@ -120,4 +115,6 @@ def asked_again(question: Question, problem: str) -> Question:
 
 
 def _digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(parts, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
+    ).hexdigest()
