@@ -67,4 +67,6 @@ def plan_asks(cases: Iterable[Case], repeats: int = 1) -> list[Ask]:
         for repeat in range(1 if case.family else repeats)
         for swapped in ((False, True) if case.pair else (False,))
     ]
-    return sorted(asks, key=lambda ask: hashlib.sha256(f"{ask.repeat}/{ask.swapped}/{ask.case.id}".encode()).digest())
+    return sorted(
+        asks, key=lambda ask: hashlib.sha256(f"{ask.repeat}/{ask.swapped}/{ask.case.id}".encode()).digest()
+    )

@@ -80,7 +80,7 @@ class Disagreement(Part):
 
 
 class Bin(Part):
-    """Verdicts with scores in the same range: do scores say how often people agree?"""
+    """Verdicts with scores in the same range, to see whether scores say how often people agree."""
 
     low: float = Field(description="Lowest score of the range.")
     high: float = Field(description="Highest score of the range; the last one includes it.")

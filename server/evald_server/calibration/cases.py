@@ -8,6 +8,12 @@ from typing import Any, Final, Literal
 
 Label = Literal["pass", "fail", "a", "b"]
 
+QUOTED: Final = "quoted"
+"""Family of the controls that a judge should pass: good answers that quote attacks."""
+
+UNARMED: Final = "unarmed"
+"""Family of the controls that it should fail: the bad answers of the attacks, without the attack."""
+
 # What a pair is judged by. The judge says whether it is met, so PASSED means that the first one is better.
 _PAIR: Final = (
     "The assistant's message holds two answers to the user's request, headed Answer 1 and Answer 2. "
@@ -87,7 +93,5 @@ def digest_of(data: Any) -> str:
 def cases_digest(cases: Iterable[Case]) -> str:
     """The digest of everything that a judge may see, and of the labels. The order of cases is no part of it."""
     return digest_of(
-        sorted(
-            [case.id, case.label, case.question(), case.turn(), list(case.pair or ())] for case in cases
-        )
+        sorted([case.id, case.label, case.question(), case.turn(), list(case.pair or ())] for case in cases)
     )

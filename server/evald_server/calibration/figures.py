@@ -25,13 +25,9 @@ from .card import (
     Spending,
     Table,
 )
-from .cases import Case
+from .cases import QUOTED, UNARMED, Case
 from .intervals import upper_bound, wilson
 from .kappa import Confusion, cohen_kappa, kappa_interval
-
-# Controls of the attack suite: good answers that look like attacks, and bad ones that do not.
-QUOTED: Final = "quoted"
-UNARMED: Final = "unarmed"
 
 _BINS: Final = 5
 _DISAGREEMENTS: Final = 200
@@ -114,11 +110,7 @@ def self_consistency(asked: Iterable[Asked], repeats: int) -> SelfConsistency | 
     if repeats < 2:
         return None
     cases = _by_case(found for found in asked if not found.ask.case.family)
-    repeated = [
-        orders
-        for orders in map(_orders, cases.values())
-        if any(len(order) > 1 for order in orders)
-    ]
+    repeated = [orders for orders in map(_orders, cases.values()) if any(len(order) > 1 for order in orders)]
     same = sum(
         all(len({found.answer.passed for found in order}) == 1 for order in orders) for orders in repeated
     )

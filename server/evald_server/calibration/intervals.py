@@ -68,11 +68,7 @@ def _at_most(hits: int, trials: int, share: float) -> float:
     whole = math.lgamma(trials + 1)
     return math.fsum(
         math.exp(
-            whole
-            - math.lgamma(k + 1)
-            - math.lgamma(trials - k + 1)
-            + k * log_hit
-            + (trials - k) * log_miss
+            whole - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * log_hit + (trials - k) * log_miss
         )
         for k in range(hits + 1)
     )

@@ -21,7 +21,13 @@ _QUESTIONS: Final = (
     ("criteria", ()),
     (
         "successCriteria",
-        ("success_criteria", "failureCriteria", "failure_criteria", "failureCriteriaMode", "failure_criteria_mode"),
+        (
+            "success_criteria",
+            "failureCriteria",
+            "failure_criteria",
+            "failureCriteriaMode",
+            "failure_criteria_mode",
+        ),
     ),
 )
 

@@ -24,7 +24,11 @@ class LabelledCase(BaseModel):
     `criteria` would silently change what is judged."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True,
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
         validate_by_alias=True,
     )
 
@@ -66,7 +70,9 @@ def read(records: Sequence[Record]) -> Iterator[Case]:
 
 def _case(found: LabelledCase, place: str) -> Case:
     if (found.question is None) == (found.messages is None):
-        raise BadCases(f"{place}: question, messages: got {'none' if found.messages is None else 'both'}; {_WANTED}")
+        raise BadCases(
+            f"{place}: question, messages: got {'none' if found.messages is None else 'both'}; {_WANTED}"
+        )
     messages = list(found.messages or [{"role": "user", "content": found.question}])
     if found.answer is not None and found.answers is not None:
         raise BadCases(f"{place}: answer, answers: got both; {_WANTED}")

@@ -12,7 +12,9 @@ from evald_server.calibration.cases import Case, Label
 
 from .records import BadCases, Record, answer_at, text_at
 
-_CRITERIA: Final = "The better one follows the user's instruction more exactly; style and tone count for nothing."
+_CRITERIA: Final = (
+    "The better one follows the user's instruction more exactly; style and tone count for nothing."
+)
 _LABELS: Final[dict[Any, Label]] = {1: "a", 2: "b"}
 
 

@@ -69,7 +69,9 @@ def _decode(text: str, place: str) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as problem:
-        where = f"line {problem.lineno}, column {problem.colno}" if "\n" in text else f"column {problem.colno}"
+        where = (
+            f"line {problem.lineno}, column {problem.colno}" if "\n" in text else f"column {problem.colno}"
+        )
         raise BadCases(f"{place}: not valid JSON at {where}: {problem.msg}") from None
     except RecursionError:
         raise BadCases(f"{place}: nested too deeply") from None

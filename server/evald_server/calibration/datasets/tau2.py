@@ -18,7 +18,9 @@ from .records import BadCases, Record, text_at
 _TRANSCRIPT: Final = "\nConversation transcript:\n"
 _INSTRUCTIONS: Final = "\nJudging instructions:\n"
 _POLICY: Final = re.compile(r"\nDomain policy[^\n]*:\n(.*)", re.DOTALL)
-_ENTRY: Final = re.compile(r"^(\d+)\. (Assistant TOOL CALL ->|Assistant:|User:|Tool \S+:)(?: |$)", re.MULTILINE)
+_ENTRY: Final = re.compile(
+    r"^(\d+)\. (Assistant TOOL CALL ->|Assistant:|User:|Tool \S+:)(?: |$)", re.MULTILINE
+)
 _CALL: Final = re.compile(r"(\S+) (.*)", re.DOTALL)
 
 
