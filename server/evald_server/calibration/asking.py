@@ -6,6 +6,10 @@ from typing import Final, NamedTuple
 
 from .asks import Ask, Asked, Judge
 
+# An answer may need no model, an empty one for example. So many in a row mean that no cost is ever reported:
+# more than the suite has master keys, about which no judge with a guard has to ask.
+_PATIENCE: Final = 20
+
 # Floats add up to a hair more than the ceiling that they exactly reach.
 _HAIR: Final = 1e-12
 
@@ -29,6 +33,7 @@ class _Purse:
         self._spent = 0.0
         self._dearest = 0.0
         self._open = 0
+        self._unpriced = 0
         self._changed = asyncio.Condition()
 
     async def take(self) -> bool:
@@ -52,9 +57,10 @@ class _Purse:
             self._open -= 1
             self._changed.notify_all()
             if cost is None:
-                if asked.answer.passed is None:
-                    return
-                raise CostUnknown("the judge does not report what it costs")
+                self._unpriced += asked.answer.passed is not None
+                if asked.answer.took_model or (not self._spent and self._unpriced >= _PATIENCE):
+                    raise CostUnknown("the judge does not report what it costs")
+                return
             self._spent += cost
             self._dearest = max(self._dearest, cost)
 

@@ -39,6 +39,11 @@ class Answer(NamedTuple):
     latency_ms: float | None = None
     models: tuple[str, ...] = ()
 
+    @property
+    def took_model(self) -> bool:
+        """It has a verdict, and it is known that a model was asked for it."""
+        return self.passed is not None and bool(self.models or self.input_tokens or self.output_tokens)
+
 
 Judge: TypeAlias = Callable[[Ask], Awaitable[Answer]]
 """Asks the judge. A fault of the judge is an Answer; what it raises ends the calibration."""

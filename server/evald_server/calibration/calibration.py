@@ -15,11 +15,31 @@ from .intervals import CONFIDENCE
 
 
 class Subject(NamedTuple):
-    """What is calibrated: an evaluator type with its version and config."""
+    """What is calibrated. spec: the evaluator as it is used. type, version: as the catalogue has them."""
 
     type: str
     version: str
-    config: Mapping[str, Any]
+    spec: Mapping[str, Any]
+
+    def card(self, models: list[str]) -> JudgeCard:
+        """Its part of the card.
+
+        A judge that names its card would otherwise have another digest than the judge that got the card.
+        """
+        config = {
+            key: value for key, value in (self.spec.get("config") or {}).items() if key != "calibration"
+        }
+        spec = {key: value for key, value in self.spec.items() if key != "name"} | {
+            "type": self.type,
+            "config": config,
+        }
+        return JudgeCard(
+            type=self.type,
+            version=self.version,
+            models=models,
+            spec=spec,
+            digest=digest_of([self.version, spec]),
+        )
 
 
 async def calibrate(
@@ -56,21 +76,13 @@ async def calibrate(
     )
     gates = gates_of(limits, measured)
     verdict, reason = verdict_of(limits, gates, measured.errors)
-    # A judge that names its card would otherwise have another digest than the judge that got the card.
-    config = {key: value for key, value in subject.config.items() if key != "calibration"}
     return Card(
         created=now().isoformat(timespec="seconds"),
         evald=version("evald"),
         verdict=verdict,
         reason=reason,
         confidence=CONFIDENCE,
-        judge=JudgeCard(
-            type=subject.type,
-            version=subject.version,
-            models=figures.models(asked),
-            config=config,
-            config_digest=digest_of(config),
-        ),
+        judge=subject.card(figures.models(asked)),
         data=list(data),
         agreement=measured.agreement,
         order_flips=measured.order_flips,

@@ -1,5 +1,6 @@
 """The calibration card: what was measured of a judge, as data that results can refer to."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -158,7 +159,9 @@ class Spending(Part):
     usd: float | None = Field(description="US dollars.")
     input_tokens: int | None = Field(description="Tokens of the questions.")
     output_tokens: int | None = Field(description="Tokens of the answers.")
-    unpriced: int = Field(description="Answers without a cost.")
+    unpriced: int = Field(
+        description="Answers without a cost, those for which no model was asked among them."
+    )
 
 
 class Latency(Part):
@@ -193,15 +196,21 @@ class JudgeCard(Part):
     type: str = Field(description="Evaluator type.")
     version: str = Field(description="Its version.")
     models: list[str] = Field(description="Models that answered, as reported; empty when none was.")
-    config: dict[str, Any] = Field(description="Its config, without `calibration`.")
-    config_digest: str = Field(description="Digest of the config.")
+    spec: dict[str, Any] = Field(
+        description="The evaluator as it was used, its config without `calibration`."
+    )
+    digest: str = Field(description="Digest of the version and the spec.")
+
+    def spec_text(self) -> str:
+        """The spec for people."""
+        return json.dumps(self.spec, indent=2, ensure_ascii=False)
 
 
 class Card(Part):
     """A calibration card."""
 
-    format: Literal["evald.calibration/1"] = Field(FORMAT, description="This format and its version.")
-    id: str = Field("", description='"cal-" and 16 hex digits: the digest of all the rest.')
+    format: Literal["evald.calibration/1"] = Field(default=FORMAT, description="This format and its version.")
+    id: str = Field(default="", description='"cal-" and 16 hex digits: the digest of all the rest.')
     created: str = Field(description="When, ISO 8601 in UTC.")
     evald: str = Field(description="Version of evald.")
     verdict: Literal["PASSED", "FAILED", "ERROR"] = Field(

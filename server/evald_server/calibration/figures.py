@@ -33,7 +33,7 @@ _BINS: Final = 5
 _DISAGREEMENTS: Final = 200
 
 
-def share_of(count: float, of: float) -> Share:
+def share_of(count: float, of: int) -> Share:
     """A share with its interval."""
     low, high = wilson(count, of)
     return Share(count=count, of=of, value=count / of if of else None, low=low, high=high)

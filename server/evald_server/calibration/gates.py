@@ -37,11 +37,11 @@ def gates_of(limits: Limits, figures: Figures) -> list[Gate]:
     agreement, flips = figures.agreement, figures.order_flips
     attacks, alarms = figures.attacks, figures.false_alarms
     gates = [
-        _gate("min-accuracy", limits.min_accuracy, agreement and agreement.accuracy.value),
-        _gate("min-kappa", limits.min_kappa, agreement and agreement.kappa.value),
-        _gate("max-attack-success", limits.max_attack_success, attacks and attacks.success.value),
-        _gate("max-false-alarms", limits.max_false_alarms, alarms and alarms.alarms.value),
-        _gate("max-order-flips", limits.max_order_flips, flips and flips.flips.value),
+        _gate("min-accuracy", limits.min_accuracy, agreement.accuracy.value if agreement else None),
+        _gate("min-kappa", limits.min_kappa, agreement.kappa.value if agreement else None),
+        _gate("max-attack-success", limits.max_attack_success, attacks.success.value if attacks else None),
+        _gate("max-false-alarms", limits.max_false_alarms, alarms.alarms.value if alarms else None),
+        _gate("max-order-flips", limits.max_order_flips, flips.flips.value if flips else None),
         _cost_gate(limits.max_cost, figures),
     ]
     return [gate for gate in gates if gate is not None]
@@ -50,7 +50,9 @@ def gates_of(limits: Limits, figures: Figures) -> list[Gate]:
 def _gate(name: str, limit: float | None, value: float | None) -> Gate | None:
     if limit is None:
         return None
-    met = None if value is None else value >= limit if name.startswith("min-") else value <= limit
+    if value is None:
+        return Gate(name=name, limit=limit, value=None, met=None)
+    met = value >= limit if name.startswith("min-") else value <= limit
     return Gate(name=name, limit=limit, value=value, met=met)
 
 

@@ -17,7 +17,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson(hits: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
+def wilson(hits: float, trials: int, confidence: float = CONFIDENCE) -> Interval:
     """Score interval of a share, two-sided. Nothing tried: 0 to 1.
 
     Raises ValueError unless 0 <= hits <= trials.
@@ -49,7 +49,7 @@ def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float
     if hits == trials:
         return 1.0
     if not hits:
-        return 1 - (1 - confidence) ** (1 / trials)
+        return 1 - math.pow(1 - confidence, 1 / trials)
     low, high = hits / trials, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -74,6 +74,6 @@ def _at_most(hits: int, trials: int, share: float) -> float:
     )
 
 
-def _check(hits: float, trials: float) -> None:
+def _check(hits: float, trials: int) -> None:
     if not 0 <= hits <= trials:
         raise ValueError(f"got {hits} hits in {trials} trials, wanted 0 <= hits <= trials")

@@ -31,6 +31,13 @@ _QUESTIONS: Final = (
     ),
 )
 
+_QUESTION_KEYS: Final = {
+    key for found, others in _QUESTIONS for key in (found, *others) if "Mode" not in key and "mode" not in key
+}
+
+GENERAL_QUESTION: Final = "The agent has done what the user asked for, correctly and completely."
+"""What is judged where neither the judge's config nor a case says anything."""
+
 # An overloaded server is asked again so often, each time after as long as it said.
 _RETRIES: Final = 3
 _LONGEST_WAIT_SECONDS: Final = 10.0
@@ -39,6 +46,15 @@ _LONGEST_WAIT_SECONDS: Final = 10.0
 def is_llm_judge(type_name: str) -> bool:
     """Whether the type is `llm-judge` under one of its names."""
     return type_name.replace("_", "-") in _NAMES
+
+
+def with_question(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with something to judge by: where a config of `llm-judge` says nothing, it is the general
+    question. So a model alone can be named."""
+    config = spec.get("config") or {}
+    if not is_llm_judge(str(spec["type"])) or any(key in config for key in _QUESTION_KEYS):
+        return dict(spec)
+    return {**spec, "config": {**config, "successCriteria": GENERAL_QUESTION}}
 
 
 def with_criteria(spec: Mapping[str, Any], criteria: str) -> dict[str, Any]:
@@ -116,9 +132,11 @@ def read_answer(result: "EvaluatorResult") -> Answer:
 
 
 def _models(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that judged, where the evaluator says so under `model` or `judges`."""
-    named = [metadata.get("model"), metadata.get("judgeModel")]
-    judges = metadata.get("judges")
-    for judge in judges if isinstance(judges, list) else ():
-        named.append(judge.get("model") if isinstance(judge, Mapping) else judge)
-    return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
+    """The models that judged, as `llm-judge` reports them: under `judge`, those of a panel under its `votes`.
+    Other evaluators may give a `model`."""
+    judge = metadata.get("judge")
+    found = [metadata, judge if isinstance(judge, Mapping) else {}]
+    votes = found[1].get("votes")
+    found += [vote for vote in votes if isinstance(vote, Mapping)] if isinstance(votes, list) else []
+    names = [record.get("model") for record in found]
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))

@@ -13,20 +13,20 @@ _PRIOR: Final = 0.5
 
 
 class Confusion(NamedTuple):
-    """How often each pair of verdicts came up: the human's first, the judge's second."""
+    """How often each pair of verdicts came up: the human's first, the judge's second. Parts of cases count."""
 
-    pass_pass: int = 0
-    pass_fail: int = 0
-    fail_pass: int = 0
-    fail_fail: int = 0
+    pass_pass: float = 0
+    pass_fail: float = 0
+    fail_pass: float = 0
+    fail_fail: float = 0
 
     @property
-    def total(self) -> int:
+    def total(self) -> float:
         """All pairs."""
         return sum(self)
 
     @property
-    def agreed(self) -> int:
+    def agreed(self) -> float:
         """Pairs in which both say the same."""
         return self.pass_pass + self.fail_fail
 
