@@ -32,8 +32,8 @@ code { font: 13px ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: an
 .tile b { display: block; font-size: 25px; line-height: 1.3; } .tile span { color: var(--soft); font-size: 13px; }
 .tile.bad { border-color: var(--bad); } .tile.bad b { color: var(--bad); }
 .side { display: flex; flex-wrap: wrap; gap: 12px 44px; align-items: flex-start; }
-.side > * { flex: 1 1 300px; min-width: 0; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; margin: 8px 0; }
+.side > * { flex: 1 1 300px; min-width: 0; } .wide { overflow-x: auto; } .wide > svg { min-width: 600px; }
+table { border-collapse: collapse; width: auto; min-width: min(100%, 560px); margin: 8px 0; }
 th, td { text-align: left; padding: 6px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; font-size: 13px; } td.n, th.n { text-align: right;
   font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -48,7 +48,7 @@ svg circle.value { fill: var(--value); } svg circle.bad { fill: var(--bad); }
 svg line.value { stroke: var(--value); } svg line.bad { stroke: var(--bad); }
 svg .thick { stroke-width: 5; stroke-linecap: round; stroke-opacity: .38; }
 svg .thin { stroke-width: 2; stroke-opacity: .55; }
-svg .cell.good { fill: var(--good); } svg .cell.bad { fill: var(--bad); }
+svg .cell + text + text { fill: var(--ink); } svg .cell.good { fill: var(--good); } svg .cell.bad { fill: var(--bad); }
 @media print { body { max-width: none; } details { display: block; } }
 """
 
@@ -174,7 +174,7 @@ def _agreement(card: Card, gates: Mapping[str, Gate]) -> str:
         "<h2>Agreement with people</h2>",
         f'<p class="soft">{found.cases} cases with a verdict'
         + (f", {found.without_verdict} without any" if found.without_verdict else "")
-        + ". Bars are intervals of 95 %; a dark mark is a gate.</p>",
+        + ". Bars are intervals of 95 %; an upright mark is a gate.</p>",
         f'<div class="wide">{whiskers(rows, "Agreement with people", low)}</div>',
         f'<div class="side">{"".join(f"<div>{plot}</div>" for plot in side)}</div>',
     ]

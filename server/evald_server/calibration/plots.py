@@ -5,8 +5,8 @@ from html import escape
 from typing import Final, NamedTuple
 
 _ROW: Final = 34
-_LABEL: Final = 190
-_WIDTH: Final = 640
+_LABEL: Final = 180
+_WIDTH: Final = 860
 _NOTE: Final = 150
 _AXIS: Final = 26
 
