@@ -42,7 +42,9 @@ def test_an_interval_holds_its_share_and_grows_with_confidence() -> None:
         pytest.param(0, 0, 0.95, 1.0, id="nothing tried"),
     ],
 )
-def test_the_upper_bound_is_the_published_one(hits: int, trials: int, confidence: float, bound: float) -> None:
+def test_the_upper_bound_is_the_published_one(
+    hits: int, trials: int, confidence: float, bound: float
+) -> None:
     assert upper_bound(hits, trials, confidence) == pytest.approx(bound, abs=5e-5)
 
 

@@ -70,9 +70,9 @@ def _messages(transcript: str, place: str) -> list[dict[str, Any]]:
     for match in _ENTRY.finditer(transcript):
         if int(match[1]) == len(starts) + 1:
             starts.append(match)
-    ends = [*(match.start() for match in starts[1:]), len(transcript)]
     messages: list[dict[str, Any]] = []
-    for match, end in zip(starts, ends, strict=True):
+    for position, match in enumerate(starts):
+        end = starts[position + 1].start() if position + 1 < len(starts) else len(transcript)
         text = transcript[match.end() : end].removesuffix("\n")
         message = _message(match[2], text, f"{place}: user_prompt: entry {match[1]}")
         if "tool_calls" in message and messages and messages[-1]["role"] == "assistant":
