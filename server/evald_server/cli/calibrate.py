@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -70,6 +70,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             "nothing to ask: no FILE, and --no-attacks",
             "name files of labelled cases, or leave --no-attacks out",
         )
+    _check_expected(spec, place, cases)
     limits = Limits(**{name: getattr(args, name) for name in Limits._fields})
     _check_gates(limits, cases)
     return Plan(spec, place, cases, data, limits)
@@ -114,6 +115,22 @@ def _labelled(files: Sequence[str], format_name: str | None) -> tuple[list[Case]
             "a case that counts twice makes intervals look narrower than they are: give each an id of its own",
         )
     return cases, data
+
+
+def _check_expected(spec: Mapping[str, Any], place: str, cases: Sequence[Case]) -> None:
+    """Without an expected answer such a judge fails a case unseen, which would count as its opinion."""
+    config = spec.get("config")
+    if not isinstance(config, Mapping) or not (
+        config.get("includeExpected") or config.get("include_expected")
+    ):
+        return
+    without = [case.id for case in cases if not case.expected]
+    if without:
+        raise usage_error(
+            f"{place}: includeExpected needs an expected answer, and {len(without)} of {len(cases)} cases have none, "
+            f"the first is {without[0]!r}",
+            'give them "expected", or leave includeExpected out',
+        )
 
 
 def _check_gates(limits: Limits, cases: Sequence[Case]) -> None:

@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
-        if "invalid choice: " in message:
+        if message.startswith("argument COMMAND: invalid choice: "):
             tried = message.partition("invalid choice: ")[2].split("'")[1]
             near = difflib.get_close_matches(tried, COMMANDS, n=1)
             message = f"unknown command {tried!r}; " + (
