@@ -238,7 +238,8 @@ def _case(asked: Sequence[Asked]) -> Case:
 def _bins(scored: Sequence[Asked]) -> list[Bin]:
     bins: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for ask, answer in scored:
-        if answer.score is not None:
+        # Repeats of one case would count as so many cases.
+        if answer.score is not None and not ask.repeat:
             bins[min(int(answer.score * _BINS), _BINS - 1)].append((answer.score, ask.wanted))
     return [
         Bin(
