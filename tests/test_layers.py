@@ -26,7 +26,8 @@ BELOW = {
     "services": {"engine", "evaluators", "telemetry", "config", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
     "app": {"services", "http", "engine", "evaluators", "plugins", "telemetry", "config"},
-    "cli": {"app", "config"},
+    "calibration": set(),
+    "cli": {"app", "config", "calibration"},
     "__main__": {"cli"},
 }
 
