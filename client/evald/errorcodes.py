@@ -61,4 +61,7 @@ CODES: dict[str, CodeInfo] = {
     "JUDGE_RATE_LIMITED": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint limits the rate."),
     "JUDGE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint does not answer."),
     "JUDGE_TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The judge did not answer in time."),
+    "JUDGE_BUDGET_EXCEEDED": CodeInfo(
+        Category.CONFIG, False, "Another request to the judge could break a ceiling on costs."
+    ),
 }

@@ -11,11 +11,12 @@ from evald_server.config import Settings, is_loopback, split_address
 from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
-from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.registry import Origin, Registry, State
 from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
+from evald_server.judge.wiring import build_models
 from evald_server.plugins import load_plugins
 from evald_server.services import catalog, evaluation
 from evald_server.services.admission import Admission
@@ -39,6 +40,9 @@ _log = logging.getLogger("evald.server")
 # gRPC's own limit lies above ours, so that a message that is somewhat too large gets our answer,
 # which names size and limit; beyond it gRPC answers without reading the message.
 _SLACK_BYTES: Final = 4 << 20
+
+# The type that asks models.
+_JUDGE: Final = "llm-judge"
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
@@ -74,6 +78,10 @@ class App:
         self.settings = settings
         self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
+        try:
+            self.models = build_models(settings, self.telemetry.judge(_JUDGE))
+        except ValueError as problem:
+            raise StartError(str(problem)) from None
         self.registry = build_registry(settings, self.threads)
         self.address = ""
         self.http_address: str | None = None
@@ -116,6 +124,7 @@ class App:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
+        self._judges: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises StartError when an address cannot be had."""
@@ -164,6 +173,8 @@ class App:
         self._server = server
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
+        if self.registry.get(_JUDGE) is not None:
+            self._judges = asyncio.create_task(self.models.watch(self._judge_available))
         self._health.serve(True)
         if not is_loopback(host):
             _log.warning("listening on %s without encryption and authentication", self.address)
@@ -185,8 +196,11 @@ class App:
             await stopping
         if self._lag is not None:
             self._lag.cancel()
+        if self._judges is not None:
+            self._judges.cancel()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
+        await self.models.close()
         await close_workers()
         self.threads.close()
         self._server = None
@@ -221,6 +235,9 @@ class App:
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA])
         return table
+
+    def _judge_available(self, available: bool) -> None:
+        self.registry.set_state(_JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,8 +10,17 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 PREFIX: Final = "EVALD_"
@@ -22,20 +31,73 @@ _NOT_SERVER_SETTINGS: Final = frozenset(
 )
 
 
+# Where the judge's settings come from when nothing else says them: the variables of OpenAI's own client.
+_FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
+
+
 class SettingsError(ValueError):
     """A setting is wrong. The message names it, what it got and what it wants."""
+
+
+_TABLE: Final = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    alias_generator=to_camel,
+    validate_by_name=True,
+    validate_by_alias=True,
+)
+
+
+class JudgePrice(BaseModel):
+    """What a model costs, in US dollars for a million tokens."""
+
+    model_config = _TABLE
+
+    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class JudgeSettings(BaseModel):
+    """One judge: `[judges.NAME]` in the config file."""
+
+    model_config = _TABLE
+
+    base_url: str | None = Field(None, description="Address of an OpenAI-compatible API, up to /v1.")
+    model: str | None = Field(None, description="The model that is asked when a use names none.")
+    models: list[str] = Field(
+        default_factory=list, description="Models that a use may name; empty for any that the endpoint has."
+    )
+    api_key_env: str | None = Field(None, description="Environment variable with the API key.")
+    api_key_file: Path | None = Field(None, description="File with the API key.")
+    prices: dict[str, JudgePrice] = Field(
+        default_factory=dict, description="Prices of models, in US dollars for a million tokens."
+    )
+    form: Literal["json_schema", "json_object", "text"] = Field(
+        "json_schema", description="The surest form of answer that is tried."
+    )
+    stream: bool = Field(False, description="Have answers sent as they are written.")
+    timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
+        30.0, description="Silence of the endpoint after which an attempt is given up."
+    )
+    attempts: Annotated[int, Field(ge=1, le=10)] = Field(4, description="Most requests for one answer.")
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(64, description="Most requests at a time.")
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        return None if value is None else checked_url(value)
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("got both api_key_env and api_key_file, wanted one of them")
+        return self
 
 
 class Settings(BaseModel):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-    )
+    model_config = _TABLE
 
     listen: str = Field(
         "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one."
@@ -111,6 +173,27 @@ class Settings(BaseModel):
     drain_grace: Annotated[float, Field(ge=0)] = Field(
         10.0, description="Time that open calls get to finish when the server stops."
     )
+    judge_base_url: str | None = Field(
+        None, description="Address of the default judge's API, up to /v1; OPENAI_BASE_URL when not set."
+    )
+    judge_model: str | None = Field(None, description="The default judge's model.")
+    judge_api_key: SecretStr | None = Field(
+        None, description="The default judge's API key; OPENAI_API_KEY when not set, empty for none."
+    )
+    judge_api_key_file: Path | None = Field(None, description="File with the default judge's API key.")
+    judge: str | None = Field(None, description="Which of several judges is the default one.")
+    judges: dict[str, JudgeSettings] = Field(
+        default_factory=dict, description="Judges by name; [judges.default] adds to the settings above."
+    )
+    judge_max_usd_per_call: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Most that one evaluation by a judge may cost, in US dollars."
+    )
+    judge_max_usd_per_day: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Most that all judges of this server may cost in a day (UTC), in US dollars."
+    )
+    judge_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        64 << 20, description="Answers of judges that are kept, in data_dir or in memory; 0 for none."
+    )
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="auto: text on a terminal, JSON elsewhere."
     )
@@ -124,6 +207,11 @@ class Settings(BaseModel):
             return None
         split_address(value)
         return value
+
+    @field_validator("judge_base_url")
+    @classmethod
+    def _judge_url(cls, value: str | None) -> str | None:
+        return checked_url(value) if value else None
 
     @model_validator(mode="after")
     def _not_public(self) -> Self:
@@ -143,6 +231,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"got {address!r}, wanted HOST:PORT, for example 127.0.0.1:50051")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def checked_url(url: str) -> str:
+    """The address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as problem:
+        raise ValueError(f"not an address: {problem}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("wanted http://HOST/v1 or https://HOST/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("wanted an address without user, password, query and fragment")
+    return url
 
 
 def is_loopback(host: str) -> bool:
@@ -177,6 +279,9 @@ def load_settings(
         name = key.removeprefix(PREFIX).lower()
         if key.startswith(PREFIX) and key not in _NOT_SERVER_SETTINGS and name in Settings.model_fields:
             values[name], sources[name] = _from_text(name, text), key
+    for name, variable in _FALLBACKS.items():
+        if name not in values and environ.get(variable):
+            values[name], sources[name] = environ[variable], variable
     for name, value in (overrides or {}).items():
         if value is not None:
             values[name], sources[name] = value, f"--{name.replace('_', '-')}"
@@ -189,7 +294,10 @@ def load_settings(
             name = str(error["loc"][0]) if error["loc"] else ""
             name = names.get(name, name)
             where = sources.get(name, name)
-            if error["type"] == "extra_forbidden":
+            inner = ".".join(map(str, error["loc"][1:]))
+            if inner:
+                message = f"{inner}: {'unknown key' if error['type'] == 'extra_forbidden' else message}"
+            elif error["type"] == "extra_forbidden":
                 message = f"unknown setting; known are {', '.join(sorted(Settings.model_fields))}"
             lines.append(f"{where}: {message}" if where else message)
         raise SettingsError("\n".join(lines)) from None

@@ -52,6 +52,8 @@ def _list(heading: str, entries: "list[EvaluatorType]") -> Table:
     aliases.style, aliases.no_wrap, aliases.max_width = "dim", False, 28
     for entry in entries:
         notes = "" if entry.origin == "built_in" else f" [{entry.origin}]"
+        if entry.state == "unavailable":
+            notes += " [unavailable now]"
         table.add_row(
             clean(entry.type, 63), clean(", ".join(entry.aliases)), clean(entry.description + notes)
         )
@@ -69,6 +71,7 @@ def _show(entry: "EvaluatorType") -> None:
         ("loaded by", "the operator of the server" if entry.origin == "plugin" else ""),
         ("judges", "the final turn only" if entry.final_turn_only else ""),
         ("deprecated", entry.deprecation_message),
+        ("state", "unavailable now: calls get errors" if entry.state == "unavailable" else ""),
     ]
     for name, value in facts:
         if value:

@@ -114,6 +114,13 @@ class Registry:
         self._entries[entry.definition.type] = replace(entry, auto_config=config)
         self._changed(entry.definition.type)
 
+    def set_state(self, name: str, state: State) -> None:
+        """Say whether a type can be called. Nothing changes when it is in that state already."""
+        entry = self.find(name).entry
+        if entry.state is not state:
+            self._entries[entry.definition.type] = replace(entry, state=state)
+            self._changed(entry.definition.type)
+
     def remove(self, type: str) -> None:  # noqa: A002 - the word of the contract
         """Take a type out."""
         entry = self._entries.pop(type)

@@ -1,6 +1,7 @@
 """One OpenAI-compatible endpoint: its client, its places, and what its models understand."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from .retries import Backoff, retry_after
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
+
+_log = logging.getLogger("evald.judge")
 
 OPENAI: Final = "https://api.openai.com/v1"
 
@@ -57,13 +60,18 @@ class EndpointOptions:
 
 
 class Endpoint:
-    """Sends requests. One connection pool and one set of places, whatever models are asked."""
+    """Sends requests. One connection pool and one set of places, whatever models are asked.
+
+    reachable: None while nobody has tried. changed: called whenever that turns into its opposite.
+    """
 
     def __init__(
         self, options: EndpointOptions, redactor: Redactor, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.options = options
         self.redactor = redactor
+        self.reachable: bool | None = None
+        self.changed: Callable[[], None] = _nobody
         self.gate = Gate(options.concurrency, clock=clock)
         self._clock = clock
         self._dialects: dict[str, tuple[Dialect, float]] = {}
@@ -93,6 +101,17 @@ class Endpoint:
         # Somebody else has learned it meanwhile.
         return known
 
+    def reached(self, up: bool) -> None:
+        """Note whether the endpoint could be reached."""
+        if self.reachable == up:
+            return
+        if not up:
+            _log.warning('judge "%s": its endpoint cannot be reached', self.options.name)
+        elif self.reachable is False:
+            _log.info('judge "%s": its endpoint can be reached again', self.options.name)
+        self.reachable = up
+        self.changed()
+
     async def send(self, body: dict[str, Any], question: Question, faults: Faults) -> Reply:
         """One request. Raises Failed."""
         client = await self._connected()
@@ -104,6 +123,7 @@ class Endpoint:
         try:
             async with client.chat.completions.with_streaming_response.create(**body) as response:
                 answering = True
+                self.reached(True)
                 content = bytearray()
                 async for piece in response.iter_bytes():
                     content += piece
@@ -111,6 +131,7 @@ class Endpoint:
                         raise faults.too_large(_MOST_BYTES)
                 return read_reply(bytes(content), response.headers.get("content-type", ""))
         except openai.APIStatusError as problem:
+            self.reached(True)
             raise _refused(problem, question, faults) from None
         except Reported as reported:
             raise faults.status(reported.problem, question) from None
@@ -169,12 +190,17 @@ class Endpoint:
         cause = problem.__cause__ or problem
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout"):
+            self.reached(False)
             return faults.unreachable(_network_words(cause))
         if "Timeout" in kind:
             return faults.silent(self.options.timeout_seconds)
         if answering:
             return faults.broke_off("the connection ended")
         return faults.reset(kind)
+
+
+def _nobody() -> None:
+    """Who is told of changes when nobody wants to be."""
 
 
 def _refused(problem: "APIStatusError", question: Question, faults: Faults) -> Failed:

@@ -18,10 +18,14 @@ from .faults import FINISHED, Failed, Faults
 from .forms import Dialect, read_object
 from .purse import Charge, Purse
 from .question import Answer, Asker, JudgeFault, Question, Spending
+from .reachability import behind_proxy, reachable
 from .reply import Reply
 
 # What of the time left is kept back, so that the caller hears which fault it was rather than that time is over.
 _RESERVE_SECONDS: Final = 0.05
+
+# How long an endpoint that came up may be called unavailable.
+_LOOK_AGAIN_SECONDS: Final = 15.0
 
 # A part of every key: another way to ask or to read gives other answers.
 _CACHE_VERSION: Final = "1"
@@ -36,7 +40,8 @@ class JudgeTally(Protocol):
     """Where requests to models are counted."""
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
-        """One request. outcome: "ok", "adapted", "cancelled", or a code without JUDGE_ in lower case."""
+        """One request. outcome: "ok", "adapted" (asked for something that the endpoint does not know), "cancelled",
+        or a code in lower case, without "judge_"."""
 
     def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
         """What a request has cost, as far as known."""
@@ -91,11 +96,34 @@ class ConfiguredModels:
             )
         return ModelAsker(endpoint, model, purse=self._purse, cache=self._cache, tally=self._tally)
 
+    @property
+    def available(self) -> bool:
+        """Whether the judge that is asked when a use names none, or else any, may be there."""
+        asked = [self.endpoints[self._default]] if self._default is not None else self.endpoints.values()
+        return any(endpoint.reachable is not False for endpoint in asked)
+
+    async def watch(self, changed: Callable[[bool], None]) -> None:
+        """Tell at once and at every change whether models are available, until cancelled.
+
+        Looks whether endpoints can be reached at the start, and again while one cannot; once it has been, the
+        requests themselves tell.
+        """
+        changed(self.available)
+        endpoints = list(self.endpoints.values())
+        for endpoint in endpoints:
+            endpoint.changed = lambda: changed(self.available)
+        while not behind_proxy() and endpoints:
+            for endpoint in endpoints:
+                if not endpoint.reachable:
+                    endpoint.reached(await reachable(endpoint.options.base_url))
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
     async def close(self) -> None:
         """Close connections and files."""
         for endpoint in self.endpoints.values():
             await endpoint.close()
         await self._cache.close()
+        await asyncio.to_thread(self._purse.close)
 
     def _endpoint(self, judge: str | None) -> Endpoint:
         known = ", ".join(sorted(self.endpoints))
@@ -223,7 +251,8 @@ class ModelAsker:
                 outcome = _outcome(fault.code)
                 raise
             except Failed as failed:
-                outcome = _outcome(failed.fault.code)
+                adapts = failed.problem is not None and dialect.without(failed.problem) is not None
+                outcome = "adapted" if adapts else _outcome(failed.fault.code)
                 if failed.free:
                     charge.paid(0.0)
                 if failed.limited:

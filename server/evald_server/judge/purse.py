@@ -18,6 +18,9 @@ class Ledger(Protocol):
     def note(self, day: str, usd: float) -> None:
         """Keep what the day has cost so far. Returns at once."""
 
+    def close(self) -> None:
+        """Finish what is under way."""
+
 
 class Forgetful:
     """A ledger for servers that keep nothing: every start begins the day anew."""
@@ -28,6 +31,9 @@ class Forgetful:
 
     def note(self, day: str, usd: float) -> None:
         """Forget it."""
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 def utc_day() -> str:
@@ -102,6 +108,10 @@ class Purse:
         if cost_usd:
             self._spent += cost_usd
             self._ledger.note(self._day, self._spent)
+
+    def close(self) -> None:
+        """Finish what is under way in the ledger. May block for as long as a file is written."""
+        self._ledger.close()
 
     def _turn(self) -> None:
         day = self._today()
