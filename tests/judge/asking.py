@@ -30,7 +30,7 @@ QUICK = Backoff(0.001, 0.004)
 
 def question(schema: Mapping[str, Any] | None = SCHEMA, **fields: Any) -> Question:
     """A question about a short text."""
-    return Question("You judge.", "The text that is judged.", schema, **fields)
+    return Question("You judge.", "The text that is judged: an agent helps a customer.", schema, **fields)
 
 
 class Counted:

@@ -119,9 +119,11 @@ class Endpoint:
 
         if self.options.stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        headers = None if self.options.api_key else {"Authorization": openai.Omit()}
         answering = False
         try:
-            async with client.chat.completions.with_streaming_response.create(**body) as response:
+            create = client.chat.completions.with_streaming_response.create
+            async with create(**body, extra_headers=headers) as response:
                 answering = True
                 self.reached(True)
                 content = bytearray()
@@ -141,7 +143,10 @@ class Endpoint:
             raise faults.broke_off(str(problem)) from None
         except Failed:
             raise
-        except Exception as problem:  # noqa: BLE001 - the client lets its HTTP library's exceptions through
+        except Exception as problem:
+            # The client lets exceptions of its HTTP library through, whose name depends on the client's version.
+            if not _of_network(problem):
+                raise
             raise self._interrupted(problem, faults, answering=answering) from None
 
     async def close(self) -> None:
@@ -180,7 +185,6 @@ class Endpoint:
             ),
             # A question goes to the address that the operator has given, and nowhere else.
             http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
-            default_headers=None if options.api_key else {"Authorization": openai.Omit()},  # type: ignore[dict-item]
         )
         # What the client loads when first used.
         _ = client.chat.completions.with_streaming_response
@@ -208,6 +212,11 @@ def _refused(problem: "APIStatusError", question: Question, faults: Faults) -> F
     return faults.status(
         read_problem(problem.status_code, response.content), question, retry_after(response.headers)
     )
+
+
+def _of_network(problem: Exception) -> bool:
+    library = type(problem).__module__.partition(".")[0]
+    return isinstance(problem, OSError) or library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2", "anyio")
 
 
 def _network_words(cause: BaseException) -> str:
