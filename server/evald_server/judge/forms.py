@@ -81,8 +81,6 @@ class Dialect(NamedTuple):
             return self._replace(form=_NEXT[self.form])
         if self.limit == "max_tokens" and "max_completion_tokens" in problem.message:
             return self._replace(limit="max_completion_tokens")
-        if self.limit == "max_completion_tokens" and "max_completion_tokens" in said:
-            return self._replace(limit="max_tokens")
         if self.temperature and (problem.param == "temperature" or "'temperature'" in problem.message):
             return self._replace(temperature=False)
         if self.system and _SYSTEM.search(said):
