@@ -41,6 +41,10 @@ _log = logging.getLogger("evald.server")
 # which names size and limit; beyond it gRPC answers without reading the message.
 _SLACK_BYTES: Final = 4 << 20
 
+# Types whose verdicts are counted on their own. More would leave no room for the histograms of the built-ins
+# and of two models below 2,000 series.
+_MAX_TYPES: Final = 160
+
 # The type that asks models.
 _JUDGE: Final = "llm-judge"
 
@@ -76,7 +80,7 @@ class App:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.telemetry = Telemetry(allowed_labels=settings.labels)
+        self.telemetry = Telemetry(allowed_labels=settings.labels, max_types=_MAX_TYPES)
         self.threads = Threads()
         try:
             self.models = build_models(settings, self.telemetry.judge(_JUDGE))

@@ -48,17 +48,11 @@ _FIXED_SERIES = 140
 _HISTOGRAM_SERIES = len(buckets.DURATION) + 3  # +Inf, sum, count
 _TOKEN_SERIES = 2 * (len(buckets.BY_UNIT["tokens"]) + 3)
 _JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
+_MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _HISTOGRAM_SERIES  # two models; one of them with errors of one kind
 
 # "detail": histograms, last value and pass ratio of a type. "caller": the sets of labels that callers
-# send. The codes are a closed list, of each evaluator and method. "model": what judges ask.
-_MAX_VALUES = {
-    "detail": float("inf"),
-    "code": float("inf"),
-    "rpc": 64,
-    "caller": 50,
-    "reason": 16,
-    "model": 16,
-}
+# send. The codes are a closed list, of each evaluator and method.
+_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "rpc": 64, "caller": 50, "reason": 16}
 
 # A value that a caller chooses stays readable in a legend.
 _MAX_CALLER_VALUE = 64
@@ -113,7 +107,9 @@ class Telemetry(Collector):
         self._other_rpc = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
         self._rejections: dict[str, int] = {}
         self._judge: JudgeTally | None = None
+        # Of models without room, and never exposed: the totals have them.
         self._other_model = ModelTally(OTHER, buckets.BY_UNIT["tokens"])
+        self._model_room = Room(0, {"model": 0})
 
         self._inflight: Callable[[], int] | None = None
         self._queued: Callable[[], int] | None = None
@@ -209,10 +205,10 @@ class Telemetry(Collector):
     def judge(self, evaluator: str) -> JudgeTally:
         """The counters of the requests to models, the same object each time. evaluator: the type that asks."""
         if self._judge is None:
-            shown = self._room.admit("model", _JUDGE_SERIES, values=0)
             judge = JudgeTally(evaluator, self._model, self._operation)
-            if not shown:
+            if not self._room.admit("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
                 return judge
+            self._model_room = Room(_MODEL_SERIES, {"model": float("inf")})
             self._judge = judge
         return self._judge
 
@@ -222,8 +218,7 @@ class Telemetry(Collector):
         if found is not None:
             return found
         label = _caller_value(name)
-        if label == OTHER or not self._room.admit("model", _TOKEN_SERIES):
-            # Without room of its own: what is not exposed costs no series.
+        if label == OTHER or not self._model_room.admit("model", _TOKEN_SERIES):
             return self._other_model
         return models.setdefault(name, ModelTally(label, buckets.BY_UNIT["tokens"]))
 
@@ -231,7 +226,7 @@ class Telemetry(Collector):
         found = model.durations.get(outcome)
         if found is not None or model is self._other_model:
             return found
-        if not self._room.admit("model", _HISTOGRAM_SERIES, values=0):
+        if not self._model_room.admit("model", _HISTOGRAM_SERIES):
             return None
         return model.durations.setdefault(outcome, Histogram(buckets.DURATION))
 
@@ -438,7 +433,7 @@ class Telemetry(Collector):
             "evald_label_overflow",
             "Lookups that found no room for one more value of a label and counted as other instead.",
         )
-        for label, count in self._room.overflows.items():
+        for label, count in (*self._room.overflows.items(), *self._model_room.overflows.items()):
             _count(overflow, {"label": label}, count)
         yield overflow
         build = GaugeMetricFamily(

@@ -49,7 +49,9 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "no quota left",
     ),
     "too long": (
-        answer(400, {"error": {"message": "maximum context length is 8192", "code": "context_length_exceeded"}}),
+        answer(
+            400, {"error": {"message": "maximum context length is 8192", "code": "context_length_exceeded"}}
+        ),
         "INPUT_TOO_LARGE",
         "longer than model",
     ),
@@ -188,7 +190,10 @@ def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
 
 def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -> None:
     async def main() -> None:
-        async with wire(answer(200, completion("A fine answer!"))) as server, asking(server.base_url) as judge:
+        async with (
+            wire(answer(200, completion("A fine answer!"))) as server,
+            asking(server.base_url) as judge,
+        ):
             problem = await fault(judge.asker().ask(question(), Spending()))
             assert (problem.unusable, problem.text) == (True, "A fine answer!")
         async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
@@ -322,7 +327,10 @@ STREAMS: dict[str, tuple[str, str]] = {
     "malformed": (events('{"choices": [{"del'), "JUDGE_TRUNCATED"),
     "nothing": ("", "JUDGE_TRUNCATED"),
     "error": (events({"error": {"message": "overloaded", "code": 503}}), "JUDGE_UNAVAILABLE"),
-    "refusal": (events(chunk(refusal="I will "), chunk(refusal="not."), chunk(finish="stop")), "JUDGE_REFUSED"),
+    "refusal": (
+        events(chunk(refusal="I will "), chunk(refusal="not."), chunk(finish="stop")),
+        "JUDGE_REFUSED",
+    ),
     "length": (events(chunk('{"score"'), chunk(finish="length")), "JUDGE_TRUNCATED"),
     "tool call": (events(chunk(tool_calls=[{"id": "1"}]), chunk(finish="tool_calls")), "JUDGE_UNPARSEABLE"),
     "no content": (events(chunk(finish="stop")), "JUDGE_UNPARSEABLE"),
@@ -370,7 +378,9 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
     head, _, body = given.data.partition(b"\r\n\r\n")
     if body.startswith(b'{"error": {"message": "'):
         echoed = body.replace(b'"message": "', f'"message": "{echo} '.encode())
-        head = head.replace(f"content-length: {len(body)}".encode(), f"content-length: {len(echoed)}".encode())
+        head = head.replace(
+            f"content-length: {len(body)}".encode(), f"content-length: {len(echoed)}".encode()
+        )
         given = Answer(head + b"\r\n\r\n" + echoed, given.end)
 
     async def main() -> None:

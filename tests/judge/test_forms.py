@@ -28,7 +28,9 @@ WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
     ),
     "Groq": (
         PLAIN,
-        Problem(400, "invalid_request_error", "", "This model does not support response format `json_schema`."),
+        Problem(
+            400, "invalid_request_error", "", "This model does not support response format `json_schema`."
+        ),
         OBJECT,
     ),
     "DeepSeek": (PLAIN, Problem(400, "", "", "This response_format type is unavailable now"), OBJECT),
@@ -42,7 +44,11 @@ WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
         Problem(422, "", "", "body.response_format.type: Input should be 'text' or 'json_object'"),
         OBJECT,
     ),
-    "no extras": (PLAIN, Problem(422, "", "", "body.response_format: Extra inputs are not permitted"), OBJECT),
+    "no extras": (
+        PLAIN,
+        Problem(422, "", "", "body.response_format: Extra inputs are not permitted"),
+        OBJECT,
+    ),
     "Gemini": (PLAIN, Problem(400, "INVALID_ARGUMENT", "", "Json mode is not enabled for models/x"), OBJECT),
     "reasoning limit": (
         PLAIN,
@@ -56,7 +62,9 @@ WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
     ),
     "reasoning temperature": (
         PLAIN,
-        Problem(400, "unsupported_value", "temperature", "'temperature' does not support 0.0 with this model."),
+        Problem(
+            400, "unsupported_value", "temperature", "'temperature' does not support 0.0 with this model."
+        ),
         Dialect(temperature=False),
     ),
     "reasoning system": (
@@ -95,7 +103,9 @@ def test_only_words_that_say_so_change_the_dialect(name: str) -> None:
 
 
 def test_whatever_an_endpoint_says_it_is_asked_in_six_ways_at_most() -> None:
-    everything = " ".join(words.message for _, words, _ in WORDS.values() if "schema for" not in words.message)
+    everything = " ".join(
+        words.message for _, words, _ in WORDS.values() if "schema for" not in words.message
+    )
     dialect: Dialect | None = PLAIN
     seen = []
     while dialect is not None:
@@ -186,7 +196,7 @@ def test_one_fenced_object_is_read(text: str) -> None:
         "The score is 1.",
         f"The verdict is {GOOD}",
         f"```json\n{GOOD}\n```\n```json\n{GOOD}\n```",
-        f"The agent wrote\n```json\n{GOOD}\n```\nand I say\n```json\n{{\"a\": 0}}\n```",
+        f'The agent wrote\n```json\n{GOOD}\n```\nand I say\n```json\n{{"a": 0}}\n```',
         f"```json\n{GOOD}",
         f"```python\n{GOOD}\n```",
         f"```json\n{GOOD}\n{GOOD}\n```",

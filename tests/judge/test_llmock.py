@@ -16,7 +16,9 @@ from .asking import asking, fault, question, within
 NO_SCHEMA = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
 NO_OBJECT = "Invalid parameter: 'response_format' of type 'json_object' is not supported with this model."
 NO_LIMIT = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value."
+NO_TEMPERATURE = (
+    "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value."
+)
 
 VERDICT = '{"score": 1, "reasoning": "well done"}'
 
@@ -78,7 +80,11 @@ def test_what_reasoning_models_do_not_know_is_left_out(llmock: LLMock) -> None:
 
     run(main())
     last = bodies(llmock)[-1]
-    assert (last["max_completion_tokens"], "max_tokens" in last, "temperature" in last) == (1024, False, False)
+    assert (last["max_completion_tokens"], "max_tokens" in last, "temperature" in last) == (
+        1024,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize("form", [Form.SCHEMA, Form.OBJECT])

@@ -15,7 +15,10 @@ OTHER = "hunter2-hunter2"
         (f"{OTHER}{KEY}", "[redacted][redacted]"),
         ("Incorrect API key provided: sk-proj-********cdef", "Incorrect API key provided: [redacted]"),
         ("got Bearer abcdefgh.ijkl", "got [redacted]"),
-        ("gsk_ and sk-1 and the risk-averse desk-bound keyboard", "gsk_ and sk-1 and the risk-averse desk-bound keyboard"),
+        (
+            "gsk_ and sk-1 and the risk-averse desk-bound keyboard",
+            "gsk_ and sk-1 and the risk-averse desk-bound keyboard",
+        ),
         ("", ""),
     ],
 )

@@ -152,7 +152,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "price below 0": ("[judges.a.prices]\nm = { input = -1, output = 1 }", "a.prices.m.input"),
     "price without output": ("[judges.a.prices]\nm = { input = 1 }", "a.prices.m.output"),
     "attempts": ("[judges.a]\nattempts = 0", "a.attempts"),
-    "two keys": ('[judges.a]\napi_key_env = "A"\napi_key_file = "b"', "a: got both api_key_env and api_key_file"),
+    "two keys": (
+        '[judges.a]\napi_key_env = "A"\napi_key_file = "b"',
+        "a: got both api_key_env and api_key_file",
+    ),
     "key in the file": (f'[judges.a]\napi_key = "{KEY}"', "a.api_key: unknown key"),
     "ceiling": ("judge_max_usd_per_call = -1", "judge_max_usd_per_call"),
 }
@@ -172,14 +175,19 @@ def test_keys_come_from_files_too(tmp_path: Path) -> None:
     file.write_text(f"{KEY}\n")
     found = models(NOTHING, f'[judges.a]\napi_key_file = "{file}"\nmodel = "m"', tmp_path)
     assert found.endpoints["a"].options.api_key == KEY
-    found = models({"EVALD_JUDGE_API_KEY_FILE": str(file), "OPENAI_API_KEY": "other", "EVALD_JUDGE_MODEL": "m"})
+    found = models(
+        {"EVALD_JUDGE_API_KEY_FILE": str(file), "OPENAI_API_KEY": "other", "EVALD_JUDGE_MODEL": "m"}
+    )
     assert found.endpoints["default"].options.api_key == KEY
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ('[judges.a]\napi_key_env = "NOT_SET"', "judges.a.api_key_env: the environment variable NOT_SET is not set"),
+        (
+            '[judges.a]\napi_key_env = "NOT_SET"',
+            "judges.a.api_key_env: the environment variable NOT_SET is not set",
+        ),
         ('[judges.a]\napi_key_file = "/nowhere/key"', "judges.a.api_key_file /nowhere/key: No such file"),
         ('judge_api_key_file = "/nowhere/key"', "judge_api_key_file /nowhere/key: No such file"),
     ],
@@ -298,7 +306,12 @@ def test_an_endpoint_where_something_listens_is_available_and_asked_nothing() ->
 
 @pytest.mark.parametrize(
     ("environ", "found"),
-    [({}, False), ({"HTTPS_PROXY": "http://p:1"}, True), ({"all_proxy": "x"}, True), ({"HTTP_PROXY": ""}, False)],
+    [
+        ({}, False),
+        ({"HTTPS_PROXY": "http://p:1"}, True),
+        ({"all_proxy": "x"}, True),
+        ({"HTTP_PROXY": ""}, False),
+    ],
 )
 def test_behind_a_proxy_no_connection_is_tried(environ: dict[str, str], found: bool) -> None:
     assert behind_proxy(environ) is found

@@ -79,7 +79,11 @@ def _unknown(queries: Iterable[str]) -> set[str]:
         known |= (
             {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
         )
-    found = {name for query in queries for name in re.findall(r"[\w:]*\b(?:evald|grpc_server|gen_ai_client)_[\w:]+", query)}
+    found = {
+        name
+        for query in queries
+        for name in re.findall(r"[\w:]*\b(?:evald|grpc_server|gen_ai_client)_[\w:]+", query)
+    }
     assert found
     return found - known
 

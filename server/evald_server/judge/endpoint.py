@@ -216,7 +216,14 @@ def _refused(problem: "APIStatusError", question: Question, faults: Faults) -> F
 
 def _of_network(problem: Exception) -> bool:
     library = type(problem).__module__.partition(".")[0]
-    return isinstance(problem, OSError) or library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2", "anyio")
+    return isinstance(problem, OSError) or library in (
+        "openai",
+        "httpx",
+        "httpx2",
+        "httpcore",
+        "httpcore2",
+        "anyio",
+    )
 
 
 def _network_words(cause: BaseException) -> str:
