@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from evald_server.judge.cache import Cache, DiskCache, Kept, MemoryCache, NoCache, digest
+from evald_server.judge.question import Answer as AnAnswer
 from evald_server.judge.question import Spending
 
 from ..services.live import run
@@ -264,12 +265,17 @@ UNUSABLE: dict[str, Answer] = {
 }
 
 
+def in_range(given: AnAnswer) -> bool:
+    """What a judge might look at."""
+    return given.data is not None and given.data.get("reasoning") == "so so" and given.data["score"] <= 1
+
+
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_what_is_no_finished_answer_of_the_form_asked_for_is_not_kept(how: str) -> None:
+def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str) -> None:
     async def main() -> None:
         given = UNUSABLE[how]
         async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
-            asked = question(cache_key="k1")
+            asked = question(cache_key="k1", usable=in_range)
             if how in ("no finish", "out of range", "missing"):
                 assert (await judge.asker().ask(asked, Spending())).data
             else:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-import jsonschema_rs
-
 from evald.result import TokenUsage
 from evald.scope import current_scope
 
@@ -189,7 +187,7 @@ class ModelAsker:
             if not timer.expired():
                 raise
             raise self._out_of_time(turn) from None
-        if key is not None and finished and _fits(answer, question):
+        if key is not None and finished and question.usable(answer):
             self._cache.put(key, Kept(answer.text, answer.data, answer.model))
         return answer
 
@@ -332,14 +330,6 @@ class _Turn:
     def left(self, now: float) -> float | None:
         """Seconds left; None without a limit."""
         return None if self.seconds is None else self.seconds - (now - self._began)
-
-
-def _fits(answer: Answer, question: Question) -> bool:
-    """Whether the answer has the form asked for: one that has not is asked for again, and must not be kept."""
-    if question.schema is None:
-        return True
-    fits: bool = jsonschema_rs.is_valid(dict(question.schema), answer.data)
-    return fits
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

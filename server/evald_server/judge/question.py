@@ -1,6 +1,6 @@
 """What is asked of a model, and what comes back: the seam between the judge and the endpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,8 @@ class Question(NamedTuple):
     again: what was wrong with the answer before; empty when this is no re-ask.
     cache_key: digest of everything that the answer depends on except the endpoint and the model, the
     random nonce of the fence left out; empty when the answer must not be kept.
+    usable: whether an answer can be used; a cache keeps no other, or a slip of the model would be
+    repeated for ever.
     """
 
     instructions: str
@@ -28,6 +30,7 @@ class Question(NamedTuple):
     sample: int = 0
     again: tuple["Turn", ...] = ()
     cache_key: str = ""
+    usable: "Callable[[Answer], bool]" = lambda _answer: True
 
 
 class Turn(NamedTuple):

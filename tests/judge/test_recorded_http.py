@@ -15,7 +15,7 @@ from .wire import answer, wire
 
 RECORDED: list[dict[str, Any]] = [
     json.loads(line)
-    for line in (Path(__file__).parent / "data/recorded.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in (Path(__file__).parent / "recorded_http/recorded.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 
 
