@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from . import landlock, seccomp
 from .policy import NO_CONFINEMENT, Confinement, Policy
@@ -35,8 +36,10 @@ NOBODY: Final = 65534
 
 _PROBE_SECONDS: Final = 10
 
-Confine = Callable[[Sequence[str]], Confinement]
-"""Makes the confinement of a script that needs to read these files."""
+Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
+"""Makes the confinement of a script that needs to read these files and runs in this directory."""
+
+NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
 
 
 def script_user() -> int | None:
@@ -48,24 +51,23 @@ def find(policy: Policy) -> tuple[str, Confine]:
     """The best isolation that works here: its name, and what makes a script's confinement."""
     if policy.isolation != "off":
         program = shutil.which("bwrap")
-        if program is not None and _works(_bubblewrap(program, policy, ())):
-            return "bubblewrap", lambda files: _bubblewrap(program, policy, files)
+        if program is not None and _works(_bubblewrap(program, policy, (), "/")):
+            return "bubblewrap", partial(_bubblewrap, program, policy)
         if landlock.version() and seccomp.is_supported():
-            return "landlock", lambda files: _landlock(policy, files)
-    return NO_CONFINEMENT.name, lambda _: NO_CONFINEMENT
+            return "landlock", partial(_landlock, policy)
+    return NONE
 
 
-def _bubblewrap(program: str, policy: Policy, files: Sequence[str]) -> Confinement:
-    shown = dict.fromkeys((*SYSTEM, *policy.read, *_working(policy), *files))
+def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) -> Confinement:
     prefix = [program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     prefix += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    for path in shown:
+    for path in dict.fromkeys((*SYSTEM, *policy.read, *_working(policy), *files)):
         prefix += ["--ro-bind-try", path, path]
     prefix += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
-    return Confinement("bubblewrap", [*prefix, "--chdir", str(policy.directory), "--"])
+    return Confinement("bubblewrap", [*prefix, "--chdir", cwd, "--"])
 
 
-def _landlock(policy: Policy, files: Sequence[str]) -> Confinement:
+def _landlock(policy: Policy, files: Sequence[str], _cwd: str) -> Confinement:
     read = (*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files)
     return Confinement("landlock", landlock={"read": read, "write": _NULL})
 
@@ -79,7 +81,6 @@ def _working(policy: Policy) -> Sequence[str]:
 def _works(confinement: Confinement) -> bool:
     """bubblewrap may be there and not allowed: in most containers it may make no namespaces."""
     user = script_user()
-    identity = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
     try:
         run = subprocess.run(  # noqa: S603 - the operator's own program
             [*confinement.prefix, "/bin/sh", "-c", ":"],
@@ -90,7 +91,9 @@ def _works(confinement: Confinement) -> bool:
             stderr=subprocess.DEVNULL,
             timeout=_PROBE_SECONDS,
             check=False,
-            **identity,  # type: ignore[arg-type]
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

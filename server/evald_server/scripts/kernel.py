@@ -17,7 +17,7 @@ def call(number: int, *arguments: object) -> int:
 
 
 def prctl(option: int, *arguments: object) -> None:
-    """prctl(2). Raises OSError."""
+    """Change how the kernel treats this process, as the manual of prctl says. Raises OSError."""
     _checked(_libc.prctl(option, *arguments))
 
 

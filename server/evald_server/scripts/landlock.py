@@ -50,9 +50,7 @@ def restrict(read: Iterable[str], write: Iterable[str] = ()) -> None:
     scopes = _SCOPES[1] if spoken >= _SCOPES[0] else 0
     words = [files, network, scopes][: 1 + (spoken >= _NETWORK_RIGHTS[0]) + (spoken >= _SCOPES[0])]
     attributes = struct.pack(f"={len(words)}Q", *words)
-    ruleset = kernel.call(
-        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
-    )
+    ruleset = kernel.call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
         for path in read:
             _allow(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)

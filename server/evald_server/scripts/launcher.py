@@ -58,8 +58,8 @@ def main(control_fd: int, order_fd: int) -> None:
 
     status: int | None = None
     while status is None:
-        ready = select.select([control, woken], [], [])[0]
-        if control in ready:
+        ready = select.select([control_fd, woken], [], [])[0]
+        if control_fd in ready:
             break
         os.read(woken, 4096)
         status = (tree.reap() or {}).get(script)
@@ -88,10 +88,9 @@ def _become(order: dict[str, Any], teller: int) -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o077)
-        with suppress(OSError):
-            # Where memory runs out, the kernel takes a script's before anybody else's.
-            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-                file.write("1000")
+        # Where memory runs out, the kernel takes a script's before anybody else's.
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")
         os.nice(_NICENESS)
         if order["user"] is not None:
             _change_user(order["user"])

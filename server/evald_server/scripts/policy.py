@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 Isolation = Literal["require", "prefer", "off"]
 
@@ -35,8 +35,8 @@ class Policy(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The scripts' environment. PATH and LANG are there, so that interpreters are found and text is UTF-8."""
-        found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        """What the operator adds to the scripts' environment. Whatever it is, nobody else is to see it."""
+        found = {}
         for entry in self.environment:
             name, given, value = entry.partition("=")
             if given:
@@ -44,6 +44,10 @@ class Policy(NamedTuple):
             elif name in os.environ:
                 found[name] = os.environ[name]
         return found
+
+
+BASE_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""What every script is given, so that interpreters are found and text is UTF-8."""
 
 
 class Confinement(NamedTuple):
@@ -58,4 +62,4 @@ class Confinement(NamedTuple):
     landlock: Mapping[str, Sequence[str]] | None = None
 
 
-NO_CONFINEMENT = Confinement("none")
+NO_CONFINEMENT: Final = Confinement("none")

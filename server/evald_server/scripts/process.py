@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +50,7 @@ class Ended(NamedTuple):
 
     code: its exit code, negative for a signal; None when it never ran.
     excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
-    problem: what kept it from running.
+    problem: what kept it from running. timed_out: it was killed because its time was over.
     stderr: the last bytes of it.
     """
 
@@ -58,6 +59,7 @@ class Ended(NamedTuple):
     stderr: bytes = b""
     excess: str = ""
     problem: str = ""
+    timed_out: bool = False
 
 
 class _Excess(Exception):
@@ -74,12 +76,14 @@ class Processes:
     def __init__(self) -> None:
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def run(self, order: Order, payload: bytes, output_bytes: int) -> Ended:
-        """Run a script to its end. Cancelling kills it, and all that it has started, within milliseconds.
+    async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
+        """Run a script to its end, or kill it when its time is over, with all that it has started.
 
-        payload: what it reads from standard input, which is a file in memory: a script that does not
-        read it holds up nobody. output_bytes: most that it may write to each of its two streams.
+        Cancelling does the same. payload: what it reads from standard input, which is a file in memory:
+        a script that does not read it holds up nobody. output_bytes: most that it may write to each of
+        its two streams.
         """
+        deadline = time.monotonic() + seconds
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         process: Process | None = None
@@ -96,7 +100,7 @@ class Processes:
                     env={},
                     cwd="/",
                 )
-            return await _follow(process, ours, output_bytes)
+            return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
         finally:
             # That is the order to kill.
             ours.close()
@@ -111,7 +115,7 @@ class Processes:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
 
 
-async def _follow(process: Process, control: socket.socket, output_bytes: int) -> Ended:
+async def _follow(process: Process, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None
     stdout, stderr = bytearray(), bytearray()
@@ -123,10 +127,11 @@ async def _follow(process: Process, control: socket.socket, output_bytes: int) -
     tasks = [*streams.values(), answer]
     try:
         # The launcher answers last, when nothing is left that could write.
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        _, running = await asyncio.wait(tasks, timeout=max(0.0, seconds), return_when=asyncio.FIRST_EXCEPTION)
         problem, code = "", None
         excess = next((name for name, task in streams.items() if task.done() and task.exception()), "")
-        if not excess:
+        timed_out = answer in running and not excess
+        if answer.done() and not excess:
             try:
                 found = answer.result()
                 problem, code = found["problem"], found.get("code")
@@ -136,7 +141,7 @@ async def _follow(process: Process, control: socket.socket, output_bytes: int) -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return Ended(code, bytes(stdout), bytes(stderr), excess, problem)
+    return Ended(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
 
 
 async def _collect(stream: asyncio.StreamReader, into: bytearray, limit: int, kept: int) -> None:
