@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.engine import contract
 from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
@@ -272,7 +273,7 @@ def build_registry(settings: Settings, threads: Threads, scripts: Scripts) -> Re
     for definition in combinators(threads):
         registry.register(definition, Origin.BUILT_IN)
     registry.register(
-        code_definition(scripts),
+        code_definition(scripts, contract.violation),
         Origin.BUILT_IN,
         state=State.UNAVAILABLE if scripts.unavailable else State.ACTIVE,
     )

@@ -3,8 +3,8 @@
 import hashlib
 import shlex
 import signal
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, TypeAlias
 
 from pydantic import Field, PositiveFloat
 
@@ -28,6 +28,11 @@ _MAX_PAYLOAD_BYTES: Final = 32 << 20
 
 # Kept back of the call's time, so that what the script wrote to stderr is told with the time-out.
 _REPORT_SECONDS: Final = 0.02
+
+_HINT: Final = (
+    ". In isolation, the script's interpreter and what it loads must be among the system's programs, "
+    "or in the setting code_read"
+)
 
 _SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
 
@@ -78,8 +83,15 @@ class Code(Evaluator):
             raise ValueError("a word of the command holds a NUL character")
 
 
-def code_definition(scripts: Scripts) -> EvaluatorDefinition:
-    """The `code` evaluator of a server; where no script can run, it says why and refuses every config."""
+Contract: TypeAlias = Callable[[Kind, object], str | None]
+"""Says what is wrong with a result, named by its field; None when nothing is."""
+
+
+def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition:
+    """The `code` evaluator of a server; where no script can run, it says why and refuses every config.
+
+    contract: the engine's, which every foreign result must hold to.
+    """
     definition = Code.definition()
     why = scripts.unavailable
 
@@ -87,7 +99,7 @@ def code_definition(scripts: Scripts) -> EvaluatorDefinition:
         code = Code.from_config(config)
         if why:
             raise _invalid("", why)
-        return CodeCheck(scripts, code).evaluate
+        return CodeCheck(scripts, code, contract).evaluate
 
     note = f"Not available: {why}." if why else f"Isolation on this server: {scripts.isolation}."
     return definition._replace(description=f"{definition.description} {note}", compile=compile_config)
@@ -96,8 +108,9 @@ def code_definition(scripts: Scripts) -> EvaluatorDefinition:
 class CodeCheck:
     """One use of the evaluator, ready to run."""
 
-    def __init__(self, scripts: Scripts, code: Code) -> None:
+    def __init__(self, scripts: Scripts, code: Code, contract: Contract) -> None:
         """Raises InvalidConfig for what the operator does not allow."""
+        self._contract = contract
         self._scripts = scripts
         self._code = code
         self._invocation = _invocation(scripts, code)
@@ -140,8 +153,12 @@ class CodeCheck:
         return self._result(ended, seconds)
 
     def _result(self, ended: Ended, seconds: float) -> Result:
+        isolation = self._scripts.isolation
+        if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
+            ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
         if ended.problem:
-            return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}", ended))
+            hint = "" if isolation == "none" else _HINT
+            return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}{hint}", ended))
         if ended.timed_out:
             return errored("TIMEOUT", _told(f"The script was killed after {seconds:.3g}s", ended))
         most = self._scripts.policy.output_bytes
@@ -153,12 +170,17 @@ class CodeCheck:
             )
         if ended.code:
             return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
+        problem: str | None
         try:
-            return read_output(ended.stdout, self._code.threshold)
-        except Unusable as problem:
-            return errored(
-                "SCRIPT_OUTPUT_INVALID", _told(f"The script's standard output is no result: {problem}", ended)
-            )
+            result = read_output(ended.stdout, self._code.threshold)
+            problem = self._contract(Kind.ASSERTION, result)
+        except Unusable as found:
+            problem = str(found)
+        if problem is None:
+            return result
+        return errored(
+            "SCRIPT_OUTPUT_INVALID", _told(f"The script's standard output is no result: {problem}", ended)
+        )
 
 
 def _invocation(scripts: Scripts, code: Code) -> Invocation:

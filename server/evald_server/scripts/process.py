@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
 
 _ROOT: Final = str(Path(__file__).parents[2])
 
@@ -27,6 +27,9 @@ _CHUNK: Final = 64 << 10
 
 # A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
 _CLOSE_SECONDS: Final = 2.0
+
+
+Launcher: TypeAlias = "subprocess.Popen[bytes]"
 
 
 class Order(NamedTuple):
@@ -86,20 +89,10 @@ class Processes:
         deadline = time.monotonic() + seconds
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        process: Process | None = None
+        process: Launcher | None = None
         try:
-            with theirs, _MemoryFile(payload) as stdin, _MemoryFile(_json(order)) as told:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT),
-                    *(str(theirs.fileno()), str(told.fd)),
-                    stdin=stdin.fd,
-                    stdout=PIPE,
-                    stderr=PIPE,
-                    pass_fds=(theirs.fileno(), told.fd),
-                    start_new_session=True,
-                    env={},
-                    cwd="/",
-                )
+            with theirs:
+                process = _start(order, payload, theirs)
             return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
         finally:
             # That is the order to kill.
@@ -115,13 +108,36 @@ class Processes:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
 
 
-async def _follow(process: Process, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
-    assert process.stdout is not None
-    assert process.stderr is not None
+def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
+    """Start the launcher, which takes a millisecond or two.
+
+    Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
+    prepare for a life in the child; subprocess's way does neither.
+    """
+    with _MemoryFile(payload) as stdin, _MemoryFile(json.dumps(order._asdict()).encode()) as told:
+        words = (_ROOT, str(control.fileno()), str(told.fd))
+        return subprocess.Popen(  # noqa: S603 - Python itself
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
+            bufsize=0,
+            stdin=stdin.fd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(control.fileno(), told.fd),
+            start_new_session=True,
+            env={},
+            cwd="/",
+        )
+
+
+async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
     stdout, stderr = bytearray(), bytearray()
+    kept = {
+        "stdout": (process.stdout, stdout, output_bytes),
+        "stderr": (process.stderr, stderr, _STDERR_TAIL_BYTES),
+    }
     streams = {
-        "stdout": asyncio.create_task(_collect(process.stdout, stdout, output_bytes, output_bytes)),
-        "stderr": asyncio.create_task(_collect(process.stderr, stderr, output_bytes, _STDERR_TAIL_BYTES)),
+        name: asyncio.create_task(_collect(pipe, into, output_bytes, most))
+        for name, (pipe, into, most) in kept.items()
     }
     answer = asyncio.create_task(_answer(control))
     tasks = [*streams.values(), answer]
@@ -144,15 +160,24 @@ async def _follow(process: Process, control: socket.socket, seconds: float, outp
     return Ended(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
 
 
-async def _collect(stream: asyncio.StreamReader, into: bytearray, limit: int, kept: int) -> None:
-    """Read to the end; keep the last bytes. Raises _Excess."""
-    seen = 0
-    while chunk := await stream.read(_CHUNK):
-        seen += len(chunk)
-        into += chunk
-        del into[:-kept]
-        if seen > limit:
-            raise _Excess
+async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:
+    """Read to the end; keep the last bytes. Raises _Excess. Closes the pipe."""
+    assert pipe is not None
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        seen = 0
+        while chunk := await reader.read(_CHUNK):
+            seen += len(chunk)
+            into += chunk
+            del into[:-kept]
+            if seen > limit:
+                raise _Excess
+    finally:
+        # Here and not at the stream's end, which orphans of a killed launcher may put off for as long as they live.
+        transport.close()
 
 
 async def _answer(control: socket.socket) -> dict[str, Any]:
@@ -167,13 +192,14 @@ async def _answer(control: socket.socket) -> dict[str, Any]:
     return found
 
 
-async def _reap(process: Process) -> None:
-    # Orphans of a killed launcher may hold the other ends of the pipes for as long as they live.
-    for fd in (1, 2):
-        pipe = process._transport.get_pipe_transport(fd)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
+async def _reap(process: Launcher) -> None:
+    pause = 0.001
+    while process.poll() is None:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    await process.wait()
 
 
 class _MemoryFile:
@@ -195,8 +221,3 @@ class _MemoryFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
-
-
-def _json(order: Order) -> bytes:
-    data: dict[str, Any] = order._asdict()
-    return json.dumps(data).encode()
