@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,11 @@ def refused(policy: Policy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def living(marker: str) -> list[int]:
     """Ids of processes whose command line holds the marker."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if marker.encode() in words:
-                found.append(int(name))
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                if marker.encode() in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
     return found
 
 

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ PROBES = {
     ),
     "read the accounts": Probe("assert open('/etc/passwd').read()"),
     "list a directory": Probe("assert os.listdir(os.path.dirname(secret))"),
-    "list the top": Probe("assert 'etc' in os.listdir('/')"),
+    "list the top": Probe("assert 'root' in os.listdir('/')"),
     "read the server's environment": Probe("assert open(f'/proc/{server}/environ').read()", None),
     "read the server's command line": Probe("assert open(f'/proc/{server}/cmdline').read()"),
     "read the server's memory": Probe("open(f'/proc/{server}/mem', 'rb')", None),
@@ -58,7 +58,8 @@ PROBES = {
     "connect to the loopback": Probe("socket.create_connection(('127.0.0.1', port), 2).sendall(b'owned')"),
     "connect over IPv6": Probe("socket.create_connection(('::1', port6), 2).sendall(b'owned')", None),
     "send a datagram": Probe(
-        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'owned', ('127.0.0.1', port))"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2);"
+        "s.sendto(b'owned', ('127.0.0.1', port)); assert s.recv(9)"
     ),
     "listen": Probe(
         "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); socket.create_connection(('127.0.0.1', port), 2)"
@@ -134,23 +135,32 @@ def target(folder: Folder) -> Iterator[Target]:
         listening(socket.AF_INET6, ("::1", 0)) as tcp6,
         listening(socket.AF_UNIX, unix),
         listening(socket.AF_UNIX, f"\0{abstract}"),
+        closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as udp,
     ):
         Path(unix).chmod(0o777)
         tcp.settimeout(0.1)
+        udp.settimeout(0.1)
+        udp.bind(tcp.getsockname())
         stopping = threading.Event()
 
         def listen() -> None:
             while not stopping.is_set():
-                try:
+                with suppress(TimeoutError):
                     connection, _ = tcp.accept()
-                except TimeoutError:
-                    continue
-                with connection:
-                    connection.settimeout(2)
-                    heard.append(connection.recv(100))
+                    with connection:
+                        connection.settimeout(2)
+                        heard.append(connection.recv(100))
 
-        thread = threading.Thread(target=listen)
-        thread.start()
+        def echo() -> None:
+            while not stopping.is_set():
+                with suppress(TimeoutError):
+                    data, sender = udp.recvfrom(100)
+                    heard.append(data)
+                    udp.sendto(data, sender)
+
+        threads = [threading.Thread(target=listen), threading.Thread(target=echo)]
+        for thread in threads:
+            thread.start()
         try:
             ports = [str(server.getsockname()[1]) for server in (tcp, tcp6)]
             yield Target(
@@ -158,7 +168,8 @@ def target(folder: Folder) -> Iterator[Target]:
             )
         finally:
             stopping.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
 
 @pytest.mark.parametrize("name", PROBES)
