@@ -50,7 +50,7 @@ class Rude(Blocking):
     type = "acme.rude"
 
     async def evaluate(self, ctx: evald.EvaluatorContext) -> evald.Result:  # type: ignore[override]
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # noqa: ASYNC251 - the mistake under test
         return evald.passed("blocked")
 
 

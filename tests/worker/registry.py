@@ -172,7 +172,7 @@ async def until(holds: Callable[[], object]) -> None:
     """Return when something has come true, bounded."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE):
-            while not holds():
+            while not holds():  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
     assert holds()
 

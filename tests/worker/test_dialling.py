@@ -209,10 +209,12 @@ def test_a_silent_server_is_given_up() -> None:
         interval, limit = (task_pb2.EvaluationTask().timeout for _ in range(2))
         interval.FromMilliseconds(50)
         limit.FromMilliseconds(50)
-        async with registry(ping_interval=interval, ping_timeout=limit) as server:
-            async with evald.DiallingWorker(polite, server=server.address):
-                await server.link()
-                assert (await server.link()).hello.resume_session_id == "session-1"
+        async with (
+            registry(ping_interval=interval, ping_timeout=limit) as server,
+            evald.DiallingWorker(polite, server=server.address),
+        ):
+            await server.link()
+            assert (await server.link()).hello.resume_session_id == "session-1"
 
     run(main())
 
@@ -293,13 +295,15 @@ def test_every_replica_gets_a_session_and_its_share_of_the_credit() -> None:
 def test_a_replica_that_is_met_twice_keeps_the_newest_session() -> None:
     async def main() -> None:
         # It says that there are two, but only one can be reached.
-        async with registry(server_count=2) as server:
-            async with evald.DiallingWorker(polite, server=server.address) as worker:
-                first, second = await server.link(), await server.link()
-                await first.take("draining")
-                assert worker.server_ids == ["server-1"]
-                await second.take("credit")  # its share is all of it again
-                assert (await second.output(task())).verdict == result_pb2.VERDICT_PASSED
+        async with (
+            registry(server_count=2) as server,
+            evald.DiallingWorker(polite, server=server.address) as worker,
+        ):
+            first, second = await server.link(), await server.link()
+            await first.take("draining")
+            assert worker.server_ids == ["server-1"]
+            await second.take("credit")  # its share is all of it again
+            assert (await second.output(task())).verdict == result_pb2.VERDICT_PASSED
 
     run(main())
 

@@ -99,7 +99,10 @@ def test_a_broken_evaluator_is_an_error_that_tells_nothing_of_its_inside(
         pytest.param(task(version="9"), "UNKNOWN_TYPE", "1.0.0", id="unknown version"),
         pytest.param(task(config={"loud": True}), "INVALID_CONFIG", "loud", id="function's config"),
         pytest.param(
-            task(type="acme.sleepy", config={"seconds": "3"}), "INVALID_CONFIG", "seconds", id="class's config"
+            task(type="acme.sleepy", config={"seconds": "3"}),
+            "INVALID_CONFIG",
+            "seconds",
+            id="class's config",
         ),
         pytest.param(
             task(type="acme.counting", config={"tag": "wrong"}), "INVALID_CONFIG", "no such tag", id="prepare"
