@@ -57,6 +57,19 @@ LANGUAGES = [
         metric="acme.pii-count",
         value=2,
     ),
+    Language(
+        name="typescript",
+        tools=("node", "npm"),
+        builds=(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"), ("npm", "run", "build")),
+        plugin=("node", "dist/tone.js"),
+        caller=("node", "dist/caller.js"),
+        assertion="acme.tone",
+        config={"forbidden": ["calm down", "как всегда"]},
+        good="Of course. I calmed down at once.",
+        bad="Now CALM DOWN! Как всегда!",
+        metric="acme.exclamations",
+        value=2,
+    ),
 ]
 
 
