@@ -70,6 +70,20 @@ LANGUAGES = [
         metric="acme.exclamations",
         value=2,
     ),
+    Language(
+        name="java",
+        tools=("java", "mvn"),
+        builds=(("mvn", "-q", "-B", "-ntp", "package"),),
+        plugin=("java", "-jar", "target/readability.jar"),
+        caller=("java", "-cp", "target/readability.jar", "acme.Caller"),
+        assertion="acme.sentence-length",
+        config={"maxWords": 8},
+        good="Short one. Another short one, with eight words here.",
+        bad="Short one. This sentence has a rather extraordinarily complicated wording, unfortunately.",
+        metric="acme.readability",
+        # 11 words in 2 sentences, 5 of them longer than six letters.
+        value=11 / 2 + 100 * 5 / 11,
+    ),
 ]
 
 

@@ -69,7 +69,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
         self.registered: queue.Queue[pb.RegisterRequest] = queue.Queue()
         self.deregistered: queue.Queue[pb.DeregisterRequest] = queue.Queue()
         self.renewed = threading.Semaphore(0)
-        # What the next lease, and the renewals of it, answer.
+        # What the next renewal answers; those after it answer ACTIVE again.
         self.lease_state = pb.LEASE_STATE_ACTIVE
         self.refusal: grpc.StatusCode | None = None
         self._leases = 0
@@ -117,15 +117,21 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
 
     def KeepAlive(self, requests: Iterator[pb.KeepAliveRequest], context: grpc.ServicerContext) -> Any:  # noqa: N802
         for request in requests:
-            live = request.lease_id == f"lease-{self._leases}"
-            state = self.lease_state if live else pb.LEASE_STATE_EXPIRED
-            self.lease_state = pb.LEASE_STATE_ACTIVE if live else self.lease_state
-            yield pb.KeepAliveResponse(lease_id=request.lease_id, state=state)
-            self.renewed.release()
+            yield pb.KeepAliveResponse(lease_id=request.lease_id, state=self._renew(request.lease_id))
+
+    def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return pb.RenewLeaseResponse(state=self._renew(request.lease_id))
 
     def Deregister(self, request: pb.DeregisterRequest, context: grpc.ServicerContext) -> pb.DeregisterResponse:  # noqa: N802
         self.deregistered.put(request)
         return pb.DeregisterResponse()
+
+    def _renew(self, lease_id: str) -> Any:
+        if lease_id != f"lease-{self._leases}":
+            return pb.LEASE_STATE_EXPIRED
+        state, self.lease_state = self.lease_state, pb.LEASE_STATE_ACTIVE
+        self.renewed.release()
+        return state
 
     def _refuse(self, context: grpc.ServicerContext) -> None:
         if self.refusal is not None:

@@ -226,6 +226,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 		Ttl:        durationpb.New(15 * time.Second),
 	}
 	for attempt := 0; ctx.Err() == nil; attempt++ {
+		began := time.Now()
 		var lease *pluginv1.RegisterResponse
 		err := within(ctx, 5*time.Second, func(ctx context.Context) (err error) {
 			lease, err = registry.Register(ctx, request)
@@ -233,7 +234,6 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 		})
 		if err == nil {
 			log.Printf("registered at %s as %s", server, target)
-			attempt = 0
 			var state pluginv1.LeaseState
 			state, err = p.renew(ctx, registry, lease)
 			if ctx.Err() != nil {
@@ -251,6 +251,9 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 		}
 		if isFinal(err) {
 			return err
+		}
+		if time.Since(began) > maxBackoff {
+			attempt = 0
 		}
 		log.Printf("registering again: %v", err)
 		pause(ctx, backoffDelay(attempt))
@@ -300,14 +303,15 @@ func (p *Plugin) Connect(ctx context.Context, server string) error {
 	defer connection.Close()
 	worker := &session{plugin: p, registry: pluginv1.NewRegistryServiceClient(connection), instanceID: newID()}
 	for attempt := 0; ctx.Err() == nil; attempt++ {
-		welcomed, delay, err := worker.run(ctx)
+		began := time.Now()
+		delay, err := worker.run(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		if isFinal(err) {
 			return err
 		}
-		if welcomed {
+		if time.Since(began) > maxBackoff {
 			attempt = 0
 		}
 		log.Printf("connecting again: %v", err)
@@ -325,7 +329,7 @@ type session struct {
 
 // run is one session, from hello to the end of the stream. delay: how long the
 // server wants to be left alone.
-func (s *session) run(stop context.Context) (welcomed bool, delay time.Duration, err error) {
+func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 	// Not below stop: the stream outlives it, for the open tasks.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -334,7 +338,7 @@ func (s *session) run(stop context.Context) (welcomed bool, delay time.Duration,
 	defer context.AfterFunc(stop, func() { time.AfterFunc(grace, cancel) })()
 	stream, err := s.registry.Connect(ctx)
 	if err != nil {
-		return false, 0, err
+		return 0, err
 	}
 	err = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Hello{Hello: &pluginv1.WorkerHello{
 		Plugin:          s.plugin.info(),
@@ -343,7 +347,7 @@ func (s *session) run(stop context.Context) (welcomed bool, delay time.Duration,
 		ResumeSessionId: s.id,
 	}}})
 	if err != nil && !errors.Is(err, io.EOF) { // EOF: the server has refused; Recv tells why
-		return false, 0, err
+		return 0, err
 	}
 
 	frames := make(chan *pluginv1.ConnectResponse)
@@ -375,7 +379,7 @@ func (s *session) run(stop context.Context) (welcomed bool, delay time.Duration,
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the server has ended the session")
 			}
-			return welcomed, delay, err
+			return delay, err
 
 		case <-stopping:
 			stopping, draining = nil, true
@@ -391,7 +395,7 @@ func (s *session) run(stop context.Context) (welcomed bool, delay time.Duration,
 			switch frame := frame.GetFrame().(type) {
 			case *pluginv1.ConnectResponse_Welcome:
 				opening.Stop()
-				welcomed, s.id = true, frame.Welcome.GetSessionId()
+				s.id = frame.Welcome.GetSessionId()
 				log.Printf("connected: session %s of server %s", s.id, frame.Welcome.GetServerId())
 			case *pluginv1.ConnectResponse_Task:
 				task := frame.Task

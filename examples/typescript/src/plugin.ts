@@ -175,10 +175,10 @@ async function stayRegistered(plugin: Plugin, server: string, target: string, st
   const request = { plugin: info(plugin), instanceId: randomUUID(), target, ttl: toDuration(15_000) };
   try {
     for (let attempt = 0; !stop.aborted; attempt++) {
+      const began = Date.now();
       try {
         const lease = await register(registry, request);
         log(`registered at ${server} as ${target}`);
-        attempt = 0;
         const state = await renew(registry, lease, stop);
         if (stop.aborted) {
           await deregister(registry, lease);
@@ -189,6 +189,7 @@ async function stayRegistered(plugin: Plugin, server: string, target: string, st
       } catch (problem) {
         if (stop.aborted) return;
         if (problem instanceof Revoked || FINAL.has((problem as grpc.ServiceError).code)) throw problem;
+        if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
         log('registering again:', (problem as Error).message);
         await pause(backoff(attempt), stop);
       }
@@ -245,13 +246,12 @@ export async function connect(plugin: Plugin, server: string, stop: AbortSignal)
   const instanceId = randomUUID();
   let sessionId = '';
   for (let attempt = 0; !stop.aborted; attempt++) {
+    const began = Date.now();
     const end = await session(plugin, registry, { instanceId, resumeSessionId: sessionId }, stop);
     if (stop.aborted) break;
     if (FINAL.has(end.status.code)) throw Object.assign(new Error(end.status.details), { code: end.status.code });
-    if (end.sessionId) {
-      sessionId = end.sessionId;
-      attempt = 0;
-    }
+    sessionId = end.sessionId ?? sessionId;
+    if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
     log('connecting again:', end.status.details || 'the server has ended the session');
     await pause(Math.max(end.delayMs, backoff(attempt)), stop);
   }
