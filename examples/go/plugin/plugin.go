@@ -64,7 +64,7 @@ func Define[C any](
 		decoder := json.NewDecoder(bytes.NewReader(data))
 		decoder.DisallowUnknownFields()
 		if err := decoder.Decode(&config); err != nil {
-			return nil, fmt.Errorf("config: %w", err)
+			return Errored("INVALID_CONFIG", "config: "+err.Error()), nil
 		}
 		return evaluate(ctx, task.GetContext(), config)
 	}}
@@ -109,7 +109,7 @@ func (p *Plugin) find(task *pluginv1.EvaluationTask) (Evaluator, bool) {
 func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *pluginv1.EvaluationOutput {
 	evaluator, found := p.find(task)
 	if !found {
-		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("%s does not offer %s %s", p.Name, task.GetType(), task.GetVersion()))
+		return Errored("UNKNOWN_TYPE", fmt.Sprintf("%s does not offer %s %s", p.Name, task.GetType(), task.GetVersion()))
 	}
 	if timeout := task.GetTimeout(); timeout != nil {
 		var cancel context.CancelFunc
@@ -155,9 +155,6 @@ func (s service) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1
 }
 
 func (s service) Evaluate(ctx context.Context, request *pluginv1.EvaluateRequest) (*pluginv1.EvaluateResponse, error) {
-	if _, found := s.plugin.find(request.GetTask()); !found {
-		return nil, status.Errorf(codes.NotFound, "%s does not offer %q", s.plugin.Name, request.GetTask().GetType())
-	}
 	return &pluginv1.EvaluateResponse{Output: s.plugin.work(ctx, request.GetTask())}, nil
 }
 
@@ -211,7 +208,7 @@ func (p *Plugin) Listen(ctx context.Context, address, server, target string) err
 }
 
 // stayRegistered holds a lease until ctx ends, then gives it back. It ends
-// before that only when registering again would not help.
+// before that only when the first try is refused for good, or on ErrRevoked.
 func (p *Plugin) stayRegistered(ctx context.Context, server, target string) error {
 	connection, err := dial(server)
 	if err != nil {
@@ -225,6 +222,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 		Target:     target,
 		Ttl:        durationpb.New(15 * time.Second),
 	}
+	registered := false
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		began := time.Now()
 		var lease *pluginv1.RegisterResponse
@@ -233,6 +231,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 			return err
 		})
 		if err == nil {
+			registered = true
 			log.Printf("registered at %s as %s", server, target)
 			var state pluginv1.LeaseState
 			state, err = p.renew(ctx, registry, lease)
@@ -249,7 +248,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 				err = errors.New("the lease has run out")
 			}
 		}
-		if isFinal(err) {
+		if isFinal(err) && !registered {
 			return err
 		}
 		if time.Since(began) > maxBackoff {
@@ -294,7 +293,7 @@ func (p *Plugin) renew(
 
 // Connect dials out to evald and works on what it sends, until ctx ends and
 // the open tasks are finished. It connects again whenever the connection
-// breaks, and ends before that only when connecting again would not help.
+// breaks, and ends before that only when the first try is refused for good.
 func (p *Plugin) Connect(ctx context.Context, server string) error {
 	connection, err := dial(server)
 	if err != nil {
@@ -308,7 +307,7 @@ func (p *Plugin) Connect(ctx context.Context, server string) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if isFinal(err) {
+		if isFinal(err) && worker.id == "" {
 			return err
 		}
 		if time.Since(began) > maxBackoff {
@@ -430,14 +429,15 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 // ErrRevoked says that the operator has removed the plugin.
 var ErrRevoked = errors.New("the operator of the server has removed this plugin")
 
-// isFinal tells whether trying the same again is of no use.
+// isFinal tells whether trying the same again is of no use. Only for the first
+// try: later refusals come and go with the server's configuration.
 func isFinal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied,
 		codes.FailedPrecondition, codes.Unauthenticated, codes.Unimplemented:
 		return true
 	}
-	return errors.Is(err, ErrRevoked)
+	return false
 }
 
 func dial(server string) (*grpc.ClientConn, error) {

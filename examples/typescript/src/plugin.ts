@@ -37,7 +37,8 @@ const CHANNEL_OPTIONS: grpc.ChannelOptions = {
   'grpc.keepalive_time_ms': 20_000,
   'grpc.keepalive_timeout_ms': 5_000,
 };
-// With one of these, trying the same again is of no use.
+// With one of these, trying the same again is of no use. Only for the first try: later refusals come and go
+// with the server's configuration.
 const FINAL = new Set<grpc.status>([
   grpc.status.INVALID_ARGUMENT,
   grpc.status.ALREADY_EXISTS,
@@ -98,7 +99,7 @@ let activeTasks = 0;
 async function work(plugin: Plugin, task: EvaluationTask, control: AbortController): Promise<EvaluationOutput> {
   const evaluator = find(plugin, task);
   if (!evaluator) {
-    return errored('CONTRACT_VIOLATION', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
+    return errored('UNKNOWN_TYPE', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
   }
   const { signal } = control;
   const timer = task.timeout && setTimeout(() => control.abort('TIMEOUT'), milliseconds(task.timeout));
@@ -137,14 +138,9 @@ export async function listen(
   server.addService(evald.plugin.v1.EvaluatorPluginService.service, {
     Describe: (_: unknown, reply: grpc.sendUnaryData<object>) => reply(null, { plugin: info(plugin) }),
     Evaluate: async (call: grpc.ServerUnaryCall<{ task?: EvaluationTask }, object>, reply: grpc.sendUnaryData<object>) => {
-      const task = call.request.task ?? {};
-      if (!find(plugin, task)) {
-        reply({ code: grpc.status.NOT_FOUND, details: `${plugin.name} does not offer "${task.type ?? ''}"` });
-        return;
-      }
       const control = new AbortController();
       call.on('cancelled', () => control.abort('CANCELLED'));
-      reply(null, { output: await work(plugin, task, control) });
+      reply(null, { output: await work(plugin, call.request.task ?? {}, control) });
     },
   });
   const health = new HealthImplementation({ '': 'SERVING', [SERVICE]: 'SERVING' });
@@ -169,15 +165,17 @@ export async function listen(
   }
 }
 
-/** Holds a lease until `stop` aborts, then gives it back. Throws only when registering again would not help. */
+/** Holds a lease until `stop` aborts, then gives it back. Throws when the first try is refused for good, or Revoked. */
 async function stayRegistered(plugin: Plugin, server: string, target: string, stop: AbortSignal): Promise<void> {
   const registry = dial(server);
   const request = { plugin: info(plugin), instanceId: randomUUID(), target, ttl: toDuration(15_000) };
+  let registered = false;
   try {
     for (let attempt = 0; !stop.aborted; attempt++) {
       const began = Date.now();
       try {
         const lease = await register(registry, request);
+        registered = true;
         log(`registered at ${server} as ${target}`);
         const state = await renew(registry, lease, stop);
         if (stop.aborted) {
@@ -188,7 +186,8 @@ async function stayRegistered(plugin: Plugin, server: string, target: string, st
         throw new Error('the lease has run out');
       } catch (problem) {
         if (stop.aborted) return;
-        if (problem instanceof Revoked || FINAL.has((problem as grpc.ServiceError).code)) throw problem;
+        if (problem instanceof Revoked) throw problem;
+        if (!registered && FINAL.has((problem as grpc.ServiceError).code)) throw problem;
         if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
         log('registering again:', (problem as Error).message);
         await pause(backoff(attempt), stop);
@@ -239,7 +238,7 @@ function renew(registry: RegistryServiceClient, lease: Lease, stop: AbortSignal)
 
 /**
  * Dials out to evald and works on what it sends, until `stop` aborts and the open tasks are finished. It
- * connects again whenever the connection breaks, and throws only when that would not help.
+ * connects again whenever the connection breaks, and throws only when the first try is refused for good.
  */
 export async function connect(plugin: Plugin, server: string, stop: AbortSignal): Promise<void> {
   const registry = dial(server);
@@ -249,8 +248,8 @@ export async function connect(plugin: Plugin, server: string, stop: AbortSignal)
     const began = Date.now();
     const end = await session(plugin, registry, { instanceId, resumeSessionId: sessionId }, stop);
     if (stop.aborted) break;
-    if (FINAL.has(end.status.code)) throw Object.assign(new Error(end.status.details), { code: end.status.code });
     sessionId = end.sessionId ?? sessionId;
+    if (!sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
     if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
     log('connecting again:', end.status.details || 'the server has ended the session');
     await pause(Math.max(end.delayMs, backoff(attempt)), stop);

@@ -86,7 +86,8 @@ public final class Plugin {
   // How long open tasks may still take after SIGTERM; Kubernetes kills after 30 s.
   private static final long GRACE_MS = 10_000;
   private static final long MAX_BACKOFF_MS = 3_000;
-  // With one of these, trying the same again is of no use.
+  // With one of these, trying the same again is of no use. Only for the first try: later refusals come and go with the
+  // server's configuration.
   private static final Set<Code> FINAL =
       EnumSet.of(Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED, Code.FAILED_PRECONDITION,
           Code.UNAUTHENTICATED, Code.UNIMPLEMENTED);
@@ -130,7 +131,7 @@ public final class Plugin {
     Optional<Evaluator> evaluator = find(task);
     if (evaluator.isEmpty()) {
       String message = "%s does not offer %s %s".formatted(info.getName(), task.getType(), task.getVersion());
-      return CompletableFuture.completedFuture(errored("CONTRACT_VIOLATION", message));
+      return CompletableFuture.completedFuture(errored("UNKNOWN_TYPE", message));
     }
     CompletableFuture<EvaluationOutput> output = new CompletableFuture<>();
     activeTasks.incrementAndGet();
@@ -165,11 +166,6 @@ public final class Plugin {
 
     @Override
     public void evaluate(EvaluateRequest request, StreamObserver<EvaluateResponse> reply) {
-      if (find(request.getTask()).isEmpty()) {
-        String message = "%s does not offer \"%s\"".formatted(info.getName(), request.getTask().getType());
-        reply.onError(Status.NOT_FOUND.withDescription(message).asRuntimeException());
-        return;
-      }
       CompletableFuture<EvaluationOutput> output = work(request.getTask());
       ((ServerCallStreamObserver<EvaluateResponse>) reply).setOnCancelHandler(() -> output.complete(CANCELLED));
       output.thenAccept(done -> {
@@ -216,7 +212,7 @@ public final class Plugin {
     }
   }
 
-  /** Holds a lease until SIGTERM, then gives it back. Throws only when registering again would not help. */
+  /** Holds a lease until SIGTERM, then gives it back. Throws when the first try is refused for good, or Revoked. */
   private void stayRegistered(String server, String target) throws Revoked {
     ManagedChannel channel = dial(server);
     RegisterRequest request =
@@ -226,16 +222,20 @@ public final class Plugin {
             .setTarget(target)
             .setTtl(Duration.newBuilder().setSeconds(15))
             .build();
+    boolean registered = false;
     try {
       for (int attempt = 0; !stop.isDone(); attempt++) {
         long began = System.nanoTime();
         channel.resetConnectBackoff(); // Java's own grows to two minutes
         try {
           RegisterResponse lease = registry(channel).register(request);
+          registered = true;
           log("registered at %s as %s", server, target);
           renew(channel, lease);
         } catch (StatusRuntimeException problem) {
-          giveUpIfFinal(problem);
+          if (!registered && FINAL.contains(problem.getStatus().getCode())) {
+            throw problem;
+          }
           log("registering again: %s", problem.getMessage());
         }
         attempt = since(began) > MAX_BACKOFF_MS ? 0 : attempt;
@@ -273,7 +273,7 @@ public final class Plugin {
 
   /**
    * Dials out to evald and works on what it sends, until SIGTERM and until the open tasks are finished. It connects
-   * again whenever the connection breaks, and throws only when that would not help.
+   * again whenever the connection breaks, and throws only when the first try is refused for good.
    */
   public void connect(String server) {
     ManagedChannel channel = dial(server);
@@ -287,8 +287,10 @@ public final class Plugin {
       if (stop.isDone()) {
         break;
       }
-      giveUpIfFinal(status.asRuntimeException());
       sessionId = session.id.isEmpty() ? sessionId : session.id;
+      if (sessionId.isEmpty() && FINAL.contains(status.getCode())) {
+        throw status.asRuntimeException();
+      }
       attempt = since(began) > MAX_BACKOFF_MS ? 0 : attempt;
       log("connecting again: %s", status.isOk() ? "the server has ended the session" : status);
       pause(Math.max(session.delayMs, backoff(attempt)));
@@ -417,12 +419,6 @@ public final class Plugin {
         .keepAliveTime(20, TimeUnit.SECONDS)
         .keepAliveTimeout(5, TimeUnit.SECONDS)
         .build();
-  }
-
-  private static void giveUpIfFinal(StatusRuntimeException problem) {
-    if (FINAL.contains(problem.getStatus().getCode())) {
-      throw problem;
-    }
   }
 
   /**
