@@ -154,6 +154,43 @@ class Settings(BaseModel):
     max_streams: Annotated[int, Field(ge=1)] = Field(
         10_000, description="Most sessions, batches and watches that are open at a time."
     )
+    code_allow: list[str] = Field(
+        default_factory=list,
+        description="Commands that the code evaluator may run: absolute paths, each perhaps followed by "
+        "@sha256: and the file's digest. None: it is off.",
+    )
+    code_shell: bool = Field(
+        False,
+        description="Allow any shell script in a config of the code evaluator. Only where every caller is trusted.",
+    )
+    code_isolation: Literal["require", "prefer", "off"] = Field(
+        "prefer",
+        description="Run scripts with no network and a read-only view of few files, by bubblewrap or Landlock: "
+        "always, or refuse; where the machine can; or never.",
+    )
+    code_read: list[str] = Field(
+        default_factory=list,
+        description="What isolated scripts may read beside the system's programs and libraries: absolute paths.",
+    )
+    code_directory: Path = Field(Path("/"), description="Working directory of scripts.")
+    code_environment: list[str] = Field(
+        default_factory=list,
+        description="Environment variables of scripts: NAME=VALUE, or NAME for the server's own value.",
+    )
+    code_timeout: Annotated[float, Field(gt=0)] = Field(30.0, description="Longest time of one script.")
+    code_concurrency: Annotated[int, Field(ge=1)] = Field(
+        4, description="Most scripts at a time; further ones wait for as long as their call has time."
+    )
+    code_memory_bytes: Annotated[int, Field(ge=16 << 20)] = Field(
+        512 << 20, description="Most memory of one process of a script."
+    )
+    code_processes: Annotated[int, Field(ge=1)] = Field(
+        64, description="Most processes and threads of one script."
+    )
+    code_output_bytes: Annotated[int, Field(ge=1024)] = Field(
+        1 << 20, description="Most that a script may write to its standard output, and to its standard error."
+    )
+
     default_timeout: Annotated[float, Field(gt=0)] = Field(
         60.0, description="Time of a call that brings no deadline."
     )
@@ -212,6 +249,22 @@ class Settings(BaseModel):
     @classmethod
     def _judge_url(cls, value: str | None) -> str | None:
         return checked_url(value) if value else None
+
+    @field_validator("code_read")
+    @classmethod
+    def _absolute(cls, value: list[str]) -> list[str]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"got {path!r}, wanted an absolute path")
+        return value
+
+    @field_validator("code_environment")
+    @classmethod
+    def _variables(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            if not entry.partition("=")[0] or "\0" in entry:
+                raise ValueError("wanted NAME or NAME=VALUE")
+        return value
 
     @model_validator(mode="after")
     def _not_public(self) -> Self:

@@ -237,7 +237,10 @@ class Telemetry(Collector):
 
     def loop_lag(self, seconds: float) -> None:
         """Note how much later than asked for the event loop woke up. Call at least once a second."""
-        self._lag.observe(seconds, self._clock())
+        now = self._clock()
+        self._lag.observe(seconds, now)
+        for tally in (*self._tallies.values(), *self._other_tallies.values()):
+            tally.tick(now)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """A scrape's body and content type, from any thread.
@@ -283,7 +286,7 @@ class Telemetry(Collector):
                 _count(
                     results,
                     {**names, "verdict": _VERDICT_NAMES[verdict]},
-                    tally.counts[verdict],
+                    tally.count(verdict),
                     tally.exemplars.get(verdict),
                 )
             ratio = tally.window.ratio(self._clock()) if tally.window else None
@@ -501,7 +504,7 @@ def _gauge(name: str, documentation: str, read: Callable[[], float] | None) -> M
 
 
 def _observe(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:
-    *counts, total = histogram.cells[:]
+    *counts, total = histogram.snapshot()
     shown: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
     below = 0.0
     for index, (bound, count) in enumerate(zip((*histogram.bounds, "+Inf"), counts, strict=True)):

@@ -137,6 +137,14 @@ def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> N
         assert engine.verdict([one]) is FAILED
 
 
+@pytest.mark.parametrize("origin", [Origin.BUILT_IN, Origin.PLUGIN], ids=["built-in", "plugin"])
+def test_an_evaluator_that_answers_nothing_at_all_has_not_passed(engine: Engine, origin: Origin) -> None:
+    engine.registry.register(definition("mute", lambda _ctx: None), origin)
+    result = engine.run([{"type": "mute"}]).results[0]
+    assert result.verdict == Verdict.ERROR
+    assert result.error.code == "CONTRACT_VIOLATION"
+
+
 def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
     engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", 1.5)), Origin.PLUGIN)
     for one in ({"type": "liar"}, {"type": "all-of", "evaluators": [{"type": "liar"}]}):

@@ -151,9 +151,7 @@ def evaluate(
     registry.register(judge_definition(models), Origin.BUILT_IN)
     raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
     plan = Planner(registry).plan(raw, b"")
-    summary = AggregatedEvaluation()
-    summary.CopyFrom(plan.blank)
-    evaluation = Evaluation(plan, turn.context, summary.results, summary, Threads())
+    evaluation = Evaluation(plan, turn.context, Threads())
 
     async def wait() -> None:
         async for _ in evaluation.run_waiting(seconds, 16):
@@ -162,7 +160,7 @@ def evaluate(
     if not evaluation.run_inline():
         asyncio.run(wait())
     evaluation.finish()
-    return summary
+    return AggregatedEvaluation.FromString(evaluation.whole())
 
 
 def criteria(success: bool, failure: bool = False, confidence: float = 0.9, why: str = "because") -> Reply:

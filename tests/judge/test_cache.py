@@ -127,15 +127,6 @@ def test_two_servers_share_a_file(tmp_path: Path) -> None:
     run(main())
 
 
-BROKEN: dict[str, Callable[[Path], None]] = {
-    "no database": lambda path: path.write_bytes(b"this is no database, and never was one" * 100) and None,
-    "another table": lambda path: _execute(path, "CREATE TABLE answers (something TEXT)"),
-    "a folder": lambda path: path.mkdir(),
-    "no folder": lambda path: path.parent.rmdir(),
-    "nonsense in a row": lambda path: _nonsense(path),
-}
-
-
 def _execute(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         for statement in statements:
@@ -150,6 +141,15 @@ def _nonsense(path: Path) -> None:
 
     run(made())
     _execute(path, "UPDATE answers SET answer = '[1'")
+
+
+BROKEN: dict[str, Callable[[Path], None]] = {
+    "no database": lambda path: path.write_bytes(b"this is no database, and never was one" * 100) and None,
+    "another table": lambda path: _execute(path, "CREATE TABLE answers (something TEXT)"),
+    "a folder": lambda path: path.mkdir(),
+    "no folder": lambda path: path.parent.rmdir(),
+    "nonsense in a row": _nonsense,
+}
 
 
 @pytest.mark.parametrize("how", BROKEN)

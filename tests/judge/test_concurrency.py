@@ -1,6 +1,7 @@
 """An endpoint gets as many requests at a time as it can take, first come first served."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_places_double_until_the_endpoint_refuses_then_halve_and_grow_by_one_a_r
         gate = Gate(1000)
         first = [await round_of(gate) for _ in range(3)]
         assert first[0] == 8
-        assert all(later > before for before, later in zip(first, first[1:], strict=False))
+        assert all(later > before for before, later in pairwise(first))
         before = gate.places
         await round_of(gate, good=False)
         halved = gate.places
@@ -73,7 +74,7 @@ def test_places_double_until_the_endpoint_refuses_then_halve_and_grow_by_one_a_r
         for _ in range(40):
             await round_of(gate)
             grown.append(gate.places)
-        assert all(0 <= later - before <= 1 for before, later in zip(grown, grown[1:], strict=False))
+        assert all(0 <= later - before <= 1 for before, later in pairwise(grown))
         assert grown[-1] > halved
 
     run(main())

@@ -207,7 +207,7 @@ def test_one_fenced_object_is_read(text: str) -> None:
     ],
 )
 def test_what_is_not_one_fenced_object_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         read_object(text, Form.TEXT)
 
 
@@ -215,5 +215,5 @@ def test_what_is_not_one_fenced_object_is_refused(text: str) -> None:
 def test_where_json_was_asked_for_nothing_stands_around_it(form: Form) -> None:
     assert read_object(f" {GOOD}\n", form) == {"a": 1}
     for text in (f"```json\n{GOOD}\n```", f"Yes. {GOOD}", f"{GOOD}.", "1"):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             read_object(text, form)

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from evald_server.judge.question import JudgeFault, Spending
+from evald_server.judge.question import Spending
 
 from ..services.live import run
-from .asking import SCHEMA, asking, question
+from .asking import SCHEMA, asking, fault, question
 from .wire import answer, wire
 
 RECORDED: list[dict[str, Any]] = [
     json.loads(line)
-    for line in (Path(__file__).parent / "recorded_http/recorded.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in (Path(__file__).parent / "recorded_http/recorded.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
 ]
 
 
@@ -42,13 +44,13 @@ def test_a_recorded_answer_is_read_or_refused(recorded: dict[str, Any]) -> None:
         ):
             spending = Spending()
             asked = question(SCHEMA if asks_for_json else None)
-            try:
-                found = await judge.asker().ask(asked, spending)
-            except JudgeFault as problem:
-                assert problem.code == expected.get("code"), problem
+            if "code" in expected:
+                problem = await fault(judge.asker().ask(asked, spending))
+                assert problem.code == expected["code"], problem
                 assert "ok" not in judge.counted.outcomes
                 return
-            assert found.text == expected.get("text")
+            found = await judge.asker().ask(asked, spending)
+            assert found.text == expected["text"]
             assert found.data == (json.loads(found.text) if asks_for_json else None)
             assert spending.attempts == 1
             tokens = expected["input_tokens"], expected["output_tokens"]

@@ -10,44 +10,20 @@ import pytest
 from llmock.pytest_plugin import LLMock
 from pydantic import SecretStr
 
-from evald.context import EvaluatorContext
-from evald.evaluator import EvaluatorDefinition, define_evaluator
-from evald.result import Kind, Result, Verdict, errored, failed, passed
+from evald.result import Verdict
 from evald_server.app import App
-from evald_server.config import JudgePrice, JudgeSettings
-from evald_server.engine.registry import Origin, State
-from evald_server.judge.question import JudgeFault, Models, Question, Spending
+from evald_server.config import JudgePrice, JudgeSettings, Settings
+from evald_server.engine.registry import State
 from evald_server.telemetry import Telemetry
 
 from ..services.live import Live, request, run, serving, spec
 from ..telemetry.scrape import samples, value
-from .asking import KEY, SCHEMA
+from .asking import KEY, until
 from .wire import Answer, answer, completion, wire
 
-TYPE = "tests.score"
-GOOD = answer(200, completion('{"score": 0.9, "reasoning": "well done"}'))
-
-
-def score(models: Models) -> EvaluatorDefinition:
-    """The least evaluator that asks a model: a score of 0.5 passes."""
-
-    async def evaluate(ctx: EvaluatorContext) -> Result:
-        spending = Spending()
-        question = Question("Judge.", ctx.answer or "", SCHEMA, cache_key=ctx.config.get("key", ""))
-        try:
-            found = await models.asker(None, ctx.config.get("model")).ask(question, spending)
-        except JudgeFault as fault:
-            result = errored(fault.code, str(fault))
-        else:
-            assert found.data is not None
-            good = found.data["score"] >= 0.5
-            result = (passed if good else failed)(found.data["reasoning"], found.data["score"])
-            result.raw_request, result.cached = found.request, found.cached
-        result.token_usage, result.cost_usd = spending.usage, spending.cost_usd
-        return result
-
-    schema = {"type": "object", "properties": {"key": {"type": "string"}, "model": {"type": "string"}}}
-    return define_evaluator(type=TYPE, kind=Kind.ASSERTION, evaluate=evaluate, config_schema=schema)
+VERDICT = '{"score": 0.9, "hits": ["polite"], "misses": [], "reasoning": "well done"}'
+GOOD = answer(200, completion(VERDICT))
+JUDGE = spec("llm-judge", {"criteria": "The answer is polite."})
 
 
 @asynccontextmanager
@@ -55,17 +31,16 @@ async def judging(base_url: str, **settings: Any) -> AsyncIterator[Live]:
     """A server whose judge is at this address."""
     given = {"judge_model": "gpt-4o-mini", "judge_api_key": SecretStr(KEY)} | settings
     async with serving(judge_base_url=base_url, **given) as live:
-        live.app.registry.register(score(live.app.models), Origin.BUILT_IN)
         yield live
 
 
 def test_a_verdict_carries_what_it_has_cost(llmock: LLMock) -> None:
-    llmock.reply('{"score": 0.9, "reasoning": "well done"}', times=2)
+    llmock.reply(VERDICT, times=2)
 
     async def main() -> None:
         async with judging(llmock.base_url()) as live:
             for cached in (False, True):
-                summary = (await live.unary(request(spec(TYPE, {"key": "k"})))).summary
+                summary = (await live.unary(request(JUDGE))).summary
                 (result,) = summary.results
                 assert (summary.success, result.score, result.cached) == (True, 0.9, cached)
                 assert result.HasField("cost") is not cached
@@ -114,7 +89,7 @@ def test_a_fault_is_an_error_and_neither_a_pass_nor_a_zero(
         judges = {"default": JudgeSettings.model_validate({"attempts": 2})}
         async with wire(given) as server, judging(server.base_url, judges=judges) as live:
             began = time.monotonic()
-            summary = (await live.unary(request(spec(TYPE)), timeout=2)).summary
+            summary = (await live.unary(request(JUDGE), timeout=2)).summary
             assert time.monotonic() - began < 2
             (result,) = summary.results
             assert (result.verdict, result.error.code) == (Verdict.ERROR, code)
@@ -123,9 +98,7 @@ def test_a_fault_is_an_error_and_neither_a_pass_nor_a_zero(
             assert not result.HasField("value")
             assert KEY not in str(summary)
             assert KEY not in live.app.telemetry.exposition("")[0].decode()
-            assert not list(samples(live.app.telemetry, "evald_judge_requests_total", outcome="other"))[
-                0
-            ].value
+            assert value(live.app.telemetry, "evald_judge_requests_total", outcome="other") == 0
 
     with caplog.at_level("DEBUG"):
         run(main())
@@ -140,15 +113,16 @@ def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
         settings: dict[str, Any] = {"judges": {"default": price}, "judge_model": "dear"}
         async with (
             wire(GOOD) as server,
-            judging(server.base_url, judge_max_usd_per_day=12, **settings) as live,
+            judging(server.base_url, judge_max_usd_per_day=40, **settings) as live,
         ):
             codes: list[str] = []
             while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
-                (result,) = (await live.unary(request(spec(TYPE)))).summary.results
+                (result,) = (await live.unary(request(JUDGE))).summary.results
                 codes.append(result.error.code)
+            assert len(codes) > 5
             assert set(codes[:-1]) == {""}
             assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
-            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 12
+            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 40
 
     run(main())
 
@@ -156,15 +130,13 @@ def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
 def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
     async def main() -> None:
         async with wire(Answer(b"", "hang")) as server, judging(server.base_url) as live:
-            call = asyncio.create_task(live.unary(request(spec(TYPE)), timeout=30))
+            call = asyncio.create_task(live.unary(request(JUDGE), timeout=30))
             await server.arrived.wait()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
             gate = live.app.models.endpoints["default"].gate
-            async with asyncio.timeout(5):
-                while gate.inflight:
-                    await asyncio.sleep(0.001)
+            await until(lambda: not gate.inflight)
             assert value(live.app.telemetry, "evald_judge_requests_total", outcome="cancelled") == 1
 
     run(main())
@@ -178,26 +150,16 @@ def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: pytest
     async def main() -> None:
         async with wire(GOOD) as server:
             gone = server.base_url
-        app = App(_settings(gone))
-        if app.registry.get("llm-judge") is None:
-            app.registry.register(score(app.models)._replace(type="llm-judge"), Origin.BUILT_IN)
+        app = App(Settings(listen="127.0.0.1:0", http=None, judge_base_url=gone, judge_model="m"))
         await app.start()
         try:
-            async with asyncio.timeout(10):
-                while app.registry.find("llm-judge").entry.state is State.ACTIVE:
-                    await asyncio.sleep(0.001)
+            await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)
             app.models.endpoints["default"].reached(True)
             assert app.registry.find("llm-judge").entry.state is State.ACTIVE
         finally:
             await app.stop(0)
 
     run(main())
-
-
-def _settings(base_url: str) -> Any:
-    from evald_server.config import Settings
-
-    return Settings(listen="127.0.0.1:0", http=None, judge_base_url=base_url, judge_model="m")
 
 
 def test_models_without_room_count_in_total_only() -> None:

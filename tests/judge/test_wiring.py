@@ -18,7 +18,7 @@ from evald_server.judge.reachability import behind_proxy
 from evald_server.judge.wiring import build_models
 
 from ..services.live import run
-from .asking import Counted
+from .asking import Counted, until
 
 KEY = "sk-canary-0123456789abcdef"
 NOTHING: dict[str, str] = {}
@@ -124,18 +124,18 @@ def test_a_judge_or_model_that_there_is_not_is_refused_with_those_there_are(
 
 
 def test_without_any_judge_the_refusal_says_what_to_set() -> None:
-    with pytest.raises(ValueError, match="no judge is configured.*EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL"):
+    with pytest.raises(ValueError, match=r"no judge is configured.*EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL"):
         models(NOTHING).asker(None, None)
     with pytest.raises(ValueError, match='unknown judge "x"; none is configured'):
         models(NOTHING).asker("x", None)
-    with pytest.raises(ValueError, match='judge "default" has no model.*EVALD_JUDGE_MODEL'):
+    with pytest.raises(ValueError, match=r'judge "default" has no model.*EVALD_JUDGE_MODEL'):
         models({"OPENAI_API_KEY": KEY}).asker(None, None)
     assert models({"OPENAI_API_KEY": KEY}).asker(None, "m").model == "m"
 
 
 def test_which_of_several_judges_is_the_default(tmp_path: Path) -> None:
     two = '[judges.a]\nmodel = "m"\n[judges.b]\nmodel = "m"\n'
-    with pytest.raises(ValueError, match="several judges.*name one of a, b"):
+    with pytest.raises(ValueError, match=r"several judges.*name one of a, b"):
         models(NOTHING, two, tmp_path).asker(None, None)
     assert models(NOTHING, f'judge = "b"\n{two}', tmp_path).asker(None, None).endpoint == "b"
     assert models(NOTHING, '[judges.only]\nmodel = "m"\n', tmp_path).asker(None, None).endpoint == "only"
@@ -248,8 +248,7 @@ def _watched(environ: dict[str, str]) -> list[bool]:
         found = models(environ)
         told: list[bool] = []
         task = asyncio.create_task(found.watch(told.append))
-        while not told or (found.endpoints and found.endpoints["default"].reachable is None):
-            await asyncio.sleep(0.001)
+        await until(lambda: told and all(one.reachable is not None for one in found.endpoints.values()))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return told
@@ -293,8 +292,7 @@ def test_an_endpoint_where_something_listens_is_available_and_asked_nothing() ->
         found = models({"EVALD_JUDGE_BASE_URL": url, "EVALD_JUDGE_MODEL": "m"})
         told: list[bool] = []
         task = asyncio.create_task(found.watch(told.append))
-        while not heard or not found.endpoints["default"].reachable:
-            await asyncio.sleep(0.001)
+        await until(lambda: heard and found.endpoints["default"].reachable)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert (set(told), heard) == ({True}, [b""])

@@ -146,13 +146,12 @@ class Call:
         except InvalidPlan as problem:
             said = [f"evaluators[{found.index}]{found.path}: {found.message}" for found in problem.violations]
             return Outcome(refused="; ".join(said))
-        summary = AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, self.turn.context, summary.results, summary, threads)
+        evaluation = Evaluation(plan, self.turn.context, threads)
         if not evaluation.run_inline():
             async for _ in evaluation.run_waiting(seconds=10.0, concurrency=8):
                 pass
         evaluation.finish()
+        summary = AggregatedEvaluation.FromString(evaluation.whole())
         return Outcome(list(summary.results), summary)
 
 

@@ -53,7 +53,7 @@ def _list(heading: str, entries: "list[EvaluatorType]") -> Table:
     for entry in entries:
         notes = "" if entry.origin == "built_in" else f" [{entry.origin}]"
         if entry.state == "unavailable":
-            notes += " [unavailable now]"
+            notes += " [unavailable]"
         table.add_row(
             clean(entry.type, 63), clean(", ".join(entry.aliases)), clean(entry.description + notes)
         )
@@ -69,9 +69,9 @@ def _show(entry: "EvaluatorType") -> None:
         ("needs", ", ".join(entry.required_data)),
         ("runs", "in another process" if entry.origin == "remote" else ""),
         ("loaded by", "the operator of the server" if entry.origin == "plugin" else ""),
+        ("can be called", "no" if entry.state == "unavailable" else ""),
         ("judges", "the final turn only" if entry.final_turn_only else ""),
         ("deprecated", entry.deprecation_message),
-        ("state", "unavailable now: calls get errors" if entry.state == "unavailable" else ""),
     ]
     for name, value in facts:
         if value:

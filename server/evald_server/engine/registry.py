@@ -90,6 +90,7 @@ class Registry:
         definition: EvaluatorDefinition,
         origin: Origin,
         auto_config: Mapping[str, Any] | None = None,
+        state: State = State.ACTIVE,
     ) -> None:
         """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
         for name in (definition.type, *definition.aliases):
@@ -103,7 +104,7 @@ class Registry:
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        self._entries[definition.type] = Entry(definition, origin, auto_config=auto_config)
+        self._entries[definition.type] = Entry(definition, origin, state, auto_config)
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
         self._changed(definition.type)
