@@ -110,7 +110,11 @@ def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
         price = JudgeSettings.model_validate(
             {"prices": {"dear": JudgePrice(input=1000, output=10_000)}, "model": "dear"}
         )
-        settings: dict[str, Any] = {"judges": {"default": price}, "judge_model": "dear"}
+        settings: dict[str, Any] = {
+            "judges": {"default": price},
+            "judge_model": "dear",
+            "judge_cache_bytes": 0,
+        }
         async with (
             wire(GOOD) as server,
             judging(server.base_url, judge_max_usd_per_day=40, **settings) as live,
