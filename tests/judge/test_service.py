@@ -117,16 +117,16 @@ def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
         }
         async with (
             wire(GOOD) as server,
-            judging(server.base_url, judge_max_usd_per_day=40, **settings) as live,
+            judging(server.base_url, judge_max_usd_per_day=15, **settings) as live,
         ):
             codes: list[str] = []
             while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
                 (result,) = (await live.unary(request(JUDGE))).summary.results
                 codes.append(result.error.code)
-            assert len(codes) > 5
+            assert len(codes) > 2
             assert set(codes[:-1]) == {""}
             assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
-            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 40
+            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 15
 
     run(main())
 
