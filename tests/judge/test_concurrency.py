@@ -180,3 +180,13 @@ def test_while_the_endpoint_asks_for_silence_nothing_is_sent() -> None:
         assert gate.paused == 0
 
     run(main())
+
+
+def test_no_pause_is_longer_than_five_minutes() -> None:
+    async def main() -> None:
+        gate = Gate(10, clock=lambda: 100.0)
+        async with gate.place() as place:
+            place.limited(86_400.0)
+        assert gate.paused == 300.0
+
+    run(main())

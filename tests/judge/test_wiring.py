@@ -263,6 +263,17 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
+def test_a_key_alone_is_no_reason_to_connect_anywhere() -> None:
+    async def main() -> None:
+        found = models({"OPENAI_API_KEY": KEY})
+        told: list[bool] = []
+        async with asyncio.timeout(10):
+            await found.watch(told.append)
+        assert (told, found.endpoints["default"].reachable) == ([True], None)
+
+    run(main())
+
+
 def test_without_a_judge_none_is_available() -> None:
     assert _watched(NOTHING) == [False]
 

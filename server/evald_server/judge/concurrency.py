@@ -12,6 +12,11 @@ from typing import Final
 _FIRST_PLACES: Final = 8
 
 
+# An endpoint that asks for more is asked again after five minutes: one of its servers, or a proxy, may have been
+# wrong about it, and a whole day without judges is too much to pay for that.
+_LONGEST_PAUSE: Final = 300.0
+
+
 class Place:
     """One of the requests at a time. `limited` is to be called when the endpoint says that it was one too many."""
 
@@ -85,7 +90,7 @@ class Gate:
 
     def slow_down(self, number: int, pause_seconds: float) -> None:
         """Halve the places, once for all requests that were under way together; number: of their round."""
-        self._resume = max(self._resume, self._clock() + pause_seconds)
+        self._resume = max(self._resume, self._clock() + min(pause_seconds, _LONGEST_PAUSE))
         if number == self._round:
             self._round += 1
             self._refused = True

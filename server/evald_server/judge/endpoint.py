@@ -193,7 +193,7 @@ class Endpoint:
     def _interrupted(self, problem: Exception, faults: Faults, *, answering: bool) -> Failed:
         cause = problem.__cause__ or problem
         kind = type(cause).__name__
-        if kind in ("ConnectError", "ConnectTimeout"):
+        if kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
             self.reached(False)
             return faults.unreachable(_network_words(cause))
         if "Timeout" in kind:
@@ -233,6 +233,7 @@ def _network_words(cause: BaseException) -> str:
         "gaierror": "the name is not known",
         "SSLCertVerificationError": "its certificate is not valid",
         "SSLError": "TLS failed",
+        "ProxyError": "the proxy does not let it through",
         "ConnectTimeout": f"no connection within {_CONNECT_SECONDS:g} s",
     }
     at: BaseException | None = cause

@@ -75,7 +75,7 @@ class Faults:
 
     def __init__(self, name: str, model: str, redactor: Redactor) -> None:
         self._who = f'Judge "{name}"'
-        self._model = model
+        self._model = model[:100]
         self._redactor = redactor
 
     def status(self, problem: Problem, question: Question, retry_after: float | None = None) -> Failed:

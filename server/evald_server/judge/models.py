@@ -103,15 +103,17 @@ class ConfiguredModels:
     async def watch(self, changed: Callable[[bool], None]) -> None:
         """Tell at once and at every change whether models are available, until cancelled.
 
-        Looks whether endpoints can be reached at the start, and again while one cannot; once it has been, the
-        requests themselves tell.
+        Looks whether endpoints that have a model can be reached at the start, and again while one cannot; once it
+        has been, the requests themselves tell. A key alone, which may be there for something else, is no reason to
+        connect anywhere.
         """
         changed(self.available)
         endpoints = list(self.endpoints.values())
         for endpoint in endpoints:
             endpoint.changed = lambda: changed(self.available)
-        while not behind_proxy() and endpoints:
-            for endpoint in endpoints:
+        meant = [endpoint for endpoint in endpoints if endpoint.options.model]
+        while meant and not behind_proxy():
+            for endpoint in meant:
                 if not endpoint.reachable:
                     endpoint.reached(await reachable(endpoint.options.base_url))
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
