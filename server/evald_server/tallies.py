@@ -12,7 +12,7 @@ from copy import copy
 from typing import NamedTuple
 
 from evald.errorcodes import CODES
-from evald.result import Verdict
+from evald.result import TokenUsage, Verdict
 
 OTHER = "other"
 """Label value of everything that found its label full."""
@@ -444,3 +444,79 @@ class RpcTally:
     def sent(self, n: int = 1) -> None:
         """Count messages to the caller."""
         self.sent_count += n
+
+
+JUDGE_OUTCOMES = (
+    "ok",
+    "adapted",
+    "unparseable",
+    "refused",
+    "truncated",
+    "rate_limited",
+    "unavailable",
+    "timeout",
+    "input_too_large",
+    "cancelled",
+    OTHER,
+)
+
+
+class ModelTally:
+    """Counts the requests to one model. durations: by outcome. tokens: of a request, read and written."""
+
+    __slots__ = ("durations", "label", "tokens")
+
+    def __init__(self, label: str, token_bounds: Sequence[float]) -> None:
+        self.label = label
+        self.durations: dict[str, Histogram] = {}
+        self.tokens = (Histogram(token_bounds), Histogram(token_bounds))
+
+
+class JudgeTally:
+    """Counts requests to the models that judge.
+
+    evaluator: the type that asks. model: the counters of a model by its name. outcomes: as JUDGE_OUTCOMES.
+    tokens: read and written. looks: into the cache, in vain and not.
+    """
+
+    __slots__ = ("_model", "_observed", "cost_usd", "evaluator", "looks", "models", "outcomes", "tokens")
+
+    def __init__(
+        self,
+        evaluator: str,
+        model: Callable[[str], ModelTally],
+        observed: Callable[[ModelTally, str], Histogram | None],
+    ) -> None:
+        self.evaluator = evaluator
+        self.outcomes = dict.fromkeys(JUDGE_OUTCOMES, 0)
+        self.tokens = [0, 0]
+        self.cost_usd = 0.0
+        self.looks = [0, 0]
+        self.models: dict[str, ModelTally] = {}
+        self._model = model
+        self._observed = observed
+
+    def request(self, model: str, outcome: str, seconds: float) -> None:
+        """Count a request that ended. outcome: one outside the closed list is "other"."""
+        if outcome not in self.outcomes:
+            outcome = OTHER
+        self.outcomes[outcome] += 1
+        durations = self._observed(self._model(model), outcome)
+        if durations is not None:
+            durations.observe(seconds)
+
+    def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
+        """Count what a request has cost, as far as known. cost_usd: US dollars."""
+        if cost_usd is not None:
+            self.cost_usd += cost_usd
+        if usage is None:
+            return
+        histograms = self._model(model).tokens
+        for direction, tokens in enumerate((usage.input_tokens, usage.output_tokens)):
+            if tokens is not None:
+                self.tokens[direction] += tokens
+                histograms[direction].observe(tokens)
+
+    def cache(self, *, hit: bool) -> None:
+        """Count a look into the cache."""
+        self.looks[hit] += 1

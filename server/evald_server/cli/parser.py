@@ -163,8 +163,15 @@ def _server_options(parser: argparse.ArgumentParser) -> None:
         dest="plugins",
         help="evaluators of your own for the server inside the command; can be repeated",
     )
+    _code_option(group, "a command that the code evaluator of the server inside may run; can be repeated")
     group.add_argument(
         "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
+    )
+
+
+def _code_option(parser: argparse._ActionsContainer, text: str) -> None:
+    parser.add_argument(
+        "--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=text
     )
 
 
@@ -294,6 +301,7 @@ def build_parser() -> Parser:
         dest="plugins",
         help="a Python file or an installed package with evaluators; can be repeated",
     )
+    _code_option(serve, "a command that the code evaluator may run; can be repeated")
     serve.add_argument(
         "--settings", action="store_true", help="list all settings with their defaults and exit"
     )

@@ -90,6 +90,7 @@ class Registry:
         definition: EvaluatorDefinition,
         origin: Origin,
         auto_config: Mapping[str, Any] | None = None,
+        state: State = State.ACTIVE,
     ) -> None:
         """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
         for name in (definition.type, *definition.aliases):
@@ -103,7 +104,7 @@ class Registry:
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        self._entries[definition.type] = Entry(definition, origin, auto_config=auto_config)
+        self._entries[definition.type] = Entry(definition, origin, state, auto_config)
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
         self._changed(definition.type)
@@ -113,6 +114,13 @@ class Registry:
         entry = self.find(name).entry
         self._entries[entry.definition.type] = replace(entry, auto_config=config)
         self._changed(entry.definition.type)
+
+    def set_state(self, name: str, state: State) -> None:
+        """Say whether a type can be called. Nothing changes when it is in that state already."""
+        entry = self.find(name).entry
+        if entry.state is not state:
+            self._entries[entry.definition.type] = replace(entry, state=state)
+            self._changed(entry.definition.type)
 
     def remove(self, type: str) -> None:  # noqa: A002 - the word of the contract
         """Take a type out."""
