@@ -123,7 +123,11 @@ class Endpoint:
         answering = False
         try:
             create = client.chat.completions.with_streaming_response.create
-            async with create(**body, extra_headers=headers) as response:
+            # The client would convert every value of the body by its declared type, which takes a quarter of the time
+            # of a call; what is extra, it sends as it is.
+            async with create(
+                model=body["model"], messages=(), extra_body=body, extra_headers=headers
+            ) as response:
                 answering = True
                 self.reached(True)
                 content = bytearray()
