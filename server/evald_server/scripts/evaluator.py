@@ -186,13 +186,15 @@ class CodeCheck:
 def _invocation(scripts: Scripts, code: Code) -> Invocation:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
+    shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
+    if isinstance(words, str) and not shell:
+        try:
+            words = shlex.split(words)
+        except ValueError as problem:
+            raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
-        if isinstance(words, list):
-            return scripts.invocation(words, code.cwd)
-        # Without a shell, only what means the same with and without one.
-        if scripts.policy.shell or _SHELL_SYNTAX & set(words):
-            return scripts.shell(words, code.cwd)
-        return scripts.invocation(shlex.split(words), code.cwd)
+        # With a shell's syntax in it and no shell allowed, this says so.
+        return scripts.shell(str(words), code.cwd) if shell else scripts.invocation(list(words), code.cwd)
     except NotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None
     except ValueError as problem:

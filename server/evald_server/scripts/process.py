@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
 
@@ -24,6 +24,9 @@ _PROGRAM: Final = (
 _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
+
+# Between two looks whether a launcher has ended: its answer comes over the socket, this only frees its entry.
+_LONGEST_PAUSE_SECONDS: Final = 0.1
 
 # A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
 _CLOSE_SECONDS: Final = 2.0
@@ -77,6 +80,7 @@ class Processes:
     """The scripts' processes that are alive. Belongs to one event loop."""
 
     def __init__(self) -> None:
+        self._controls: set[socket.socket] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
@@ -89,23 +93,30 @@ class Processes:
         deadline = time.monotonic() + seconds
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        process: Launcher | None = None
+        self._controls.add(ours)
         try:
             with theirs:
                 process = _start(order, payload, theirs)
-            return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+            self._watch(process)
+            with process.stdout or nullcontext(), process.stderr or nullcontext():
+                return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
         finally:
             # That is the order to kill.
             ours.close()
-            if process is not None:
-                task = asyncio.create_task(_reap(process))
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+            self._controls.discard(ours)
 
     async def aclose(self) -> None:
-        """Wait until the last of them has ended. No `run` may be going on any more."""
+        """Kill all scripts and wait for their end."""
+        for control in self._controls:
+            with suppress(OSError):  # the launcher has just ended
+                control.shutdown(socket.SHUT_RDWR)
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+
+    def _watch(self, process: Launcher) -> None:
+        task = asyncio.create_task(_reap(process))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
@@ -131,13 +142,9 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
 
 async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
     stdout, stderr = bytearray(), bytearray()
-    kept = {
-        "stdout": (process.stdout, stdout, output_bytes),
-        "stderr": (process.stderr, stderr, _STDERR_TAIL_BYTES),
-    }
     streams = {
-        name: asyncio.create_task(_collect(pipe, into, output_bytes, most))
-        for name, (pipe, into, most) in kept.items()
+        "stdout": asyncio.create_task(_collect(process.stdout, stdout, output_bytes, output_bytes)),
+        "stderr": asyncio.create_task(_collect(process.stderr, stderr, output_bytes, _STDERR_TAIL_BYTES)),
     }
     answer = asyncio.create_task(_answer(control))
     tasks = [*streams.values(), answer]
@@ -161,23 +168,31 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
 
 
 async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:
-    """Read to the end; keep the last bytes. Raises _Excess. Closes the pipe."""
+    """Read to the end; keep the last bytes. Raises _Excess."""
     assert pipe is not None
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    try:
-        seen = 0
-        while chunk := await reader.read(_CHUNK):
-            seen += len(chunk)
-            into += chunk
-            del into[:-kept]
-            if seen > limit:
-                raise _Excess
-    finally:
-        # Here and not at the stream's end, which orphans of a killed launcher may put off for as long as they live.
-        transport.close()
+    fd = pipe.fileno()
+    os.set_blocking(fd, False)
+    seen = 0
+    while chunk := await _read(fd):
+        seen += len(chunk)
+        into += chunk
+        del into[:-kept]
+        if seen > limit:
+            raise _Excess
+
+
+async def _read(fd: int) -> bytes:
+    """The next bytes; none at the end. Like a stream of asyncio, but with nothing left to close after it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        ready = asyncio.Event()
+        loop.add_reader(fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+        with suppress(BlockingIOError):
+            return os.read(fd, _CHUNK)
 
 
 async def _answer(control: socket.socket) -> dict[str, Any]:
@@ -196,10 +211,7 @@ async def _reap(process: Launcher) -> None:
     pause = 0.001
     while process.poll() is None:
         await asyncio.sleep(pause)
-        pause = min(2 * pause, 0.1)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 class _MemoryFile:

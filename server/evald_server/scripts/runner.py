@@ -113,7 +113,7 @@ class Scripts:
         return ended._replace(stdout=redacted(ended.stdout, secrets), stderr=redacted(ended.stderr, secrets))
 
     async def aclose(self) -> None:
-        """Wait until every script has ended. No evaluation may be going on any more."""
+        """Kill all scripts and wait for their end."""
         await self._processes.aclose()
 
     @property
