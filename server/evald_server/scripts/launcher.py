@@ -70,6 +70,8 @@ def main(control_fd: int, order_fd: int) -> None:
         answer["code"] = os.waitstatus_to_exitcode(status)
     with suppress(OSError):  # the server is gone, or does not want to know
         control.sendall(json.dumps(answer).encode())
+    # At once: Python would take longer to tidy up than the script's end took.
+    os._exit(0)
 
 
 def _let_go_of_pipes() -> None:

@@ -25,7 +25,7 @@ _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
 
-# Between two looks whether a launcher has ended: its answer comes over the socket, this only frees its entry.
+# Between two looks whether a launcher has ended. One that has answered is gone at the first or second.
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 
 # A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
@@ -81,7 +81,8 @@ class Processes:
 
     def __init__(self) -> None:
         self._controls: set[socket.socket] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._launchers: set[Launcher] = set()
+        self._reaping: set[asyncio.Task[None]] = set()
 
     async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
         """Run a script to its end, or kill it when its time is over, with all that it has started.
@@ -94,29 +95,41 @@ class Processes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._controls.add(ours)
+        process: Launcher | None = None
         try:
             with theirs:
                 process = _start(order, payload, theirs)
-            self._watch(process)
+            self._launchers.add(process)
             with process.stdout or nullcontext(), process.stderr or nullcontext():
-                return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+                ended = await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+            if ended.code is not None:
+                await self._reap(process)
+            return ended
         finally:
             # That is the order to kill.
             ours.close()
             self._controls.discard(ours)
+            if process in self._launchers:
+                task = asyncio.create_task(self._reap(process))
+                self._reaping.add(task)
+                task.add_done_callback(self._reaping.discard)
 
     async def aclose(self) -> None:
         """Kill all scripts and wait for their end."""
         for control in self._controls:
             with suppress(OSError):  # the launcher has just ended
                 control.shutdown(socket.SHUT_RDWR)
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await asyncio.gather(*map(self._reap, list(self._launchers)))
 
-    def _watch(self, process: Launcher) -> None:
-        task = asyncio.create_task(_reap(process))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    async def _reap(self, launcher: Launcher) -> None:
+        """Wait until a launcher has ended."""
+        pause = 0.001
+        while launcher.poll() is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self._launchers.discard(launcher)
 
 
 def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
@@ -205,13 +218,6 @@ async def _answer(control: socket.socket) -> dict[str, Any]:
         raise _Unwatched
     found: dict[str, Any] = json.loads(data)
     return found
-
-
-async def _reap(process: Launcher) -> None:
-    pause = 0.001
-    while process.poll() is None:
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 class _MemoryFile:
