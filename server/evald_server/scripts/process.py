@@ -38,11 +38,12 @@ Launcher: TypeAlias = "subprocess.Popen[bytes]"
 class Order(NamedTuple):
     """What the launcher is told.
 
-    argv: an absolute path and its arguments, confinement included.
+    file: absolute path of the program. argv: the same and its arguments, after what confines it.
     user: id of the user and group to run as; None for the server's own.
     limits: by the launcher's names. landlock: what to leave of the file system; None for all of it.
     """
 
+    file: str
     argv: Sequence[str]
     cwd: str
     environment: Mapping[str, str]

@@ -136,6 +136,7 @@ class Scripts:
         files = [] if invocation.command is None else [invocation.command.path]
         confinement = self._confine(files, invocation.cwd)
         return Order(
+            file=invocation.argv[0],
             argv=[*confinement.prefix, *invocation.argv],
             cwd=invocation.cwd,
             environment={**BASE_ENVIRONMENT, **self._variables},
