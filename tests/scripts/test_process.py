@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from evald.result import Verdict
+from evald_server.scripts import isolation
 from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts
 
@@ -308,3 +310,34 @@ def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Policy, fol
         server.send_signal(signal.SIGKILL)
         server.wait()
     gone(marker, seconds=0.5)
+
+
+def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python("print('{\"pass\": true}', flush=True); os.kill(os.getppid(), 9); time.sleep(60)")
+    # As the server's own user: nobody could not kill a launcher of root's.
+    monkeypatch.setattr(isolation, "script_user", lambda: None)
+    policy = Policy(allow=[path], isolation="off")
+    code, message = words(run(judge(policy, {"command": [path, marker]})))
+    assert code == "SCRIPT_FAILED"
+    assert "watches over it was killed" in message
+    gone(marker, seconds=0.25)
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.shell(f"[ $1 = {marker} ] && sleep 60\n{PASSES}")
+
+    async def check() -> tuple[Any, Any]:
+        scripts = Scripts(Policy(allow=[path]))
+        fine = await judge(scripts, {"command": [path, "quick"]})
+        killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
+        return fine, killed
+
+    fine, killed = loop(check())
+    assert fine.verdict is Verdict.PASSED
+    assert words(killed)[0] == "TIMEOUT"
+    gone(marker, seconds=0.25)
