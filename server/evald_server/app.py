@@ -265,13 +265,14 @@ def build_scripts(settings: Settings) -> Scripts:
     return scripts
 
 
-def build_registry(settings: Settings, threads: Threads, scripts: Scripts) -> Registry:
+def build_registry(settings: Settings, threads: Threads, scripts: Scripts | None = None) -> Registry:
     """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
     for definition in combinators(threads):
         registry.register(definition, Origin.BUILT_IN)
+    scripts = scripts or build_scripts(settings)
     registry.register(
         code_definition(scripts, contract.violation),
         Origin.BUILT_IN,
