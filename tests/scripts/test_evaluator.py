@@ -20,7 +20,7 @@ from evald_server.scripts import stderr
 
 from ..services.live import CONTAINS, EVALUATION, refusal, request, run, serving, spec
 from .programs import PASSES, Folder, living
-from .test_process import gone, started
+from .test_process import PROMPTLY, gone, started
 
 ACTIVE, UNAVAILABLE = evaluator_pb2.EvaluatorType.STATE_ACTIVE, evaluator_pb2.EvaluatorType.STATE_UNAVAILABLE
 
@@ -148,7 +148,7 @@ def test_the_caller_s_deadline_ends_a_script_and_the_summary_still_arrives(folde
     assert time.monotonic() - began < 2
     assert result.error.code == "TIMEOUT"
     assert result.error.message.endswith(": working")
-    gone(marker, seconds=0.25)
+    gone(marker, PROMPTLY)
 
 
 def test_a_caller_that_goes_away_takes_its_script_along(folder: Folder) -> None:
@@ -164,7 +164,7 @@ def test_a_caller_that_goes_away_takes_its_script_along(folder: Folder) -> None:
             await asyncio.to_thread(started, marker, 2)
             call.cancel()
             await reading
-            await asyncio.to_thread(gone, marker, 0.5)
+            await asyncio.to_thread(gone, marker, PROMPTLY)
 
     run(check())
 

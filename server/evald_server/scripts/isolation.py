@@ -73,7 +73,7 @@ def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) ->
 
 
 def _landlock(policy: Policy, files: Sequence[str], _cwd: str) -> Confinement:
-    read = (*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files)
+    read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files]
     return Confinement("landlock", landlock={"read": read, "write": _NULL})
 
 

@@ -1,7 +1,7 @@
 """Runs one script: a launcher, pipes with limits, and an end that leaves nothing behind."""
 
 import asyncio
-import json
+import marshal
 import os
 import socket
 import subprocess
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
+from typing import IO, Final, NamedTuple, Self, TypeAlias
 
 _ROOT: Final = str(Path(__file__).parents[2])
 
@@ -58,6 +58,7 @@ class Ended(NamedTuple):
     code: its exit code, negative for a signal; None when it never ran.
     excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
     problem: what kept it from running. timed_out: it was killed because its time was over.
+    seconds: how long it was allowed to take.
     stderr: the last bytes of it.
     """
 
@@ -67,6 +68,7 @@ class Ended(NamedTuple):
     excess: str = ""
     problem: str = ""
     timed_out: bool = False
+    seconds: float = 0.0
 
 
 class _Excess(Exception):
@@ -105,7 +107,7 @@ class Processes:
                 ended = await _follow(process, ours, deadline - time.monotonic(), output_bytes)
             if ended.code is not None:
                 await self._reap(process)
-            return ended
+            return ended._replace(seconds=seconds)
         finally:
             # That is the order to kill.
             ours.close()
@@ -139,7 +141,7 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
     prepare for a life in the child; subprocess's way does neither.
     """
-    with _MemoryFile(payload) as stdin, _MemoryFile(json.dumps(order._asdict()).encode()) as told:
+    with _MemoryFile(payload) as stdin, _MemoryFile(marshal.dumps(order._asdict())) as told:
         words = (_ROOT, str(control.fileno()), str(told.fd))
         return subprocess.Popen(  # noqa: S603 - Python itself
             [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
@@ -170,8 +172,7 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
         timed_out = answer in running and not excess
         if answer.done() and not excess:
             try:
-                found = answer.result()
-                problem, code = found["problem"], found.get("code")
+                code, problem = answer.result()
             except _Unwatched:
                 problem = "the process that watches over it was killed"
     finally:
@@ -209,16 +210,17 @@ async def _read(fd: int) -> bytes:
             return os.read(fd, _CHUNK)
 
 
-async def _answer(control: socket.socket) -> dict[str, Any]:
+async def _answer(control: socket.socket) -> tuple[int | None, str]:
+    """The script's exit code, and what kept it from running. Raises _Unwatched."""
     loop = asyncio.get_running_loop()
     data = b""
     with suppress(ConnectionError):
         while chunk := await loop.sock_recv(control, _CHUNK):
             data += chunk
-    if not data:
+    code, ended, problem = data.decode("utf-8", "replace").partition("\n")
+    if not ended:
         raise _Unwatched
-    found: dict[str, Any] = json.loads(data)
-    return found
+    return int(code) if code else None, problem
 
 
 class _MemoryFile:
