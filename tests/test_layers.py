@@ -26,9 +26,7 @@ BELOW = {
     "telemetry": {"engine", "buckets", "tallies"},
     "services": {"engine", "evaluators", "telemetry", "config", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
-    "app": {"services", "http", "engine", "evaluators", "plugins", "telemetry", "config"},
     "calibration": set(),
-    "cli": {"app", "config", "calibration"},
     "app": {
         "services",
         "http",
@@ -40,7 +38,7 @@ BELOW = {
         "telemetry",
         "config",
     },
-    "cli": {"app", "config"},
+    "cli": {"app", "config", "calibration"},
     "__main__": {"cli"},
 }
 

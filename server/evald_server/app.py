@@ -288,7 +288,10 @@ def build_scripts(settings: Settings) -> Scripts:
 
 
 def build_registry(
-    settings: Settings, threads: Threads, scripts: Scripts, models: ConfiguredModels
+    settings: Settings,
+    threads: Threads,
+    scripts: Scripts,
+    models: ConfiguredModels,
 ) -> Registry:
     """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
     registry = Registry()

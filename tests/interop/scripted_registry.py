@@ -124,7 +124,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
 
     def Deregister(
         self, request: pb.DeregisterRequest, context: grpc.ServicerContext
-    ) -> pb.DeregisterResponse:  # noqa: N802
+    ) -> pb.DeregisterResponse:
         self.deregistered.put(request)
         return pb.DeregisterResponse()
 
