@@ -1,7 +1,6 @@
 """A remote evaluator as the engine sees it: a definition whose function sends the turn away."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -22,8 +21,6 @@ from .offer import Offer
 from .output import CheckResult, read_output
 from .pool import NoPlace, Pool, Slot
 from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
-
-_log = logging.getLogger("evald.remote")
 
 _DEFAULT_SECONDS: Final = 60.0
 
@@ -236,8 +233,7 @@ def _late(instance: Instance, seconds: float) -> Result:
 
 
 def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
-    instance.last_error = printable(f"broke the contract: {problem}")
-    _log.error("remote instance %s broke the contract of %s: %s", instance.name, offer.type, problem)
+    instance.complain(f"broke the contract of {offer.type}: {problem}")
     return _of(
         instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
     )
@@ -245,14 +241,7 @@ def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
 
 def _failed(offer: Offer, instance: Instance, problem: Failed) -> Result:
     incident = secrets.token_hex(6)
-    instance.last_error = printable(f"incident {incident}: {problem}")
-    _log.error(
-        "remote instance %s failed on %s, incident %s: %s",
-        instance.name,
-        offer.type,
-        incident,
-        printable(str(problem)),
-    )
+    instance.complain(f"failed on {offer.type}, incident {incident}: {problem}")
     return _of(
         instance,
         errored(

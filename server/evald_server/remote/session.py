@@ -1,7 +1,6 @@
 """A worker that has dialled out: tasks go down its stream, as many as it allows."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +17,6 @@ from .limits import Limits
 from .offer import Plugin
 from .refusal import Refusal, invalid
 from .task import Broken, Late, Lost, Task, TaskIds
-
-_log = logging.getLogger("evald.remote")
 
 _Frame = registry_service_pb2.ConnectResponse
 
@@ -238,7 +235,7 @@ class Session(Instance):
     def _blame(self, task_id: str) -> None:
         """The worker answers a task that nobody gave it, so one of those that it has gets no answer."""
         shown = printable(task_id)[:60]
-        _log.error("remote instance %s answered a task that it was never given: %r", self.name, shown)
+        self.complain(f"answered a task that it was never given: {shown!r}")
         for opened in self._tasks.values():
             if opened.done is not None and not opened.done.done():
                 opened.done.set_exception(
