@@ -146,11 +146,8 @@ class RemoteEvaluator:
             lost = _note(slot.instance, problem)
         if not pool.budget.take():
             return lost
-        failed = slot.instance
         try:
-            slot = self._enter_another(failed) or await pool.wait(
-                min(_COME_BACK_SECONDS, (deadline - time.monotonic()) / 2), failed, patient=True
-            )
+            slot = await self._enter_again(slot.instance, deadline)
         except NoPlace:
             return lost
         pb.attempt = 2
@@ -159,12 +156,15 @@ class RemoteEvaluator:
         except Lost as problem:
             return _note(slot.instance, problem)
 
-    def _enter_another(self, failed: Instance) -> Slot | None:
-        """A place on another instance; None when there is none yet."""
+    async def _enter_again(self, failed: Instance, deadline: float) -> Slot:
+        """A place for the second attempt: on another instance, or on one that comes back soon."""
+        seconds = deadline - time.monotonic()
         try:
-            return self._pool.enter(failed)
+            return self._pool.enter(failed) or await self._pool.wait(seconds, failed)
         except NoPlace:
-            return None
+            if failed.reachable:
+                raise
+        return await self._pool.wait(min(_COME_BACK_SECONDS, seconds / 2), patient=True)
 
     async def _attempt(
         self, offer: Offer, pb: wire_pb2.EvaluationTask, slot: Slot, scope: Scope, deadline: float

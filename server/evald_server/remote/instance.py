@@ -84,6 +84,11 @@ class Instance:
         return self.plugin is not None and self.active < self.plugin.max_concurrency
 
     @property
+    def reachable(self) -> bool:
+        """Whether there is a connection to it."""
+        raise NotImplementedError
+
+    @property
     def load(self) -> float:
         """Share of its places that are taken."""
         places = self.plugin.max_concurrency if self.plugin else 1

@@ -81,7 +81,12 @@ class Session(Instance):
     @property
     def free(self) -> bool:
         """Whether the worker allows one more task."""
-        return self.credit > 0
+        return self.credit > 0 and not self._over.done()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the stream is open."""
+        return not self._over.done()
 
     @property
     def load(self) -> float:
