@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 import pytest
 
 from evald_server.remote.refusal import Refusal
@@ -366,3 +367,53 @@ def test_every_address_is_either_loopback_forbidden_or_needs_a_rule() -> None:
         everything.check(target, address)
         with pytest.raises(Refusal):
             nothing.check(target, address)
+
+
+CERTIFICATES = Path(__file__).with_name("certificates")
+
+
+def _credentials() -> grpc.ServerCredentials:
+    key, chain = (CERTIFICATES / name for name in ("plugin.key", "plugin.pem"))
+    return grpc.ssl_server_credentials([(key.read_bytes(), chain.read_bytes())])
+
+
+@pytest.mark.parametrize(
+    ("host", "works"), [("plugin.example", True), ("other.example", False)], ids=["its-name", "another-name"]
+)
+def test_a_certificate_is_checked_against_the_name_although_an_address_is_dialled(
+    host: str, works: bool
+) -> None:
+    async def main() -> None:
+        plugin = Listening("acme.word")
+        address = await plugin.start("127.0.0.1:0", _credentials())
+        profiles = {"plugins": {"ca_file": CERTIFICATES / "ca.pem"}}
+        async with serving(remote_allowed=["127.0.0.1"], remote_tls=profiles) as live:
+            live.app.remotes.registrar._resolver._resolve = resolving("127.0.0.1")
+            target = f"{host}:{address.rpartition(':')[2]}"
+            await register(live, plugin, target=target, tls_profile="plugins")
+            assert (await live.unary(request(WORD))).summary.success == works
+        await plugin.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("profile", ["", "plugins"])
+def test_static_targets_can_have_a_tls_profile(profile: str) -> None:
+    async def main() -> None:
+        plugin = Listening("acme.word")
+        address = await plugin.start("127.0.0.1:0", None if not profile else _credentials())
+        host = "127.0.0.1" if not profile else "localhost"
+        target = f"{host}:{address.rpartition(':')[2]}"
+        settings: dict[str, Any] = {"remote_targets": [{"target": target, "tls_profile": profile}]}
+        if profile:
+            settings["remote_tls"] = {profile: {"ca_file": CERTIFICATES / "ca.pem"}}
+        async with serving(**settings) as live:
+            (instance,) = live.app.remotes.directory.instances.values()
+            if profile:  # of plugin.example, which localhost is not
+                await until(lambda: instance.last_error)
+                assert instance._connection is None
+            else:
+                await until(lambda: instance.reachable)
+        await plugin.stop()
+
+    run(main())
