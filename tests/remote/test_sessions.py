@@ -131,7 +131,7 @@ def test_a_worker_that_answers_no_ping_is_given_up_and_told_why() -> None:
         ):
             call = asyncio.create_task(live.unary(request(WORD)))
             code, text = await silent.ended()
-            assert (code, text) == (grpc.StatusCode.UNAVAILABLE, "no pong within 0.1s")
+            assert (code, text) == (grpc.StatusCode.ABORTED, "no pong within 0.1s")
             (result,) = (await call).summary.results
             assert result.error.code == "REMOTE_UNAVAILABLE"
             assert not await states(live)
@@ -147,7 +147,7 @@ def test_a_pong_with_another_nonce_is_no_pong() -> None:
         ):
             await until(lambda: confused.pings)
             await confused.send(pong={"nonce": 77})
-            assert (await confused.ended())[0] is grpc.StatusCode.UNAVAILABLE
+            assert (await confused.ended())[0] is grpc.StatusCode.ABORTED
 
     run(main())
 

@@ -159,8 +159,11 @@ class Directory:
         return lambda: self._watchers.remove(watcher)
 
     def counts(self) -> dict[tuple[str, str, str], int]:
-        """How many instances there are by type, mode and state. From any thread."""
-        found: dict[tuple[str, str, str], int] = {}
+        """How many instances there are by type, mode and state. From any thread.
+
+        A type without any has 0 active ones, so that an alert can tell it from one that nobody knows.
+        """
+        found = {(pool.offer.type, pool.mode, "active"): 0 for pool in list(self.pools.values())}
         for instance in list(self.instances.values()):
             mode, state = instance.mode.name.lower(), instance.shown_state.name.lower()
             for pool in instance.pools:

@@ -48,6 +48,7 @@ class Pool:
         self.instances: list[Instance] = []
         self.inflight = 0
         self.since = clock()  # the last change of the instances
+        self.mode = ""  # by which way the last instance came
         self._limits = limits
         self._clock = clock
         self._waiting: deque[_Waiting] = deque()
@@ -66,6 +67,7 @@ class Pool:
     def add(self, instance: Instance) -> None:
         """One more instance."""
         self.instances.append(instance)
+        self.mode = instance.mode.name.lower()
         self.since = self._clock()
 
     def discard(self, instance: Instance) -> None:

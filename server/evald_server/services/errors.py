@@ -61,7 +61,7 @@ REASONS: Final[dict[str, Reason]] = {
     "PLUGIN_DIFFERS": Reason(grpc.StatusCode.FAILED_PRECONDITION),
     "TOO_MANY_REMOTES": Reason(_EXHAUSTED, 10.0),
     "SESSION_REPLACED": Reason(grpc.StatusCode.ABORTED),
-    "WORKER_SILENT": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
+    "WORKER_SILENT": Reason(grpc.StatusCode.ABORTED, 1.0),
     "STORAGE_FULL": Reason(_EXHAUSTED, 10.0),
     "STORAGE_UNAVAILABLE": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "UNKNOWN_METHOD": Reason(grpc.StatusCode.UNIMPLEMENTED),
