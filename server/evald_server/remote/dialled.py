@@ -93,12 +93,16 @@ class Dialled(Instance):
             dialling.cancel()
             await asyncio.gather(dialling, return_exceptions=True)
 
+    async def retired(self) -> None:
+        """Wait until the connections that it had are closed, each after its last task."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
     async def cut(self) -> None:
         """End all connections at once. Open tasks are Lost."""
         await self.close()
         for task in self._closing:
             task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self.retired()
 
     async def _dial(self) -> None:
         wait = _FIRST_WAIT
@@ -114,6 +118,10 @@ class Dialled(Instance):
                 self._fall(problem.message)
                 self.refused, wait = problem, _LONGEST_WAIT
                 self.confirmed.set()
+            except Exception as problem:  # noqa: BLE001 - whatever a peer makes gRPC raise
+                _log.exception("remote instance %s", self.name)
+                self._fall(f"{type(problem).__name__}: {problem}")
+                wait = _LONGEST_WAIT
             await asyncio.sleep(wait * random.uniform(0.8, 1.2))  # noqa: S311 - not for secrets
             wait = min(wait * 2, _LONGEST_WAIT)
 

@@ -41,7 +41,7 @@ class Catalogue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. instance: None when it went away."""
+    """The last change of an instance. instance: None when it went away."""
 
     revision: int
     instance_id: str
@@ -71,7 +71,7 @@ class Directory:
         self._check = check
         self._tally = tally
         self._contexts = ContextBytes()
-        self._changes: deque[Change] = deque(maxlen=_CHANGES_KEPT)
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
         self._watchers: list[Callable[[], None]] = []
         self._shown: dict[Key, int] = {}
 
@@ -131,27 +131,35 @@ class Directory:
             pool.discard(instance)
             self._show(pool)
             pool.wake()
-        self._note(instance.id, None)
+        self._note(instance.id)
 
     def changed(self, instance: Instance) -> None:
         """The state of an instance is another one."""
         if self.instances.get(instance.id) is not instance:
             return
         for pool in instance.pools:
+            pool.note(instance)
             self._show(pool)
             pool.wake()
-        self._note(instance.id, instance)
+        self._note(instance.id)
 
     def changes_after(self, revision: int) -> list[Change]:
-        """What changed since. Raises RevisionGone."""
+        """The instances that have changed since, each once, as they are now. Raises RevisionGone."""
         oldest = self.revision - len(self._changes)
         if not oldest <= revision <= self.revision:
             raise RevisionGone(
                 f"revision {revision} is not known; this server knows {oldest} to {self.revision}"
             )
+        last: dict[str, int] = {}
         # From the end, because a watcher is usually a few changes behind.
-        behind = self.revision - revision
-        return list(self._changes)[len(self._changes) - behind :]
+        for number, instance_id in reversed(self._changes):
+            if number <= revision:
+                break
+            last.setdefault(instance_id, number)
+        return [
+            Change(number, instance_id, self.instances.get(instance_id))
+            for instance_id, number in reversed(last.items())
+        ]
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Have a function called after every change. Returns what ends that."""
@@ -213,8 +221,8 @@ class Directory:
             self._shown[pool.offer.key] = live
             self._catalogue.set_instances(*pool.offer.key, live)
 
-    def _note(self, instance_id: str, instance: Instance | None) -> None:
+    def _note(self, instance_id: str) -> None:
         self.revision += 1
-        self._changes.append(Change(self.revision, instance_id, instance))
+        self._changes.append((self.revision, instance_id))
         for watcher in list(self._watchers):
             watcher()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from evald.context import parse_json
 from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric
@@ -21,7 +22,7 @@ from .refusal import Refusal, invalid
 CONTRACT: Final = "evald.plugin.v1"
 
 MAX_TYPES: Final = 100
-MAX_PLUGIN_BYTES: Final = 1 << 20
+MAX_PLUGIN_BYTES: Final = 512 << 10
 MAX_TEXT: Final = 200
 MAX_DESCRIPTION: Final = 2000
 MAX_BUCKETS: Final = 20
@@ -84,7 +85,7 @@ class Offer:
         raise InvalidConfig([ConfigProblem(error["path"], error["message"]) for error in errors])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
     """A process that offers evaluators. max_concurrency: tasks at a time, at least 1."""
 
@@ -107,11 +108,23 @@ class Plugin:
         }
 
 
+# Hundreds of instances of one plugin share what is known of it. By digest, as long as one of them lives.
+_read: Final[WeakValueDictionary[bytes, Plugin]] = WeakValueDictionary()
+
+
 def read_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
     """The plugin that describes itself so. Raises Refusal that names the field."""
     size = pb.ByteSize()
     if size > MAX_PLUGIN_BYTES:
         raise invalid(path, f"{size} bytes; at most {MAX_PLUGIN_BYTES} are allowed")
+    digest = sha256(pb.SerializeToString(deterministic=True)).digest()
+    known = _read.get(digest)
+    if known is None:
+        known = _read[digest] = _read_plugin(pb, path)
+    return known
+
+
+def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
     if CONTRACT not in pb.contract_versions:
         spoken = ", ".join(version[:40] for version in pb.contract_versions[:5]) or "none"
         raise Refusal(

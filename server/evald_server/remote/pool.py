@@ -5,12 +5,15 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .budget import RetryBudget
 from .instance import Instance, State
 from .limits import Limits
 from .offer import Offer
+
+# Of many instances so many are looked at: the least loaded of 32 is hardly more loaded than that of 500.
+_ENOUGH: Final = 32
 
 
 class NoPlace(Exception):
@@ -51,13 +54,14 @@ class Pool:
         self.mode = ""  # by which way the last instance came
         self._limits = limits
         self._clock = clock
+        self._live: set[Instance] = set()
         self._waiting: deque[_Waiting] = deque()
         self._turns = itertools.count()
 
     @property
     def live(self) -> int:
         """How many instances get tasks, or would if their circuit were closed."""
-        return sum(instance.state is State.ACTIVE for instance in self.instances)
+        return len(self._live)
 
     @property
     def waiting(self) -> int:
@@ -69,11 +73,20 @@ class Pool:
         self.instances.append(instance)
         self.mode = instance.mode.name.lower()
         self.since = self._clock()
+        self.note(instance)
+
+    def note(self, instance: Instance) -> None:
+        """The state of an instance may be another one."""
+        if instance.state is State.ACTIVE:
+            self._live.add(instance)
+        else:
+            self._live.discard(instance)
 
     def discard(self, instance: Instance) -> None:
         """One less."""
         if instance in self.instances:
             self.instances.remove(instance)
+            self._live.discard(instance)
             self.since = self._clock()
 
     def enter(self, avoid: Instance | None = None) -> Slot | None:
@@ -167,20 +180,15 @@ class Pool:
             load = instance.load
             if load < lowest:
                 best, lowest = instance, load
-                if not load:
-                    break
+            if not lowest or (position >= _ENOUGH and best is not None):
+                break
         return best
 
     def _check_hope(self, avoid: Instance | None) -> None:
         """Raise NoPlace when no instance will have a place soon."""
-        live = [
-            instance
-            for instance in self.instances
-            if instance.state is State.ACTIVE and instance is not avoid
-        ]
-        if not live:
+        if len(self._live) <= (avoid in self._live):
             raise NoPlace("REMOTE_UNAVAILABLE", "No live instance of this remote evaluator")
-        if not any(instance.breaker.allows() for instance in live):
+        if not any(instance.breaker.allows() for instance in self._live if instance is not avoid):
             raise NoPlace(
                 "REMOTE_CIRCUIT_OPEN",
                 "Every instance of this remote evaluator failed too often and is left alone for a while",

@@ -71,6 +71,7 @@ class Registrar:
         self._leases = Leases(clock)
         self._ticking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._gone: set[Dialled] = set()  # those that still have tasks, or connections to close
 
     async def start(self) -> None:
         """Restore what was registered before the server stopped. Raises Refusal when the file cannot be had."""
@@ -85,9 +86,10 @@ class Registrar:
         """Let go of all instances. Their leases stay on disk."""
         if self._ticking is not None:
             self._ticking.cancel()
-        registered = [one for one in self._directory.instances.values() if isinstance(one, Dialled)]
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-        await asyncio.gather(*(one.cut() for one in registered if one.lease), return_exceptions=True)
+        known = self._directory.instances.values()
+        registered = {one for one in known if isinstance(one, Dialled) and one.mode is Mode.REGISTERED}
+        await asyncio.gather(*(one.cut() for one in registered | self._gone))
+        await asyncio.gather(*self._leaving)
         await self._store.close()
 
     async def register(self, request: registry_service_pb2.RegisterRequest, principal: str) -> Granted:
@@ -287,12 +289,18 @@ class Registrar:
             self._leave(instance)
 
     def _leave(self, instance: Dialled, *, cut: bool = False) -> None:
-        self._later(instance.cut() if cut else instance.close())
+        self._gone.add(instance)
+        self._later(self._let_go(instance, cut=cut))
+
+    async def _let_go(self, instance: Dialled, *, cut: bool) -> None:
+        await (instance.cut() if cut else instance.close())
+        await instance.retired()
+        self._gone.discard(instance)
 
     async def _drained(self, instance: Dialled) -> None:
         await instance.idle()
         self._directory.remove(instance)
-        await instance.close()
+        await self._let_go(instance, cut=False)
 
     def _later(self, work: "Coroutine[None, None, None]") -> None:
         task = asyncio.create_task(work)
