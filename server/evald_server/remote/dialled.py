@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -154,6 +155,7 @@ class Dialled(Instance):
             else:
                 misses = 0
                 self.refused = None
+                self.last_seen = time.time()
                 if self.state in (State.PENDING, State.UNHEALTHY):
                     self.set_state(State.ACTIVE)
                 self.confirmed.set()
