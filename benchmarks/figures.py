@@ -15,7 +15,7 @@ import grpc
 
 from evald.v1 import evaluation_service_pb2
 
-from . import load, processes, workload
+from . import load, processes, remotes, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Pairs, Row, at_least, at_most, number, paired
 from .processes import Server, Worker
@@ -236,6 +236,10 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "overload": overload,
     "judge": judge,
     "judge-memory": judge_memory,
+    "remote-hop": remotes.hop,
+    "remote-ten": remotes.ten,
+    "remote-beside-bad": remotes.beside_bad,
+    "remote-crowd": remotes.crowd,
     "tools": tools,
 }
 

@@ -154,11 +154,13 @@ class Lab:
         ).units
 
     @contextlib.contextmanager
-    def beside(self, path: str, body: Path, *options: str) -> Iterator[None]:
-        """One more stream of load on evald while the block runs, proven to have run without errors."""
+    def beside(self, path: str, body: Path, *options: str, server: Server | None = None) -> Iterator[None]:
+        """One more stream of load on evald, or on another server, while the block runs, proven to have run without errors."""
         # The block may take longer than a slice: it starts a load generator and lets it warm up.
         seconds = self.seconds + 1
-        words = load.command(self.evald.port, path, body, seconds, *options, connections=1, streams=1)
+        words = load.command(
+            (server or self.evald).port, path, body, seconds, *options, connections=1, streams=1
+        )
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             # Until the other load has its connection and its first answers.
             time.sleep(load.WARM_SECONDS)

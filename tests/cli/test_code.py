@@ -82,5 +82,6 @@ def test_the_types_say_whether_scripts_can_run(evald: Any) -> None:
     shown = evald("types", "code", *ALLOWED).stdout
     assert "can be called" not in shown
     assert "Isolation on this server: " in shown
-    assert "[unavailable]" in evald("types").stdout
-    assert "[unavailable]" not in evald("types", *ALLOWED).stdout
+    # The judge, which nobody has configured here, is the other one.
+    assert evald("types").stdout.count("[unavailable]") == 2
+    assert evald("types", *ALLOWED).stdout.count("[unavailable]") == 1

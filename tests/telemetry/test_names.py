@@ -38,6 +38,10 @@ def _used() -> Telemetry:
     judge = telemetry.judge("llm-judge")
     judge.request("gpt", "ok", 0.1)
     judge.spent("gpt", TokenUsage(10, 1), 0.001)
+    telemetry.watch_remotes(
+        instances=lambda: {("acme.pii", "connected", "active"): 1}, open_circuits=lambda: 0
+    )
+    telemetry.remote_tasks("acme.pii").observe(0.1)
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry

@@ -60,6 +60,14 @@ def _list(heading: str, entries: "list[EvaluatorType]") -> Table:
     return table
 
 
+def _where(entry: "EvaluatorType") -> str:
+    if entry.origin != "remote":
+        return ""
+    if entry.state == "unavailable":
+        return "in another process, of which no instance is there now"
+    return f"in another process, {entry.instance_count} live"
+
+
 def _show(entry: "EvaluatorType") -> None:
     kind = entry.kind.name.lower()
     say((clean(entry.type), "bold cyan"), f"  {clean(entry.label)}, {kind}, version {clean(entry.version)}")
@@ -67,7 +75,7 @@ def _show(entry: "EvaluatorType") -> None:
     facts: list[tuple[str, Any]] = [
         ("also called", ", ".join(entry.aliases)),
         ("needs", ", ".join(entry.required_data)),
-        ("runs", "in another process" if entry.origin == "remote" else ""),
+        ("runs", _where(entry)),
         ("loaded by", "the operator of the server" if entry.origin == "plugin" else ""),
         ("can be called", "no" if entry.state == "unavailable" else ""),
         ("judges", "the final turn only" if entry.final_turn_only else ""),

@@ -92,6 +92,18 @@ exit codes:
 
 _CARD_HELP = "where to write the card; the page goes beside it as .html [calibration.json]"
 
+_REMOTES = """\
+Lists the instances of remote evaluators that a server knows: what they offer,
+how they came, their state and load, their lease, and their last error.
+"""
+
+_REMOTES_EXAMPLES = """\
+examples:
+  evald remotes --server 127.0.0.1:50051
+  evald remotes acme.pii-leak --json
+  evald remotes --watch                     a line for every change, until Ctrl-C
+"""
+
 _DEMO = """\
 Starts a server, sends it recorded conversations of an airline's agent, first
 one turn by turn through a session, then all of them as a batch, and shows the
@@ -113,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
-COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "demo")
+COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "demo")
 
 
 def positive_seconds(text: str) -> float:
@@ -338,6 +350,11 @@ def build_parser() -> Parser:
             commands, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES
         )
     )
+    remotes = _command(commands, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
+    remotes.add_argument("type", metavar="TYPE", nargs="?", default="", help="only instances that offer it")
+    remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
+    remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
+    remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     _command(commands, "demo", "see it work on real conversations", _DEMO)
     return parser

@@ -1,0 +1,184 @@
+"""Remote evaluators work wherever evaluators do: sessions, batches, combinators; and operators see what happens."""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from evald.plugin.v1 import task_pb2
+from evald.v1 import evaluation_service_pb2
+from evald_server.config import Settings
+
+from ..services.live import request, run, serving, spec
+from .scripted import WORD, Worker, active, answers, hangs, listening, register, until, worker
+
+LOOPBACK = ["127.0.0.1"]
+ROOT = Path(__file__).parents[2]
+
+
+async def length(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+    """Says how many messages it has seen."""
+    return task_pb2.EvaluationOutput(verdict=1, score=1, reason=str(len(task.context.messages)))
+
+
+def test_each_turn_of_a_session_sends_the_conversation_so_far() -> None:
+    async def main() -> None:
+        async with serving() as live, worker(live, "acme.word", behave=length):
+            opened = evaluation_service_pb2.EvaluateSessionRequest()
+            opened.open.evaluators.append(WORD)
+            frames = [opened]
+            for number in range(1, 4):
+                frame = evaluation_service_pb2.EvaluateSessionRequest()
+                frame.turn.turn_id = number
+                frame.turn.new_messages.add(role="user", text="hi")
+                frame.turn.new_messages.add(role="assistant", text="hello")
+                frames.append(frame)
+            said = [
+                (answer.turn_id, result.reason)
+                for answer in await live.session(frames)
+                for result in answer.event.results
+            ]
+            assert said == [(1, "2"), (2, "4"), (3, "6")]
+
+    run(main())
+
+
+def test_every_item_of_a_batch_has_its_own_answer() -> None:
+    async def echo(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        return task_pb2.EvaluationOutput(verdict=1, reason=task.context.messages[-1].text)
+
+    async def main() -> None:
+        async with serving() as live, worker(live, "acme.word", behave=echo, credit=20):
+            batch = evaluation_service_pb2.EvaluateBatchRequest()
+            batch.open.evaluators.append(WORD)
+            for number in range(40):
+                batch.items.add(item_id=str(number), context=request(answer=f"answer {number}").context)
+            answers = [one for message in await live.batch([batch]) for one in message.answers]
+            said = {one.item_id: one.summary.results[0].reason for one in answers}
+            assert said == {str(number): f"answer {number}" for number in range(40)}
+
+    run(main())
+
+
+def test_a_combinator_takes_remotes_and_keeps_their_errors_apart() -> None:
+    async def main() -> None:
+        async with (
+            serving() as live,
+            worker(live, "acme.word", instance_id="a"),
+            worker(live, "acme.liar", instance_id="b", behave=answers(verdict=1, score=5)),
+        ):
+            children = [{"type": "acme.word"}, {"type": "acme.liar"}]
+            both = spec("all-of", {"evaluators": children})
+            either = spec("any-of", {"evaluators": children})
+            broken, fine = (await live.unary(request(both, either))).summary.results
+            assert broken.error.code == "UNEVALUABLE"
+            assert fine.success
+
+    run(main())
+
+
+def test_a_caller_that_goes_away_cancels_the_call_of_a_listening_plugin_within_250_ms() -> None:
+    async def main() -> None:
+        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=hangs) as plugin:
+            await register(live, plugin)
+            call = asyncio.create_task(live.unary(request(WORD)))
+            await until(lambda: plugin.tasks)
+            call.cancel()
+            began = time.monotonic()
+            await until(lambda: plugin.cancelled)
+            assert time.monotonic() - began < 0.25
+            await until(lambda: not live.app.remotes.directory.instances["listening-1"].active)
+
+    run(main())
+
+
+def test_a_fail_fast_call_cancels_the_remotes_that_still_run() -> None:
+    async def main() -> None:
+        async with (
+            serving() as live,
+            worker(live, "acme.fails", instance_id="a", behave=answers(verdict=2, score=0)),
+            worker(live, "acme.word", instance_id="b", behave=hangs) as slow,
+        ):
+            asked = request(spec("acme.fails"), WORD, options={"fail_fast": True})
+            failed, skipped = (await live.unary(asked)).summary.results
+            assert (failed.verdict, skipped.verdict) == (2, 4)
+            await until(lambda: slow.cancels)
+
+    run(main())
+
+
+def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.05) as live,
+            listening("acme.word") as plugin,
+        ):
+            await register(live, plugin)
+            await live.unary(request(WORD, answer="secret words"))
+            plugin.health = 2
+            await until(lambda: "unhealthy" in caplog.text)
+            plugin.health = 1
+            await active(live, "listening-1")
+            dialled = Worker(live.channel, "acme.word", behave=answers(verdict=1, score=9))
+            await dialled.start()
+            for _ in range(4):
+                await live.unary(request(WORD, answer="secret words"))
+            await dialled.stop()
+            await until(lambda: ": gone" in caplog.text)
+
+    with caplog.at_level(logging.INFO, "evald.remote"):
+        run(main())
+    lines = [record.getMessage() for record in caplog.records if record.name == "evald.remote"]
+    text = "\n".join(lines)
+    for wanted in (
+        r"acme.tests listening-1 \(registered, 127.0.0.1:\d+\): registered for 30 s",
+        r"listening-1 .*: pending -> active",
+        r"listening-1 .*: active -> unhealthy: its health service says",
+        r"listening-1 .*: unhealthy -> active",
+        r"worker-1 \(connected, .*\): connected, offers acme.word 1.0.0",
+        r"worker-1 .* broke the contract of acme.word: score: ",
+        r"worker-1 .*: gone",
+    ):
+        assert re.search(wanted, text), f"{wanted} is not in\n{text}"
+    assert len(lines) < 12
+    assert "secret" not in text
+
+
+def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
+    async def main() -> None:
+        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+            await register(live, plugin)
+            async with worker(live, "acme.word"):
+                for _ in range(4):
+                    await live.unary(request(WORD))
+                text = live.app.telemetry.exposition("")[0].decode()
+                for mode in ("registered", "connected"):
+                    labels = f'evaluator="acme.word",mode="{mode}",state="active"'
+                    assert f"evald_remote_instances{{{labels}}} 1.0" in text
+                assert 'evald_remote_task_duration_seconds_count{evaluator="acme.word"} 4.0' in text
+                assert 'origin="remote"' in text
+            await live.app.remotes.registrar.deregister(
+                next(iter(live.app.remotes.registrar._leases._live)), drain=False
+            )
+            await until(lambda: not live.app.remotes.directory.instances)
+            text = live.app.telemetry.exposition("")[0].decode()
+            assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)
+
+    run(main())
+
+
+def test_the_page_lists_every_setting_of_remotes() -> None:
+    page = (ROOT / "docs/remote-evaluators.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(remote_\w+)` \| ([^|]*) \|", page.partition("## Settings")[2], re.MULTILINE)
+    known = {name: field for name, field in Settings.model_fields.items() if name.startswith("remote_")}
+    assert {name for name, _ in rows} == set(known)
+    for name, default in rows:
+        written = default.strip("`").replace(",", "")
+        value = known[name].get_default(call_default_factory=True)
+        assert (None if written == "none" else json.loads(written)) == (value or None), name

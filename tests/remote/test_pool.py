@@ -1,0 +1,231 @@
+"""Who gets the next place, without a server: fairly, and none is ever lost."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from evald_server.remote.instance import Instance, Mode, State
+from evald_server.remote.limits import Limits
+from evald_server.remote.offer import Plugin, read_plugin
+from evald_server.remote.pool import NoPlace, Pool, Slot
+
+from ..services.live import run
+from .scripted import plugin_info
+
+LIMITS = Limits(inflight=100, queued=10, queue_seconds=5.0)
+
+
+class Fake(Instance):
+    """An instance with so many places, ready."""
+
+    mode = Mode.STATIC
+
+    def __init__(self, name: str, places: int, pool: Pool) -> None:
+        super().__init__(name, name, _plugin(places), lambda _: None)
+        self.state = State.ACTIVE
+        self.pools = [pool]
+        pool.add(self)
+
+    @property
+    def reachable(self) -> bool:
+        return True
+
+    def become(self, state: State) -> None:
+        """Change the state, as the directory does."""
+        self.state = state
+        for pool in self.pools:
+            pool.note(self)
+            pool.wake()
+
+
+def _plugin(places: int) -> Plugin:
+    return read_plugin(plugin_info("acme.word", max_concurrency=places))
+
+
+def _pool(*places: int, limits: Limits = LIMITS) -> tuple[Pool, list[Fake]]:
+    pool = Pool(_plugin(1).offers[0], limits)
+    return pool, [Fake(f"i{number}", many, pool) for number, many in enumerate(places)]
+
+
+def _fill(pool: Pool) -> list[Slot]:
+    slots = []
+    while (slot := pool.enter()) is not None:
+        slots.append(slot)
+    return slots
+
+
+async def _settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def _names(slots: Sequence[Slot]) -> list[str]:
+    return sorted(slot.instance.id for slot in slots)
+
+
+def test_places_fill_up_evenly_by_share() -> None:
+    pool, _ = _pool(1, 2, 4)
+    assert _names(_fill(pool)) == ["i0", "i1", "i1", "i2", "i2", "i2", "i2"]
+    pool, _ = _pool(2, 4, 8)
+    half = [pool.enter() for _ in range(7)]
+    assert _names([slot for slot in half if slot]) == ["i0"] + ["i1"] * 2 + ["i2"] * 4
+
+
+def test_what_waits_is_served_in_order_and_before_who_comes_later() -> None:
+    async def main() -> None:
+        pool, _ = _pool(1)
+        (slot,) = _fill(pool)
+        served: list[int] = []
+
+        async def wait(number: int) -> None:
+            got = await pool.wait(5)
+            served.append(number)
+            await asyncio.sleep(0.01)
+            pool.leave(got, worked=True)
+
+        waiting = [asyncio.create_task(wait(number)) for number in range(3)]
+        await _settle()
+        pool.leave(slot, worked=True)
+        assert pool.enter() is None, "the place belongs to who has waited"
+        await asyncio.gather(*waiting)
+        assert served == [0, 1, 2]
+        assert pool.inflight == 0
+
+    run(main())
+
+
+def test_who_stops_waiting_takes_no_place_along() -> None:
+    """Also in the very moment in which the place was given."""
+
+    async def main() -> None:
+        pool, (instance,) = _pool(1)
+        (slot,) = _fill(pool)
+        waiting = asyncio.create_task(pool.wait(5))
+        await _settle()
+        pool.leave(slot, worked=True)  # gives the place to `waiting`, which has not run since
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (pool.inflight, instance.active, pool.waiting) == (0, 0, 0)
+        assert pool.enter() is not None
+
+    run(main())
+
+
+def test_a_place_that_was_given_to_who_has_gone_goes_to_the_next() -> None:
+    async def main() -> None:
+        pool, _ = _pool(1)
+        (slot,) = _fill(pool)
+        first, second = (asyncio.create_task(pool.wait(5)) for _ in range(2))
+        await _settle()
+        pool.leave(slot, worked=True)
+        first.cancel()
+        assert (await second).instance is slot.instance
+
+    run(main())
+
+
+def test_only_so_many_wait() -> None:
+    async def main() -> None:
+        pool, _ = _pool(1)
+        _fill(pool)
+        waiting = [asyncio.create_task(pool.wait(5)) for _ in range(10)]
+        await _settle()
+        with pytest.raises(NoPlace) as full:
+            await pool.wait(5)
+        assert full.value.code == "EVALUATOR_BUSY"
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert pool.waiting == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(("end", "code"), [("gone", "REMOTE_UNAVAILABLE"), ("open", "REMOTE_CIRCUIT_OPEN")])
+def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
+    async def main() -> None:
+        pool, (instance,) = _pool(5)
+        slots = _fill(pool)
+        waiting = asyncio.create_task(pool.wait(5))
+        patient = asyncio.create_task(pool.wait(5, patient=True))
+        await _settle()
+        if end == "gone":
+            instance.become(State.UNHEALTHY)
+        else:
+            for slot in slots:
+                pool.inflight += 1  # nobody gets the places that come free meanwhile
+                instance.claim()
+                pool.leave(slot, worked=False)
+        with pytest.raises(NoPlace) as problem:
+            await waiting
+        assert problem.value.code == code
+        assert not patient.done()
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
+
+    run(main())
+
+
+def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
+    pool, (only,) = _pool(3)
+    with pytest.raises(NoPlace) as problem:
+        pool.enter(only)
+    assert problem.value.code == "REMOTE_UNAVAILABLE"
+    other = Fake("other", 1, pool)
+    slot = pool.enter(only)
+    assert slot is not None
+    assert slot.instance is other
+    assert pool.enter(only) is None
+
+
+def test_the_bulkhead_counts_all_instances_together() -> None:
+    pool, _ = _pool(10, 10, limits=Limits(inflight=7))
+    assert len(_fill(pool)) == 7
+
+
+def test_with_five_hundred_instances_a_place_is_found_near_the_least_loaded() -> None:
+    pool, instances = _pool(*[10] * 500, limits=Limits(inflight=5000))
+    slots = [slot for slot in (pool.enter() for _ in range(2500)) if slot]
+    assert len(slots) == 2500
+    assert max(instance.active for instance in instances) <= 7
+    # The one free place among 500 is found, too.
+    _fill(pool)
+    pool.leave(slots[77], worked=True)
+    slot = pool.enter()
+    assert slot is not None
+    assert slot.instance is slots[77].instance
+
+
+def test_whatever_happens_every_place_comes_back() -> None:
+    async def main() -> None:
+        draw = random.Random(7)
+        pool, instances = _pool(2, 3, 1)
+
+        async def call() -> None:
+            try:
+                slot = pool.enter() or await pool.wait(0.02)
+            except NoPlace:
+                return
+            try:
+                await asyncio.sleep(draw.random() / 100)
+            finally:
+                pool.leave(slot, worked=draw.choice((True, True, None)), used=draw.random() < 0.9)
+
+        calls = []
+        for _ in range(400):
+            calls.append(asyncio.create_task(call()))
+            await asyncio.sleep(draw.random() / 1000)
+            if draw.random() < 0.3:
+                draw.choice(calls).cancel()
+            if draw.random() < 0.1:
+                draw.choice(instances).become(draw.choice((State.ACTIVE, State.UNHEALTHY)))
+        await asyncio.gather(*calls, return_exceptions=True)
+        for instance in instances:
+            instance.become(State.ACTIVE)
+        assert pool.inflight == pool.waiting == 0
+        assert [instance.active for instance in instances] == [0, 0, 0]
+        assert len(_fill(pool)) == 6
+
+    run(main())
