@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, parse_json
 from evald.convert import spec_to_pb
 from evald.result import Result, TokenUsage
 from evald.turn import Turn
@@ -84,19 +84,12 @@ class ScriptedAsker:
         if question.schema is None:
             return Answer(text, None, f"{self._model}-2026", request, self.cached)
         try:
-            return Answer(text, read_object(text), f"{self._model}-2026", request, self.cached)
+            data = parse_json(text)
         except ValueError as problem:
             raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
-
-
-def read_object(text: str) -> dict[str, Any]:
-    """The text, or the one fenced block in it, as a JSON object, as an endpoint reads it."""
-    if text.count("```") == 2:
-        text = text.split("```")[1].removeprefix("json")
-    data = json.loads(text)
-    if not isinstance(data, dict):
-        raise ValueError("no object")  # noqa: TRY004 - of JSON
-    return data
+        if not isinstance(data, dict):
+            raise JudgeFault("JUDGE_UNPARSEABLE", "no object", unusable=True, text=text)
+        return Answer(text, data, f"{self._model}-2026", request, self.cached)
 
 
 class ScriptedModels:

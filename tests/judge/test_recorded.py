@@ -7,8 +7,9 @@ from typing import Any, Final
 import pytest
 
 from evald.result import Verdict
+from evald_server.judge.parsing import read_object
 
-from .scripted import ScriptedModels, judge, read_object
+from .scripted import ScriptedModels, judge
 
 REPLIES: Final[list[dict[str, str]]] = [
     json.loads(line)

@@ -6,6 +6,7 @@ from evald.context import EvaluatorContext
 
 from .answers import Unusable
 from .form import Form, Judgement
+from .parsing import read_object
 from .prompt import asked_again
 from .question import Answer, Asker, JudgeFault, Question, Spending
 
@@ -78,10 +79,15 @@ async def _ask_once(
 
 
 def _salvaged(fault: JudgeFault, asker: Asker, form: Form, ctx: EvaluatorContext) -> Vote | None:
-    """A whole answer that is no JSON may still be in another form that is understood."""
+    """A whole answer that is not just JSON may hold it in one fenced block, because many endpoints take a
+    schema and forget about it; or it may be in another form that is understood."""
     if not (fault.unusable and fault.code == "JUDGE_UNPARSEABLE" and fault.text):
         return None
-    answer = Answer(fault.text, None, asker.model, {})
+    try:
+        data = read_object(fault.text)
+    except ValueError:
+        data = None
+    answer = Answer(fault.text, data, asker.model, {})
     try:
         return Vote(form.read(answer, ctx), None, answer)
     except Unusable:
