@@ -25,8 +25,9 @@ BELOW = {
     "telemetry": {"engine", "buckets", "tallies"},
     "services": {"engine", "evaluators", "telemetry", "config", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
+    "conformance": set(),
     "app": {"services", "http", "engine", "evaluators", "plugins", "telemetry", "config"},
-    "cli": {"app", "config"},
+    "cli": {"app", "config", "conformance"},
     "__main__": {"cli"},
 }
 
