@@ -92,16 +92,21 @@ class Link(ABC):
         """Whether its program answers within so many seconds: a health check, or a ping."""
 
     @abstractmethod
-    async def recover(self) -> None:
-        """Return when it can be given tasks again. Raises Gone when it is not back soon."""
+    async def recover(self, seconds: float) -> None:
+        """Return when it can be given tasks again. Raises Gone when it is not back in so many seconds."""
 
     @abstractmethod
     async def close(self) -> None:
         """Let it go."""
 
     async def evaluate(self, task: task_pb2.EvaluationTask, seconds: float = PATIENCE_SECONDS) -> Reply:
-        """Give it a task and wait for what comes back."""
-        return await (await self.start(task)).reply(seconds)
+        """Give it a task, as soon as it takes one, and wait for what comes back."""
+        try:
+            async with asyncio.timeout(seconds):
+                work = await self.start(task)
+                return await work.reply(seconds)
+        except TimeoutError:
+            return NO_ANSWER
 
     async def evaluate_all(self, tasks: list[task_pb2.EvaluationTask]) -> list[Reply]:
         """Give it tasks, all at the same time as far as it allows."""

@@ -22,13 +22,17 @@ class Severity(Enum):
 
 
 class Rule(NamedTuple):
-    """One rule. modes: the ways in for which it holds."""
+    """One rule.
+
+    modes: the ways in for which it holds. looks_back: it looks at what the plugin has said so far.
+    """
 
     number: str
     sentence: str
     check: Callable[[Trial], Awaitable[None]]
     modes: tuple[Mode, ...] = ("target", "connect")
     severity: Severity = Severity.MUST
+    looks_back: bool = False
 
 
 _TARGET: Final[tuple[Mode, ...]] = ("target",)
@@ -99,21 +103,41 @@ RULES: Final = (
         "Credit is at least 1, and never above max_concurrency.",
         sessions.allows_what_it_can_take,
         _CONNECT,
+        looks_back=True,
     ),
     Rule(
         "EV68",
         "Tasks are completed once; progress is of open ones.",
         sessions.keeps_to_the_protocol,
         _CONNECT,
+        looks_back=True,
     ),
     # What holds for every output so far.
-    Rule("EV80", "Verdicts are PASSED, FAILED, ERROR or SKIPPED.", results.verdicts_are_known),
-    Rule("EV81", "Scores are from 0 to 1, and not on errors.", results.scores_are_in_range),
-    Rule("EV82", "Numbers are finite.", results.numbers_are_finite),
-    Rule("EV83", "Metrics measure, and never fail.", results.metrics_never_fail),
-    Rule("EV84", "`error` is set exactly when the verdict is ERROR.", results.errors_are_explained),
-    Rule("EV85", "Error codes are those of the contract.", results.codes_are_known),
-    Rule("EV86", "Reasons have at most 8 KiB.", results.reasons_are_short, severity=Severity.SHOULD),
-    Rule("EV87", "Outputs are at most 1 MiB, 32 levels, 10,000 items.", results.outputs_are_small),
-    Rule("EV88", "Only a failed verdict is pending.", results.pending_means_failed),
+    Rule(
+        "EV80", "Verdicts are PASSED, FAILED, ERROR or SKIPPED.", results.verdicts_are_known, looks_back=True
+    ),
+    Rule("EV81", "Scores are from 0 to 1, and not on errors.", results.scores_are_in_range, looks_back=True),
+    Rule("EV82", "Numbers are finite.", results.numbers_are_finite, looks_back=True),
+    Rule("EV83", "Metrics measure, and never fail.", results.metrics_never_fail, looks_back=True),
+    Rule(
+        "EV84",
+        "`error` is set exactly when the verdict is ERROR.",
+        results.errors_are_explained,
+        looks_back=True,
+    ),
+    Rule("EV85", "Error codes are those of the contract.", results.codes_are_known, looks_back=True),
+    Rule(
+        "EV86",
+        "Reasons have at most 8 KiB.",
+        results.reasons_are_short,
+        severity=Severity.SHOULD,
+        looks_back=True,
+    ),
+    Rule(
+        "EV87",
+        "Outputs are at most 1 MiB, 32 levels, 10,000 items.",
+        results.outputs_are_small,
+        looks_back=True,
+    ),
+    Rule("EV88", "Only a failed verdict is pending.", results.pending_means_failed, looks_back=True),
 )

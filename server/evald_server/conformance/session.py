@@ -12,7 +12,6 @@ from evald.worker.offer import CONTRACT
 
 from .links import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Gone, Link, Reply, Work
 
-_HELLO_SECONDS: Final = 10.0
 _GOODBYE_SECONDS: Final = 0.5
 # Longer than the kit ever runs: it pings when a rule wants it.
 _PING_SECONDS: Final = 3600
@@ -74,6 +73,8 @@ class Stream:
             async with self._writing:
                 await self._context.write(data)
         except (grpc.aio.BaseError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            self.end()
+            await self.ended.wait()
             raise Gone("the plugin has ended the session") from None
 
     async def give(self, task: task_pb2.EvaluationTask) -> "asyncio.Future[pb.TaskCompleted]":
@@ -148,6 +149,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
 
     def __init__(self, listen: str) -> None:
         super().__init__()
+        self.info = task_pb2.PluginInfo()  # until it has said more
         self.address = listen
         self.streams: list[Stream] = []
         self.resume_offered: list[str] = []
@@ -222,10 +224,10 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await stream.until(pong, seconds)
         return pong()
 
-    async def recover(self) -> None:
+    async def recover(self, seconds: float) -> None:
         """As `Link` says."""
         if self.stream.ended.is_set():
-            await self.arrived(_HELLO_SECONDS, after=len(self.streams))
+            await self.arrived(seconds, after=len(self.streams))
 
     async def go_away(self) -> None:
         """Close the port and break off every stream, as a server that is killed."""

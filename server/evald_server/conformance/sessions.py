@@ -7,15 +7,8 @@ from evald.plugin.v1 import registry_service_pb2 as pb
 
 from .links import Gone
 from .samples import new_task
-from .session import SessionLink, Stream
+from .session import Stream
 from .trial import Broken, Trial
-
-_PONG_SECONDS: Final = 1.0
-_RECONNECT_DELAY_SECONDS: Final = 1.0
-_GRACE_SECONDS: Final = 5.0
-# What a user is promised after a restart of the server.
-_BACK_SECONDS: Final = 10.0
-_AWAY_SECONDS: Final = 2.0
 
 # Field 1999, length-delimited: a case of the oneof that nobody knows yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
@@ -47,9 +40,9 @@ async def allows_what_it_can_take(trial: Trial) -> None:
 
 async def answers_pings(trial: Trial) -> None:
     """A ping is answered at once, with its nonce."""
-    pong = await trial.session.ping(_PONG_SECONDS)
+    pong = await trial.session.ping(trial.pace.notice)
     if pong is None:
-        raise Broken(f"no pong with the ping's nonce within {_PONG_SECONDS:g}s")
+        raise Broken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
 
 
 async def keeps_to_the_protocol(trial: Trial) -> None:
@@ -73,25 +66,25 @@ async def drains(trial: Trial) -> None:
     """When the server stops, open tasks are finished, and the plugin closes and comes back."""
     link = trial.session
     stream, count = link.stream, len(link.streams)
-    slow = trial.slow or trial.need_samples()[0]
-    # Slow, but with time enough to be ended by its time-out within the grace.
-    work = await link.start(new_task(slow, seconds=_GRACE_SECONDS / 2))
+    sample = trial.need_samples()[0]
+    # On their way together with the word that the server stops, so that they are open when it arrives.
+    works = [await link.start(new_task(sample)) for _ in range(link.places)]
     draining = pb.ServerDraining(reason="conformance")
-    draining.reconnect_delay.FromMilliseconds(round(1000 * _RECONNECT_DELAY_SECONDS))
-    draining.grace_period.FromMilliseconds(round(1000 * _GRACE_SECONDS))
+    draining.reconnect_delay.FromMilliseconds(round(1000 * trial.pace.away))
+    draining.grace_period.FromMilliseconds(round(1000 * trial.pace.grace))
     loop = asyncio.get_running_loop()
     began = loop.time()
     await stream.send(draining=draining)
-    if (await work.reply(_GRACE_SECONDS)).output is None:
-        raise Broken("a task that was open when the server began to stop was not finished")
-    if not await stream.until(lambda: stream.closed_by_plugin, _GRACE_SECONDS):
-        raise Broken(f"the plugin has not closed its stream within the grace of {_GRACE_SECONDS:g}s")
+    for work in works:
+        if (await work.reply(trial.pace.grace)).output is None:
+            raise Broken("a task that was open when the server began to stop was not finished")
+    if not await stream.until(lambda: stream.closed_by_plugin, trial.pace.grace):
+        raise Broken(f"the plugin has not closed its stream within the grace of {trial.pace.grace:g}s")
     stream.end()
-    await _back(link, count)
-    if loop.time() - began < 0.9 * _RECONNECT_DELAY_SECONDS:
+    await _back(trial, count)
+    if loop.time() - began < 0.9 * trial.pace.away:
         raise Broken(
-            f"back after {loop.time() - began:.2f}s, wanted at least reconnect_delay, "
-            f"{_RECONNECT_DELAY_SECONDS:g}s"
+            f"back after {loop.time() - began:.2f}s, wanted at least reconnect_delay, {trial.pace.away:g}s"
         )
 
 
@@ -100,7 +93,7 @@ async def comes_back(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
-    again = await _back(link, count)
+    again = await _back(trial, count)
     before = stream.hello.instance_id if stream.hello else ""
     now = again.hello.instance_id if again.hello else ""
     if now != before:
@@ -112,7 +105,7 @@ async def offers_to_go_on(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
-    await _back(link, count)
+    await _back(trial, count)
     offered = link.resume_offered[-1]
     if offered != stream.session_id:
         raise Broken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
@@ -123,17 +116,17 @@ async def outlives_the_server(trial: Trial) -> None:
     link = trial.session
     count = len(link.streams)
     await link.go_away()
-    await asyncio.sleep(_AWAY_SECONDS)
+    await asyncio.sleep(trial.pace.away)
     await link.open()
-    await _back(link, count)
+    await _back(trial, count)
     reply = await link.evaluate(new_task(trial.need_samples()[0]))
     if reply.output is None:
         raise Broken(f"it came back, but does not answer: {reply}")
 
 
-async def _back(link: SessionLink, count: int) -> Stream:
+async def _back(trial: Trial, count: int) -> Stream:
     """The next stream."""
     try:
-        return await link.arrived(_BACK_SECONDS, after=count)
+        return await trial.session.arrived(trial.pace.back, after=count)
     except Gone:
-        raise Broken(f"it was not back within {_BACK_SECONDS:g}s") from None
+        raise Broken(f"it was not back within {trial.pace.back:g}s") from None

@@ -9,7 +9,7 @@ from evald.plugin.v1 import task_pb2
 from .links import Gone, Link, Mode
 from .rules import RULES, Rule, Severity
 from .samples import Sample, schema_of
-from .trial import Broken, NotShown, Trial
+from .trial import Broken, NotShown, Pace, Trial
 from .turns import fits
 
 
@@ -58,11 +58,12 @@ async def check(
     configs: Mapping[str, Mapping[str, Any]],
     slow: tuple[str, Mapping[str, Any]] | None = None,
     tell: Callable[[Rule], None] = lambda _: None,
+    pace: Pace = Pace(),  # noqa: B008 - immutable
 ) -> Report:
     """Try every rule that holds for the plugin's way in.
 
     configs: by type, for types that need one. slow: a type and a config with which it takes 5 s or more.
-    tell: called before each rule. Raises UnknownSample.
+    tell: called before each rule. pace: how long things may take. Raises UnknownSample.
     """
     by_type = {found.type: found for found in link.info.evaluator_types}
     for name in (*configs, *([slow[0]] if slow else ())):
@@ -72,6 +73,7 @@ async def check(
         link,
         list(_samples(link, configs)),
         Sample(by_type[slow[0]], slow[1]) if slow else None,
+        pace,
     )
     findings: list[Finding] = []
     gone = ""
@@ -79,12 +81,12 @@ async def check(
         if link.mode not in rule.modes:
             continue
         tell(rule)
-        if gone:
+        if gone and not rule.looks_back:
             findings.append(Finding(rule, Outcome.NOT_SHOWN, gone))
             continue
         finding = await _try(rule, trial)
         findings.append(finding)
-        if finding.outcome is Outcome.FAILED and not await _lives(link):
+        if finding.outcome is Outcome.FAILED and not await _lives(link, pace):
             gone = f"the plugin has not been there since {rule.number}"
     return Report(link.mode, link.info, findings)
 
@@ -100,10 +102,10 @@ async def _try(rule: Rule, trial: Trial) -> Finding:
     return Finding(rule, Outcome.PASSED)
 
 
-async def _lives(link: Link) -> bool:
+async def _lives(link: Link, pace: Pace) -> bool:
     """Whether it still answers, or is back soon."""
     try:
-        await link.recover()
+        await link.recover(pace.back)
     except Gone:
         return False
     return True

@@ -69,10 +69,10 @@ class TargetLink(Link):
             # Whether it has health at all is a rule of its own.
             return problem.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
-    async def recover(self) -> None:
+    async def recover(self, seconds: float) -> None:
         """As `Link` says."""
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
         except TimeoutError:
             raise Gone(f"nobody answers at {self.address} any more") from None

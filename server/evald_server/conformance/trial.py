@@ -16,6 +16,23 @@ class NotShown(Exception):
     """The rule could not be tried. The message says what would be needed."""
 
 
+class Pace(NamedTuple):
+    """How long things may take, in seconds.
+
+    short: given to tasks that are slow on purpose. notice: what a plugin may take to notice that a task
+        is over, or to say that it is alive.
+    grace: given to open tasks when the server stops. away: how long a plugin is then asked to stay away,
+        and how long a server that was killed is not there.
+    back: what a user is promised after a restart of the server.
+    """
+
+    short: float = 0.5
+    notice: float = 1.0
+    grace: float = 5.0
+    away: float = 1.0
+    back: float = 10.0
+
+
 class Trial(NamedTuple):
     """One plugin under test.
 
@@ -26,6 +43,7 @@ class Trial(NamedTuple):
     link: Link
     samples: list[Sample]
     slow: Sample | None
+    pace: Pace = Pace()
 
     @property
     def target(self) -> TargetLink:
