@@ -82,7 +82,7 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
     if args.target:
         target = TargetLink(args.target)
         try:
-            yield await target.open()
+            yield await target.open(args.wait or 10.0)
         finally:
             await target.close()
         return
@@ -93,7 +93,7 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
         raise usage_error(f"--listen {problem}", "port 0 picks a free one") from None
     try:
         err().print(f"waiting for a plugin that dials {session.address}", soft_wrap=True)
-        await session.arrived(args.wait)
+        await session.arrived(args.wait or 60.0)
         yield session
     finally:
         await session.close()

@@ -242,8 +242,7 @@ def build_parser() -> Parser:
         "--wait",
         metavar="SECONDS",
         type=positive_seconds,
-        default=60.0,
-        help="with --connect: how long to wait for the plugin [60]",
+        help="how long to wait for the plugin [10, with --connect 60]",
     )
     conformance.add_argument(
         "--config",

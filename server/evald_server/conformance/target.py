@@ -14,12 +14,12 @@ from .links import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Gone, Link, Re
 
 SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
 
-_CONNECT_SECONDS: Final = 10.0
+_CALL_SECONDS: Final = 10.0
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 
 class TargetLink(Link):
-    """A listening plugin. Raises Gone when nobody answers there."""
+    """A plugin that listens. `open` comes first."""
 
     mode = "target"
 
@@ -32,15 +32,15 @@ class TargetLink(Link):
         self._stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(self.channel)
         self._evaluate: Any = self.channel.unary_unary(f"/{SERVICE}/Evaluate")
 
-    async def open(self) -> Self:
-        """Dial, and ask what it is."""
+    async def open(self, seconds: float = _CALL_SECONDS) -> Self:
+        """Dial, for so many seconds, and ask what it is. Raises Gone."""
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
             self.info = await self.describe()
         except TimeoutError:
             await self.close()
-            raise Gone(f"nobody answers at {self.address}") from None
+            raise Gone(f"nobody answers at {self.address} within {seconds:g}s") from None
         except grpc.aio.AioRpcError as problem:
             await self.close()
             raise Gone(
@@ -51,7 +51,7 @@ class TargetLink(Link):
     async def describe(self) -> task_pb2.PluginInfo:
         """Ask what it is. Raises AioRpcError."""
         request = evaluator_plugin_service_pb2.DescribeRequest(contract_versions=[CONTRACT])
-        response = await self._stub.Describe(request, timeout=_CONNECT_SECONDS)
+        response = await self._stub.Describe(request, timeout=_CALL_SECONDS)
         return response.plugin  # type: ignore[no-any-return]
 
     async def start(self, task: task_pb2.EvaluationTask) -> Work:
@@ -77,7 +77,7 @@ class TargetLink(Link):
         except TimeoutError:
             raise Gone(f"nobody answers at {self.address} any more") from None
 
-    async def health(self, seconds: float = _CONNECT_SECONDS) -> int:
+    async def health(self, seconds: float = _CALL_SECONDS) -> int:
         """The status of the service. Raises AioRpcError."""
         stub = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
