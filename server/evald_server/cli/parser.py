@@ -68,6 +68,18 @@ Checks evaluators against the catalogue and runs nothing. Exit code 2 says that
 something is wrong with them.
 """
 
+_REMOTES = """\
+Lists the instances of remote evaluators that a server knows: what they offer,
+how they came, their state and load, their lease, and their last error.
+"""
+
+_REMOTES_EXAMPLES = """\
+examples:
+  evald remotes --server 127.0.0.1:50051
+  evald remotes acme.pii-leak --json
+  evald remotes --watch                     a line for every change, until Ctrl-C
+"""
+
 _DEMO = """\
 Starts a server, sends it recorded conversations of an airline's agent, first
 one turn by turn through a session, then all of them as a batch, and shows the
@@ -103,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
-COMMANDS = ("serve", "evaluate", "types", "validate", "conformance", "demo")
+COMMANDS = ("serve", "evaluate", "types", "validate", "remotes", "conformance", "demo")
 
 
 def positive_seconds(text: str) -> float:
@@ -226,6 +238,12 @@ def build_parser() -> Parser:
     _evaluator_options(validate)
     validate.add_argument("--json", action="store_true", help="as JSON")
     _server_options(validate)
+
+    remotes = _command(commands, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
+    remotes.add_argument("type", metavar="TYPE", nargs="?", default="", help="only instances that offer it")
+    remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
+    remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
+    remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     conformance = _command(
         commands, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
