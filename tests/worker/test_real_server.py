@@ -1,6 +1,8 @@
 """Workers of the SDK and a real server find each other, work together, and come back to each other."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ import pytest
 import evald
 from evald import testing
 
-from ..remote.test_processes import Caller, Process, Server
+from ..cli.conftest import clean_environment
 from ..remote.scripted import until
+from ..remote.test_processes import Caller, Process, Server
 from ..services.live import run
 from .evaluators import BROKEN, Sleepy, length, polite
 
@@ -33,13 +36,38 @@ def test_a_worker_is_back_by_itself_after_the_server_was_killed_and_started_agai
             async def works() -> bool:
                 return await caller.code("acme.slow") == ""
 
-            await until(works)
+            await until(works, 20)
             server.kill()
             await asyncio.sleep(1)  # what a restart takes at least; the worker's attempts fail meanwhile
             with Server(tmp_path, server.port):
                 began = time.monotonic()
-                await until(works)
+                await until(works, 20)
                 assert time.monotonic() - began < 10
+
+    run(main())
+
+
+def test_the_example_is_eight_lines_and_works(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples/remote/python/polite.py"
+    lines = [line for line in example.read_text(encoding="utf-8").splitlines() if line]
+    assert len(lines) <= 8
+
+    async def main() -> None:
+        with Server(tmp_path) as server:
+            environment = clean_environment({"EVALD_SERVER": server.address})
+            process = subprocess.Popen(
+                [sys.executable, str(example)], env=environment, stderr=subprocess.DEVNULL
+            )
+            try:
+                caller = Caller(server.address)
+
+                async def works() -> bool:
+                    return await caller.code("acme.polite") == ""
+
+                await until(works, 20)
+            finally:
+                process.kill()
+                process.wait()
 
     run(main())
 
@@ -61,7 +89,7 @@ def _one_of_each(*evaluators: Any, way: str) -> evald.Evaluation:
                     states = {one.type: one.state for one in await client.evaluator_types()}
                     return all(states.get(name) == "active" for name in names)
 
-                await until(known)
+                await until(known, 20)
                 return await client.evaluate(TURN, names)
 
     return run(main())
