@@ -20,7 +20,7 @@ from evald.v1 import evaluator_pb2, message_pb2, result_pb2
 
 PLACES = 4
 # Longer than the kit waits for what has to end before that.
-SLOW_SECONDS = 3.5
+SLOW_SECONDS = 7.5
 
 PASSED, FAILED, ERROR = result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED, result_pb2.VERDICT_ERROR
 Output = task_pb2.EvaluationOutput
@@ -285,7 +285,7 @@ class Dialling:
                 gone = isinstance(problem, grpc.aio.AioRpcError) and "refused" in str(problem.details())
                 if self.plugin.breaks == "EV66" and gone and self.session_id:
                     # Longer than the kit waits, and yet back for the rules that follow.
-                    await asyncio.sleep(3.0)
+                    await asyncio.sleep(4.0)
 
     async def _session(self, channel: grpc.aio.Channel) -> float:
         breaks = self.plugin.breaks
