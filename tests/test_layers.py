@@ -40,7 +40,8 @@ BELOW = {
         "telemetry",
         "config",
     },
-    "cli": {"app", "config", "calibration"},
+    "cli": {"app", "config", "calibration", "conformance"},
+    "conformance": set(),
     "__main__": {"cli"},
 }
 
