@@ -14,7 +14,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.v1 import result_pb2
 
-from .languages import LANGUAGES, Language, build, started
+from .languages import LANGUAGES, Language, build, run, started
 from .scripted_registry import Registry, task
 
 SERVICE = "evald.plugin.v1.EvaluatorPluginService"
@@ -109,9 +109,7 @@ def test_a_draining_server_is_left_and_found_again(language: Language, registry:
         assert 0.45 < time.monotonic() - told < 4
 
 
-def test_frames_that_fit_nothing_disturb_nothing(
-    language: Language, registry: Registry
-) -> None:
+def test_frames_that_fit_nothing_disturb_nothing(language: Language, registry: Registry) -> None:
     with started(language, "--connect", registry.address):
         session = registry.session()
         session.welcome("first")
@@ -122,6 +120,93 @@ def test_frames_that_fit_nothing_disturb_nothing(
         session.send(cancel_task_id="never-sent")
         session.send(task=task("after", language.assertion, language.good, **language.config))
         assert session.receive("completed").task_id == "after"
+
+
+def test_a_cancelled_task_ends_and_gives_its_credit_back(language: Language, registry: Registry) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("cancelled", "test.wait", "", seconds=30))
+        plugin.line("began")
+        session.send(ping=pb.Ping(nonce=1))
+        assert session.receive("pong").active_tasks == 1
+        session.send(cancel_task_id="cancelled")
+        done = session.receive("completed")
+        assert (done.task_id, done.output.error.code) == ("cancelled", "CANCELLED")
+        plugin.line("told to stop")
+        session.send(ping=pb.Ping(nonce=2))
+        assert session.receive("pong").active_tasks == 0
+
+
+def test_faults_are_errors_and_say_nothing_of_the_inside(language: Language, registry: Registry) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("raises", "test.wait", "", raise_=True))
+        late = task("late", "test.wait", "", seconds=30)
+        late.timeout.FromMilliseconds(100)
+        session.send(task=late)
+        outputs = {done.task_id: done.output for done in (session.receive("completed") for _ in range(2))}
+        assert outputs["raises"].error.code == "EVALUATOR_EXCEPTION"
+        assert "a secret" not in str(outputs["raises"])
+        plugin.line("a secret")  # its own log has it
+        assert outputs["late"].error.code == "TIMEOUT"
+        plugin.line("told to stop")
+        assert {output.verdict for output in outputs.values()} == {result_pb2.VERDICT_ERROR}
+
+
+def test_tasks_run_side_by_side_and_are_finished_before_the_end(
+    language: Language, registry: Registry
+) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("long", "test.wait", "", seconds=1.5))
+        session.send(task=task("short", "test.wait", "", seconds=0.1))
+        assert session.receive("completed").task_id == "short"
+        plugin.process.terminate()
+        assert session.receive("draining").reason
+        session.send(ping=pb.Ping(nonce=1))
+        assert session.receive("pong").nonce == 1
+        done = session.receive("completed")
+        assert (done.task_id, done.output.verdict) == ("long", result_pb2.VERDICT_PASSED)
+        assert session.half_closed()
+        session.end()
+        assert plugin.wait() == 0
+
+
+def test_a_listening_plugin_finishes_its_calls_before_the_end(language: Language) -> None:
+    with (
+        started(language, "--listen", "127.0.0.1:0", waiting=True) as plugin,
+        grpc.insecure_channel(plugin.listening()) as channel,
+    ):
+        stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+        request = service_pb.EvaluateRequest(task=task("long", "test.wait", "", seconds=1))
+        call = stub.Evaluate.future(request, timeout=10)
+        plugin.line("began")
+        assert plugin.terminate() == 0
+        assert call.result().output.verdict == result_pb2.VERDICT_PASSED
+
+
+def test_a_call_that_is_cancelled_stops_its_evaluator(language: Language) -> None:
+    with (
+        started(language, "--listen", "127.0.0.1:0", waiting=True) as plugin,
+        grpc.insecure_channel(plugin.listening()) as channel,
+    ):
+        stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+        request = service_pb.EvaluateRequest(task=task("long", "test.wait", "", seconds=30))
+        call = stub.Evaluate.future(request, timeout=10)
+        plugin.line("began")
+        call.cancel()
+        plugin.line("told to stop")
+
+
+@pytest.mark.parametrize(
+    "language", [each for each in LANGUAGES if each.unit_tests], ids=lambda each: each.name, indirect=True
+)
+def test_its_own_tests_pass(language: Language) -> None:
+    ended = run(language, language.unit_tests, seconds=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,7 +225,9 @@ def test_a_plugin_that_listens_describes_itself_works_and_is_healthy(language: L
         grpc.insecure_channel(plugin.listening()) as channel,
     ):
         stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
-        described = stub.Describe(service_pb.DescribeRequest(contract_versions=["evald.plugin.v1"]), timeout=10)
+        described = stub.Describe(
+            service_pb.DescribeRequest(contract_versions=["evald.plugin.v1"]), timeout=10
+        )
         assert [entry.type for entry in described.plugin.evaluator_types] == [
             language.assertion,
             language.metric,

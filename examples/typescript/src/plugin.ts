@@ -96,7 +96,11 @@ const log = (...words: unknown[]) => console.error(...words);
 let activeTasks = 0;
 
 /** A task's output: that of the evaluator, or an error in its place. Whoever cancels it aborts `control`. */
-async function work(plugin: Plugin, task: EvaluationTask, control: AbortController): Promise<EvaluationOutput> {
+export async function work(
+  plugin: Plugin,
+  task: EvaluationTask,
+  control: AbortController,
+): Promise<EvaluationOutput> {
   const evaluator = find(plugin, task);
   if (!evaluator) {
     return errored('UNKNOWN_TYPE', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
