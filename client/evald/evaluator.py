@@ -60,6 +60,7 @@ class EvaluatorDefinition(NamedTuple):
     compile: takes a config, returns the function that evaluates a turn with
     it. Raises InvalidConfig. Called once per plan, not per turn.
     config_schema: JSON Schema (2020-12) of the config.
+    config_schema_json: the schema's text, where its author's own bytes are known; else "".
     aliases: other names of the type, each with the config keys that it implies.
     type_by_config_key: with one of these keys in its config, a spec of this type means that type.
     inline: it returns within a millisecond and never blocks, so that the
@@ -81,6 +82,7 @@ class EvaluatorDefinition(NamedTuple):
     required_data: tuple[str, ...] = ()
     inline: bool = False
     type_by_config_key: Mapping[str, str] = {}
+    config_schema_json: str = ""
 
 
 class Evaluator(BaseModel):

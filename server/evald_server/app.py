@@ -9,6 +9,7 @@ import grpc
 
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.engine.combinators import combinators
+from evald_server.engine.contract import violation
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
@@ -17,7 +18,14 @@ from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
 from evald_server.plugins import load_plugins
-from evald_server.services import catalog, evaluation
+from evald_server.remote.connection import Tls
+from evald_server.remote.limits import Limits as RemoteLimits
+from evald_server.remote.refusal import Refusal
+from evald_server.remote.remotes import Remotes
+from evald_server.remote.statics import StaticTarget
+from evald_server.remote.store import SqliteStore
+from evald_server.remote.targets import read_target
+from evald_server.services import catalog, evaluation, registry
 from evald_server.services.admission import Admission
 from evald_server.services.answers import Answers
 from evald_server.services.batches import Batches
@@ -111,7 +119,13 @@ class App:
             max_streams=settings.max_streams,
             log_calls=settings.log_calls,
         )
-        self._health = Health((evaluation.NAME, catalog.NAME))
+        self.remotes = build_remotes(settings, self.registry, self.telemetry)
+        self.telemetry.watch_remotes(
+            instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
+        )
+        self._registrations = registry.RegistryService(self.remotes, connect_allowed=settings.remote_connect)
+        self._busy = lambda: admission.inflight + admission.queued > 0
+        self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(runner, planner)
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
@@ -125,6 +139,10 @@ class App:
                 settings.data_dir.mkdir(parents=True, exist_ok=True)
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
+        try:
+            await self.remotes.start()
+        except Refusal as problem:
+            raise StartError(f"data_dir {settings.data_dir}: {problem.message}; the log says why") from None
         server = grpc.aio.server(
             options=server_options(settings),
             # Beyond what streams and waiting calls may be, so that this one never refuses first
@@ -178,11 +196,15 @@ class App:
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
         self._edge.draining = True
+        self._registrations.drain()
+        draining = asyncio.create_task(self.remotes.drain(grace, self._busy))
         stopping = asyncio.create_task(server.stop(grace + _LAST_WORDS_SECONDS))
         done, _ = await asyncio.wait([stopping], timeout=grace)
         if not done:
             self._edge.end_streams()
             await stopping
+        draining.cancel()
+        await self.remotes.stop()
         if self._lag is not None:
             self._lag.cancel()
         if self._http is not None:
@@ -216,6 +238,7 @@ class App:
                 "GetEvaluatorType": edge.unary(catalog.NAME, "GetEvaluatorType", catalogue.get_type),
                 "WatchEvaluatorTypes": edge.watch(catalog.NAME, "WatchEvaluatorTypes", catalogue.watch),
             },
+            registry.NAME: registry.handlers(self._registrations, edge.unary, edge.stream, edge.watch),
             HEALTH: self._health.handlers(),
         }
         if self.settings.reflection:
@@ -251,6 +274,47 @@ def build_registry(settings: Settings, threads: Threads) -> Registry:
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> Remotes:
+    """The remote evaluators as the settings want them. Raises StartError."""
+    try:
+        for one in settings.remote_targets:
+            read_target(one.target)
+    except Refusal as problem:
+        raise StartError(f"remote_targets: {problem.message}") from None
+    profiles = {}
+    for name, profile in settings.remote_tls.items():
+        try:
+            files = (profile.ca_file, profile.key_file, profile.cert_file)
+            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
+        except OSError as problem:
+            raise StartError(f"remote_tls: {name}: {problem}") from None
+    try:
+        return Remotes(
+            types,
+            telemetry,
+            violation,
+            limits=RemoteLimits(
+                inflight=settings.remote_max_inflight,
+                queued=settings.remote_max_queued,
+                queue_seconds=settings.remote_max_queue_seconds,
+                instances=settings.remote_max_instances,
+                types=settings.remote_max_instances,
+                task_bytes=settings.remote_max_task_bytes,
+                lease_seconds=settings.remote_lease_seconds,
+                health_seconds=settings.remote_health_seconds,
+                ping_seconds=settings.remote_ping_seconds,
+                ping_timeout=settings.remote_ping_seconds,
+            ),
+            allowed=settings.remote_allowed,
+            targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
+            tls_profiles=profiles,
+            blocked=settings.remote_blocked,
+            store=SqliteStore(settings.data_dir) if settings.data_dir else None,
+        )
+    except ValueError as problem:
+        raise StartError(f"remote_allowed: {problem}") from None
 
 
 def _join(host: str, port: int) -> str:

@@ -26,6 +26,41 @@ class SettingsError(ValueError):
     """A setting is wrong. The message names it, what it got and what it wants."""
 
 
+class RemoteTarget(BaseModel):
+    """A listening plugin: a gRPC target, and the name of a TLS profile or ""."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+    target: str
+    tls_profile: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return {"target": value} if isinstance(value, str) else value
+
+
+class TlsProfile(BaseModel):
+    """How to dial with TLS: PEM files. Without `ca_file` the system's roots are trusted; with `cert_file` and
+    `key_file` the server shows a certificate of its own."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file are given together or not at all")
+        return self
+
+
 class Settings(BaseModel):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
@@ -68,6 +103,48 @@ class Settings(BaseModel):
         "with few values each.",
     )
     reflection: bool = Field(True, description="Serve gRPC reflection.")
+
+    remote_connect: bool = Field(True, description="Let plugins dial in (RegistryService.Connect).")
+    remote_targets: list[RemoteTarget] = Field(
+        default_factory=list,
+        description="Listening plugins to dial: gRPC targets, or tables with target and tls_profile.",
+    )
+    remote_allowed: list[str] = Field(
+        default_factory=list,
+        description="Where to dial back to when a plugin registers: networks (10.0.0.0/8), host names "
+        "(*.evals.svc), directories of Unix sockets (unix:/run/evald/). None: plugins cannot register.",
+    )
+    remote_blocked: list[str] = Field(
+        default_factory=list, description="Names of plugins that may not register; their leases are revoked."
+    )
+    remote_tls: dict[str, TlsProfile] = Field(
+        default_factory=dict,
+        description="TLS profiles by name: tables with ca_file, cert_file and key_file.",
+    )
+    remote_max_inflight: Annotated[int, Field(ge=1)] = Field(
+        64, description="Most tasks of one remote evaluator at a time."
+    )
+    remote_max_queued: Annotated[int, Field(ge=0)] = Field(
+        32, description="Most calls that wait for a place of one remote evaluator."
+    )
+    remote_max_queue_seconds: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Longest wait for a place of a remote evaluator."
+    )
+    remote_max_instances: Annotated[int, Field(ge=1)] = Field(
+        1000, description="Most instances of plugins, and most remote evaluator types."
+    )
+    remote_max_task_bytes: Annotated[int, Field(ge=1024)] = Field(
+        4_000_000, description="Largest task that is sent to a plugin; gRPC's default limit is 4 MiB."
+    )
+    remote_lease_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
+        30.0, description="Lease of a plugin that registers without saying how long."
+    )
+    remote_health_seconds: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="Time between two health checks of a listening plugin, and its time to answer."
+    )
+    remote_ping_seconds: Annotated[float, Field(gt=0)] = Field(
+        5.0, description="Time between two pings of a plugin that has dialled in, and its time to answer."
+    )
 
     max_message_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         16 << 20, description="Largest message that is accepted."
@@ -124,6 +201,15 @@ class Settings(BaseModel):
             return None
         split_address(value)
         return value
+
+    @model_validator(mode="after")
+    def _tls_profiles(self) -> Self:
+        for one in self.remote_targets:
+            if one.tls_profile and one.tls_profile not in self.remote_tls:
+                raise ValueError(
+                    f"remote_targets: {one.target}: there is no TLS profile {one.tls_profile!r} in remote_tls"
+                )
+        return self
 
     @model_validator(mode="after")
     def _not_public(self) -> Self:

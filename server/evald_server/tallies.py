@@ -85,6 +85,17 @@ class Histogram:
         self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
 
 
+class RemoteTally:
+    """How long the tasks of one remote type took."""
+
+    __slots__ = ("durations", "label", "observe")
+
+    def __init__(self, label: str, durations: Histogram) -> None:
+        self.label = label
+        self.durations = durations
+        self.observe = durations.observe
+
+
 class PassWindow:
     """The share of passed over the last five minutes.
 

@@ -27,6 +27,7 @@ from .tallies import (
     Histogram,
     Measured,
     RecentWorst,
+    RemoteTally,
     Room,
     RpcTally,
     Subject,
@@ -40,9 +41,10 @@ _METRIC_VERDICTS = (Verdict.PASSED, Verdict.ERROR, Verdict.SKIPPED)
 _VERDICT_NAMES = {verdict: verdict.name.lower() for verdict in Verdict}
 
 # What is always there: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
-# evaluations' durations (16), process and Python (16), build, saturation and overflow (9).
-_FIXED_SERIES = 140
+# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30).
+_FIXED_SERIES = 170
 _HISTOGRAM_SERIES = len(buckets.DURATION) + 3  # +Inf, sum, count
+_INSTANCE_SERIES = 12  # of a remote type: three modes in four states
 
 # "detail": histograms, last value and pass ratio of a type. "caller": the sets of labels that callers
 # send. The codes are a closed list, of each evaluator and method.
@@ -70,7 +72,7 @@ class Telemetry(Collector):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        max_types: int = 200,
+        max_types: int = 150,
         max_series: int = 2000,
         allowed_labels: Sequence[str] = (),
     ) -> None:
@@ -100,6 +102,12 @@ class Telemetry(Collector):
         self._rpcs: dict[tuple[str, str, str], RpcTally] = {}
         self._other_rpc = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
         self._rejections: dict[str, int] = {}
+
+        self._remote_tasks: dict[str, RemoteTally] = {}
+        self._other_remote = RemoteTally(OTHER, Histogram(buckets.DURATION))
+        self._remote_instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
+        self._open_circuits: Callable[[], int] = int
+        self._leases_expired = 0
 
         self._inflight: Callable[[], int] | None = None
         self._queued: Callable[[], int] | None = None
@@ -197,6 +205,29 @@ class Telemetry(Collector):
         self._inflight = inflight
         self._queued = queued
 
+    def remote_tasks(self, type: str) -> RemoteTally:  # noqa: A002 - the word of the contract
+        """The counter of a remote type's tasks, the same object each time."""
+        found = self._remote_tasks.get(type)
+        if found is not None:
+            return found
+        if type == OTHER or not self._room.admit("detail", _HISTOGRAM_SERIES + _INSTANCE_SERIES):
+            return self._other_remote
+        return self._remote_tasks.setdefault(type, RemoteTally(type, Histogram(buckets.DURATION)))
+
+    def lease_expired(self) -> None:
+        """Count a lease that ran out."""
+        self._leases_expired += 1
+
+    def watch_remotes(
+        self,
+        *,
+        instances: Callable[[], Mapping[tuple[str, str, str], int]],
+        open_circuits: Callable[[], int],
+    ) -> None:
+        """Ask these at every scrape, from its thread: instances by type, mode and state, open circuits."""
+        self._remote_instances = instances
+        self._open_circuits = open_circuits
+
     def loop_lag(self, seconds: float) -> None:
         """Note how much later than asked for the event loop woke up. Call at least once a second."""
         self._lag.observe(seconds, self._clock())
@@ -223,6 +254,7 @@ class Telemetry(Collector):
         yield from self._value_families()
         yield from self._evaluation_families()
         yield from self._rpc_families()
+        yield from self._remote_families()
         yield from self._saturation_families()
 
     def _evaluator_families(self) -> Iterator[Metric]:
@@ -335,6 +367,38 @@ class Telemetry(Collector):
                 if count:
                     _count(handled, {**labels, "grpc_code": code}, count)
         yield from (started, handled, received, sent, durations)
+
+    def _remote_families(self) -> Iterator[Metric]:
+        instances = GaugeMetricFamily(
+            "evald_remote_instances",
+            "Instances of remote evaluators, by the way they came and by their state.",
+            labels=["evaluator", "mode", "state"],
+        )
+        shown: dict[tuple[str, str, str], int] = {}
+        for (name, mode, state), count in self._remote_instances().items():
+            label = name if name in self._remote_tasks else OTHER
+            shown[label, mode, state] = shown.get((label, mode, state), 0) + count
+        for labels, count in shown.items():
+            instances.add_metric(labels, count)
+        yield instances
+        durations = HistogramMetricFamily(
+            "evald_remote_task_duration_seconds",
+            "How long remote instances took for a task, each attempt counted, waiting for a place left out.",
+            labels=["evaluator"],
+        )
+        for tally in [*self._remote_tasks.values(), self._other_remote]:
+            _observe(durations, [tally.label], tally.durations)
+        yield durations
+        expired = _counter(
+            "evald_remote_lease_expirations", "Leases that ran out because nobody renewed them."
+        )
+        _count(expired, {}, self._leases_expired)
+        yield expired
+        yield _gauge(
+            "evald_remote_circuit_open",
+            "Remote instances whose circuit is open: they failed too often and are left alone for a while.",
+            self._open_circuits,
+        )
 
     def _saturation_families(self) -> Iterator[Metric]:
         yield _gauge("evald_inflight_evaluations", "Evaluations that run now.", self._inflight)

@@ -1,6 +1,8 @@
+from evald.plugin.v1 import registry_service_pb2 as _registry_service_pb2
 from evald.v1 import context_pb2 as _context_pb2
 from evald.v1 import evaluation_service_pb2 as _evaluation_service_pb2
 from evald.v1 import result_pb2 as _result_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -130,3 +132,72 @@ class EvaluateBatchResponse(_message.Message):
     answers: _containers.RepeatedScalarFieldContainer[bytes]
     summary: _evaluation_service_pb2.BatchSummary
     def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
+
+class EvaluationTask(_message.Message):
+    __slots__ = ("task_id", "type", "version", "context", "config", "timeout", "trace_context", "attempt")
+    class TraceContextEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    type: str
+    version: str
+    context: bytes
+    config: bytes
+    timeout: _duration_pb2.Duration
+    trace_context: _containers.ScalarMap[str, str]
+    attempt: int
+    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., context: _Optional[bytes] = ..., config: _Optional[bytes] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class TaskRequest(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: EvaluationTask
+    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ...) -> None: ...
+
+class TaskResponse(_message.Message):
+    __slots__ = ("output",)
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    output: bytes
+    def __init__(self, output: _Optional[bytes] = ...) -> None: ...
+
+class TaskFrame(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: EvaluationTask
+    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ...) -> None: ...
+
+class TaskCompleted(_message.Message):
+    __slots__ = ("task_id", "output")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    output: bytes
+    def __init__(self, task_id: _Optional[str] = ..., output: _Optional[bytes] = ...) -> None: ...
+
+class ConnectRequest(_message.Message):
+    __slots__ = ("hello", "completed", "progress", "credit", "draining", "pong")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    hello: _registry_service_pb2.WorkerHello
+    completed: TaskCompleted
+    progress: _registry_service_pb2.TaskProgress
+    credit: _registry_service_pb2.CreditGrant
+    draining: _registry_service_pb2.WorkerDraining
+    pong: _registry_service_pb2.Pong
+    def __init__(self, hello: _Optional[_Union[_registry_service_pb2.WorkerHello, _Mapping]] = ..., completed: _Optional[_Union[TaskCompleted, _Mapping]] = ..., progress: _Optional[_Union[_registry_service_pb2.TaskProgress, _Mapping]] = ..., credit: _Optional[_Union[_registry_service_pb2.CreditGrant, _Mapping]] = ..., draining: _Optional[_Union[_registry_service_pb2.WorkerDraining, _Mapping]] = ..., pong: _Optional[_Union[_registry_service_pb2.Pong, _Mapping]] = ...) -> None: ...

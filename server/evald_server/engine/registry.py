@@ -2,7 +2,7 @@
 
 import difflib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
@@ -76,14 +76,21 @@ class Change:
 
 
 class Registry:
-    """The types by name and alias. A name may be written with `_` for `-`."""
+    """The types by name and alias. A name may be written with `_` for `-`.
+
+    Remote types may have several versions at a time. A name alone means the default one: the version
+    that most live instances serve, so that the first instance of a new version does not get the load of
+    all instances of the old one.
+    """
 
     def __init__(self) -> None:
         self.revision = 0
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, Entry] = {}  # the default versions
+        self._versions: dict[str, dict[str, Entry]] = {}
         self._aliases: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._changes: deque[Change] = deque(maxlen=_CHANGES_KEPT)
         self._listeners: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[], None]] = []
 
     def register(
         self,
@@ -94,7 +101,7 @@ class Registry:
         """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
         for name in (definition.type, *definition.aliases):
             taken = self._lookup(name)
-            if taken is not None:
+            if taken is not None and not self._is_new_version(taken.entry, definition, origin):
                 whose = "built-in" if taken.entry.origin is Origin.BUILT_IN else "custom"
                 raise DuplicateType(
                     f'Evaluator type "{name}" is already registered ({whose}). '
@@ -103,23 +110,58 @@ class Registry:
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        self._entries[definition.type] = Entry(definition, origin, auto_config=auto_config)
+        # A remote one can be called once an instance is there.
+        state = State.UNAVAILABLE if origin is Origin.REMOTE else State.ACTIVE
+        self._put(Entry(definition, origin, state, auto_config))
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
-        self._changed(definition.type)
+        self._changed(definition.type, definition.version, plans=True)
+
+    def offer(self, definition: EvaluatorDefinition) -> None:
+        """Add a remote type, or a version of one. Raises DuplicateType."""
+        self.register(definition, Origin.REMOTE)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a type that is not remote has that name or alias."""
+        found = self._lookup(name)
+        return found is not None and found.entry.origin is not Origin.REMOTE
+
+    def replace(self, definition: EvaluatorDefinition) -> None:
+        """Give a remote version another definition. Raises KeyError when there is no such version."""
+        entry = self._versions[definition.type][definition.version]
+        self._put(replace(entry, definition=definition))
+        self._changed(definition.type, definition.version, plans=True)
+
+    def set_instances(self, type: str, version: str, count: int) -> None:  # noqa: A002 - as above
+        """Say how many live instances a remote version has. Raises KeyError when there is no such version.
+
+        Plans stay right, unless another version becomes the default.
+        """
+        state = State.ACTIVE if count else State.UNAVAILABLE
+        entry = self._versions[type][version]
+        default = self._entries[type].definition.version
+        self._put(replace(entry, state=state, instance_count=count))
+        self._changed(type, version, plans=self._entries[type].definition.version != default)
 
     def set_auto(self, name: str, config: Mapping[str, Any] | None) -> None:
         """Have a type run on every call with this config, or, with None, no longer."""
-        entry = self.find(name).entry
-        self._entries[entry.definition.type] = replace(entry, auto_config=config)
-        self._changed(entry.definition.type)
+        definition = self.find(name).entry.definition
+        for entry in list(self._versions[definition.type].values()):
+            self._put(replace(entry, auto_config=config))
+        self._changed(definition.type, definition.version, plans=True)
 
-    def remove(self, type: str) -> None:  # noqa: A002 - the word of the contract
-        """Take a type out."""
-        entry = self._entries.pop(type)
-        for alias in entry.definition.aliases:
-            del self._aliases[alias]
-        self._changed(type, entry.definition.version)
+    def remove(self, type: str, version: str = "") -> None:  # noqa: A002 - the word of the contract
+        """Take a type out, or one of its versions."""
+        versions = self._versions[type]
+        for name in [version] if version else list(versions):
+            entry = versions.pop(name)
+            for alias in entry.definition.aliases:
+                del self._aliases[alias]
+            if not versions:
+                del self._versions[type], self._entries[type]
+            elif self._entries[type] is entry:
+                self._entries[type] = _default(versions.values(), None)
+            self._changed(type, name, plans=True)
 
     def get(self, name: str) -> Entry | None:
         """The type of that name or alias, or None."""
@@ -140,20 +182,29 @@ class Registry:
                 else f'unknown evaluator type "{name[:100]}". Known types: {", ".join(sorted(self._entries))}',
                 near[0] if near else None,
             )
-        offered = found.entry.definition.version
-        if version and version != offered:
-            raise UnknownType(
-                f'evaluator type "{name[:100]}" has no version "{version[:40]}", only "{offered}"', None
-            )
+        if version and version != found.entry.definition.version:
+            versions = self._versions[found.entry.definition.type]
+            if version not in versions:
+                raise UnknownType(
+                    f'evaluator type "{name[:100]}" has no version "{version[:40]}", only '
+                    + ", ".join(f'"{offered}"' for offered in sorted(versions)),
+                    None,
+                )
+            return Found(versions[version], found.implied)
         return found
 
     def types(self) -> list[Entry]:
-        """All types, ordered by name."""
-        return [self._entries[name] for name in sorted(self._entries)]
+        """All types in all versions, ordered by name and version."""
+        return [
+            self._versions[name][version]
+            for name in sorted(self._versions)
+            for version in sorted(self._versions[name])
+        ]
 
     def autos(self) -> "list[Entry]":
-        """The types that run on every call, ordered by name."""
-        return [entry for entry in self.types() if entry.auto_config is not None]
+        """The types that run on every call, in their default version, ordered by name."""
+        entries = [self._entries[name] for name in sorted(self._entries)]
+        return [entry for entry in entries if entry.auto_config is not None]
 
     def changes_after(self, revision: int) -> "list[Change]":
         """What changed since. Raises RevisionGone when that is no longer, or not yet, known."""
@@ -165,9 +216,23 @@ class Registry:
         return [change for change in self._changes if change.revision > revision]
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called after every change. Returns what ends that."""
+        """Have a function called after every change that makes plans wrong. Returns what ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called after every change, instances that come and go included. Returns what
+        ends that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def _is_new_version(self, entry: Entry, definition: EvaluatorDefinition, origin: Origin) -> bool:
+        return (
+            origin is Origin.REMOTE
+            and entry.origin is Origin.REMOTE
+            and entry.definition.type == definition.type
+            and definition.version not in self._versions[definition.type]
+        )
 
     def _lookup(self, name: str) -> Found | None:
         for spelling in (name, name.replace("_", "-")):
@@ -178,10 +243,38 @@ class Registry:
                 return Found(self._entries[canonical], implied)
         return None
 
-    def _changed(self, name: str, version: str = "") -> None:
+    def _put(self, entry: Entry) -> None:
+        name, version = entry.definition.type, entry.definition.version
+        versions = self._versions.setdefault(name, {})
+        versions[version] = entry
+        before = self._entries.get(name)
+        self._entries[name] = _default(versions.values(), before.definition.version if before else None)
+
+    def _changed(self, name: str, version: str, *, plans: bool) -> None:
         self.revision += 1
-        entry = self._entries.get(name)
-        version = entry.definition.version if entry else version
+        entry = self._versions.get(name, {}).get(version)
         self._changes.append(Change(self.revision, name, version, entry))
-        for listener in list(self._listeners):
+        for listener in [*(self._listeners if plans else ()), *self._watchers]:
             listener()
+
+
+def _default(entries: Iterable[Entry], current: str | None) -> Entry:
+    """The version that a name alone means: of those with most live instances the one that has been it
+    (`current`), so that plans stay, else the newest."""
+    return max(
+        entries,
+        key=lambda entry: (
+            entry.state is not State.UNAVAILABLE,
+            entry.instance_count,
+            entry.definition.version == current,
+            _order(entry.definition.version),
+        ),
+    )
+
+
+def _order(version: str) -> list[tuple[int, str]]:
+    """Sorts 1.10.0 after 1.9.0."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in version.replace("-", ".").replace("+", ".").split(".")
+    ]

@@ -22,7 +22,9 @@ _LARGEST_PAGE: Final = 1000
 def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
     """A type as the wire shows it."""
     definition = entry.definition
-    schema = json.dumps(definition.config_schema, ensure_ascii=False, separators=(",", ":"))
+    schema = definition.config_schema_json or json.dumps(
+        definition.config_schema, ensure_ascii=False, separators=(",", ":")
+    )
     pb = evaluator_pb2.EvaluatorType(
         type=definition.type,
         version=definition.version,
@@ -59,7 +61,7 @@ class Catalog:
         self._registry = registry
 
     def list_types(self, data: bytes, _context: Context) -> bytes:
-        """A page of types, ordered by name."""
+        """A page of types, ordered by name and version."""
         request = parse(
             catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
         )
@@ -72,12 +74,12 @@ class Catalog:
         entries = [
             entry
             for entry in self._registry.types()
-            if entry.definition.type > after and request.kind in (0, int(entry.definition.kind))
+            if _place(entry) > after and request.kind in (0, int(entry.definition.kind))
         ]
         response = catalog_service_pb2.ListEvaluatorTypesResponse(revision=self._registry.revision)
         response.evaluator_types.extend(describe(entry) for entry in entries[:size])
         if len(entries) > size:
-            response.next_page_token = _token(entries[size - 1].definition.type)
+            response.next_page_token = _token(_place(entries[size - 1]))
         return response.SerializeToString()
 
     def get_type(self, data: bytes, _context: Context) -> bytes:
@@ -101,7 +103,7 @@ class Catalog:
         )
         registry = self._registry
         changed = asyncio.Event()
-        unsubscribe = registry.subscribe(changed.set)
+        unsubscribe = registry.watch(changed.set)
         try:
             revision = request.after_revision
             if revision < 0:
@@ -144,14 +146,19 @@ async def _send(
     await stream.send(message.SerializeToString())
 
 
-def _token(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode()
+def _place(entry: Entry) -> tuple[str, str]:
+    return entry.definition.type, entry.definition.version
 
 
-def _after(token: str) -> str:
+def _token(place: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(" ".join(place).encode()).decode()
+
+
+def _after(token: str) -> tuple[str, str]:
     if not token:
-        return ""
+        return "", ""
     try:
-        return base64.b64decode(token, altchars=b"-_", validate=True).decode("ascii")
+        name, _, version = base64.b64decode(token, altchars=b"-_", validate=True).decode().partition(" ")
     except (binascii.Error, ValueError):
         raise invalid("page_token", "not a token that this server gave; start without one") from None
+    return name, version

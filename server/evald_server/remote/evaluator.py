@@ -1,0 +1,268 @@
+"""A remote evaluator as the engine sees it: a definition whose function sends the turn away."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from google.protobuf.struct_pb2 import Struct
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluate, EvaluatorDefinition
+from evald.result import Result, errored
+from evald.scope import Scope, current_scope
+from evald.structs import dict_to_struct
+from evald_server import wire_pb2
+
+from .instance import Instance, printable
+from .limits import Limits
+from .offer import Offer
+from .output import CheckResult, read_output
+from .pool import NoPlace, Pool, Slot
+from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
+
+_log = logging.getLogger("evald.remote")
+
+_DEFAULT_SECONDS: Final = 60.0
+
+# Our own clock runs out a little before the engine's, so that we, who know which instance it was, can say so.
+_RESERVE_SECONDS: Final = 0.005
+
+# A call with less time than the instance usually takes says nothing about the instance: else one hasty caller
+# would open the circuit for everyone.
+_FAIR_SECONDS: Final = 0.1
+_FAIR_FACTOR: Final = 3
+
+# A worker that has lost its stream, or a plugin that restarts, is usually back within this.
+_COME_BACK_SECONDS: Final = 1.0
+
+
+class TaskTally(Protocol):
+    """Counts the tasks of one type."""
+
+    def observe(self, seconds: float) -> None:
+        """One attempt is over."""
+
+
+class ContextBytes:
+    """The bytes of a call's context, made once for all remote evaluators of the call."""
+
+    def __init__(self) -> None:
+        self._last: EvaluatorContext | None = None
+        self._data = b""
+
+    def of(self, ctx: EvaluatorContext) -> bytes:
+        """The serialised EvaluatorContext."""
+        if ctx is not self._last:
+            # Its messages are typed already: the service has parsed them for the other evaluators.
+            self._last, self._data = ctx, ctx._pb.SerializeToString()  # noqa: SLF001 - the view is the SDK's
+            # The evaluators of a call begin in the same round of the event loop. Afterwards nobody asks again.
+            asyncio.get_running_loop().call_soon(self._forget)
+        return self._data
+
+    def _forget(self) -> None:
+        self._last, self._data = None, b""
+
+
+class RemoteEvaluator:
+    """One type in one version, bound to the pool of its instances."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        limits: Limits,
+        ids: TaskIds,
+        contexts: ContextBytes,
+        check: CheckResult,
+        tally: TaskTally,
+    ) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._ids = ids
+        self._contexts = contexts
+        self._check = check
+        self._tally = tally
+
+    def definition(self) -> EvaluatorDefinition:
+        """For the registry. A remote neither runs on every call by its own wish nor takes other names."""
+        offer = self._pool.offer
+        return EvaluatorDefinition(
+            type=offer.type,
+            kind=offer.kind,
+            label=offer.label,
+            description=offer.description,
+            config_schema=offer.schema,
+            config_schema_json=offer.schema_json,
+            compile=self._compile,
+            version=offer.version,
+            deterministic=offer.deterministic,
+            final_turn_only=offer.final_turn_only,
+            metric=offer.metric,
+            required_data=offer.required_data,
+        )
+
+    def _compile(self, config: Mapping[str, Any]) -> Evaluate:
+        offer = self._pool.offer
+        offer.check_config(config)
+        struct = Struct()
+        dict_to_struct(config, struct)
+        data = struct.SerializeToString()
+
+        async def evaluate(ctx: EvaluatorContext) -> Result:
+            return await self._run(offer, data, ctx)
+
+        return evaluate
+
+    async def _run(self, offer: Offer, config: bytes, ctx: EvaluatorContext) -> Result:
+        scope = current_scope()
+        deadline = scope.deadline
+        if deadline is None:
+            deadline = time.monotonic() + _DEFAULT_SECONDS
+        pb = wire_pb2.EvaluationTask(
+            task_id=self._ids.new(),
+            type=offer.type,
+            version=offer.version,
+            context=self._contexts.of(ctx),
+            config=config,
+            trace_context=scope.trace_context,
+            attempt=1,
+        )
+        size = len(pb.context) + len(config)
+        if size > self._limits.task_bytes:
+            return errored(
+                "INPUT_TOO_LARGE",
+                f"The task has {size} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
+                size=str(size),
+                limit=str(self._limits.task_bytes),
+            )
+        pool = self._pool
+        pool.budget.offer()
+        try:
+            slot = pool.enter() or await pool.wait(deadline - time.monotonic())
+        except NoPlace as problem:
+            return errored(problem.code, problem.message)
+        try:
+            return await self._attempt(offer, pb, slot, scope, deadline)
+        except Lost as problem:
+            lost = _note(slot.instance, problem)
+        if not pool.budget.take():
+            return lost
+        failed = slot.instance
+        try:
+            slot = self._enter_another(failed) or await pool.wait(
+                min(_COME_BACK_SECONDS, (deadline - time.monotonic()) / 2), failed, patient=True
+            )
+        except NoPlace:
+            return lost
+        pb.attempt = 2
+        try:
+            return await self._attempt(offer, pb, slot, scope, deadline)
+        except Lost as problem:
+            return _note(slot.instance, problem)
+
+    def _enter_another(self, failed: Instance) -> Slot | None:
+        """A place on another instance; None when there is none yet."""
+        try:
+            return self._pool.enter(failed)
+        except NoPlace:
+            return None
+
+    async def _attempt(
+        self, offer: Offer, pb: wire_pb2.EvaluationTask, slot: Slot, scope: Scope, deadline: float
+    ) -> Result:
+        """What an instance says. Raises Lost."""
+        instance = slot.instance
+        began = time.monotonic()
+        seconds = deadline - began - _RESERVE_SECONDS
+        if seconds <= 0:
+            self._pool.leave(slot, worked=None, used=False)
+            return _late(instance, 0)
+        worked: bool | None = None
+        try:
+            pb.timeout.FromNanoseconds(int(seconds * 1e9))
+            task = Task(pb.task_id, pb, seconds, tuple(scope.trace_context.items()), scope.progress)
+            data = await instance.run(task)
+            worked = True
+            instance.took(time.monotonic() - began)
+            result = read_output(data, offer.kind, self._check, most_bytes=self._limits.output_bytes)
+        except Lost:
+            worked = False
+            raise
+        except Late:
+            worked = _judged(instance, seconds)
+            instance.last_error = f"no answer within {seconds:.3g}s"
+            return _late(instance, seconds)
+        except asyncio.CancelledError:
+            # The engine's clock was faster, or the caller went away.
+            if time.monotonic() >= deadline - _RESERVE_SECONDS:
+                worked = _judged(instance, seconds)
+            raise
+        except Broken as problem:
+            worked = True
+            return _broken(offer, instance, problem)
+        except Busy as problem:
+            instance.last_error = printable(f"busy: {problem}")
+            return _of(instance, errored("EVALUATOR_BUSY", "The instance has no room for the task"))
+        except Failed as problem:
+            worked = True
+            return _failed(offer, instance, problem)
+        finally:
+            self._pool.leave(slot, worked=worked)
+            self._tally.observe(time.monotonic() - began)
+        result.instance_id = instance.id
+        return result
+
+
+def _judged(instance: Instance, seconds: float) -> bool | None:
+    """Whether an instance that did not answer within so many seconds has failed."""
+    usual = instance.usual_seconds or 0.0
+    return False if seconds >= max(_FAIR_SECONDS, _FAIR_FACTOR * usual) else None
+
+
+def _note(instance: Instance, problem: Lost) -> Result:
+    instance.last_error = printable(str(problem))
+    return _of(instance, errored("REMOTE_UNAVAILABLE", "The instance went away, or could not be reached"))
+
+
+def _late(instance: Instance, seconds: float) -> Result:
+    return _of(
+        instance,
+        errored(
+            "TIMEOUT", f"No answer from the remote evaluator within {seconds:.3g}s", seconds=f"{seconds:.3g}"
+        ),
+    )
+
+
+def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
+    instance.last_error = printable(f"broke the contract: {problem}")
+    _log.error("remote instance %s broke the contract of %s: %s", instance.name, offer.type, problem)
+    return _of(
+        instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
+    )
+
+
+def _failed(offer: Offer, instance: Instance, problem: Failed) -> Result:
+    incident = secrets.token_hex(6)
+    instance.last_error = printable(f"incident {incident}: {problem}")
+    _log.error(
+        "remote instance %s failed on %s, incident %s: %s",
+        instance.name,
+        offer.type,
+        incident,
+        printable(str(problem)),
+    )
+    return _of(
+        instance,
+        errored(
+            "EVALUATOR_EXCEPTION",
+            f"The remote evaluator failed (incident {incident}; the server's log has the details)",
+            incident=incident,
+        ),
+    )
+
+
+def _of(instance: Instance, result: Result) -> Result:
+    result.instance_id = instance.id
+    return result

@@ -1,0 +1,230 @@
+"""What a plugin says that it offers, checked."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from evald.context import parse_json
+from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric
+from evald.plugin.v1 import task_pb2
+from evald.result import Kind
+from evald.v1 import evaluator_pb2
+from evald_server.evaluators.schemas import Schema
+
+from .refusal import Refusal, invalid
+
+CONTRACT: Final = "evald.plugin.v1"
+
+MAX_TYPES: Final = 100
+MAX_PLUGIN_BYTES: Final = 1 << 20
+MAX_TEXT: Final = 200
+MAX_DESCRIPTION: Final = 2000
+MAX_BUCKETS: Final = 20
+MAX_CONCURRENCY: Final = 10_000
+
+# The same as an in-process evaluator without a schema: it takes no config.
+NO_CONFIG: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+
+# Shortest config that every schema must be able to check in the event loop. One that cannot is made to
+# take long.
+_LEAST_INLINE_BYTES: Final = 256
+# How much longer than an answer a config may be: it is checked once a plan, not once a call.
+_PLAN_FACTOR: Final = 16
+
+Key: TypeAlias = tuple[str, str]
+"""Type and version."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """One evaluator type in one version.
+
+    fingerprint: equal on all instances: of the kind and of the schema as data, because two processes
+    need not write the keys of one schema in the same order.
+    """
+
+    type: str
+    version: str
+    kind: Kind
+    label: str
+    description: str
+    schema: Mapping[str, Any]
+    schema_json: str
+    checker: Schema
+    deterministic: bool
+    final_turn_only: bool
+    metric: Metric | None
+    required_data: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def key(self) -> Key:
+        """Type and version."""
+        return self.type, self.version
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Raise InvalidConfig with everything that is wrong. Nothing is ever fetched, patterns take
+        linear time."""
+        data = dict(config)
+        if self.checker.is_valid(data):
+            return
+        text = json.dumps(data)
+        if len(text) > self.checker.inline_bytes * _PLAN_FACTOR:
+            raise InvalidConfig(
+                [ConfigProblem("", f"{len(text)} characters, which is too large for the type's schema")]
+            )
+        errors = self.checker.errors(data, text)
+        raise InvalidConfig([ConfigProblem(error["path"], error["message"]) for error in errors])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plugin:
+    """A process that offers evaluators. max_concurrency: tasks at a time, at least 1."""
+
+    name: str
+    version: str
+    sdk: str
+    max_concurrency: int
+    capabilities: frozenset[int]
+    offers: tuple[Offer, ...]
+    pb: task_pb2.PluginInfo
+
+    def can(self, capability: int) -> bool:
+        """Whether the plugin lists a capability."""
+        return capability in self.capabilities
+
+    def same_offers(self, other: "Plugin") -> bool:
+        """Whether both offer the same types in the same versions with the same schemas."""
+        return {offer.key: offer.fingerprint for offer in self.offers} == {
+            offer.key: offer.fingerprint for offer in other.offers
+        }
+
+
+def read_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
+    """The plugin that describes itself so. Raises Refusal that names the field."""
+    size = pb.ByteSize()
+    if size > MAX_PLUGIN_BYTES:
+        raise invalid(path, f"{size} bytes; at most {MAX_PLUGIN_BYTES} are allowed")
+    if CONTRACT not in pb.contract_versions:
+        spoken = ", ".join(version[:40] for version in pb.contract_versions[:5]) or "none"
+        raise Refusal(
+            "CONTRACT_VERSION_UNSUPPORTED",
+            f"{path}.contract_versions: got {spoken}; this server speaks {CONTRACT}",
+            f"{path}.contract_versions",
+        )
+    for name in ("name", "version", "sdk"):
+        _check_text(getattr(pb, name), f"{path}.{name}", MAX_TEXT)
+    if not pb.name:
+        raise invalid(f"{path}.name", 'missing; wanted a stable name, for example "acme.safety"')
+    if pb.max_concurrency < 0:
+        raise invalid(f"{path}.max_concurrency", f"got {pb.max_concurrency}, wanted 0 or more")
+    if not pb.evaluator_types:
+        raise invalid(f"{path}.evaluator_types", "empty; wanted at least one evaluator type")
+    if len(pb.evaluator_types) > MAX_TYPES:
+        raise invalid(
+            f"{path}.evaluator_types", f"{len(pb.evaluator_types)} of them; at most {MAX_TYPES} are allowed"
+        )
+    offers: list[Offer] = []
+    known: set[str] = set()
+    for index, item in enumerate(pb.evaluator_types):
+        offer = _read_offer(item, f"{path}.evaluator_types[{index}]")
+        if offer.type in known:
+            raise invalid(f"{path}.evaluator_types[{index}].type", f'"{offer.type}" is offered twice')
+        known.add(offer.type)
+        offers.append(offer)
+    return Plugin(
+        name=pb.name,
+        version=pb.version,
+        sdk=pb.sdk,
+        max_concurrency=min(max(1, pb.max_concurrency), MAX_CONCURRENCY),
+        capabilities=frozenset(pb.capabilities),
+        offers=tuple(offers),
+        pb=pb,
+    )
+
+
+def _read_offer(pb: evaluator_pb2.EvaluatorType, path: str) -> Offer:
+    if not TYPE_PATTERN.fullmatch(pb.type):
+        raise invalid(
+            f"{path}.type",
+            f"got {pb.type[:80]!r}, wanted lower case letters, digits, '-' and '.', at most 63",
+        )
+    version = pb.version or "1.0.0"
+    if not _VERSION.fullmatch(version):
+        raise invalid(f"{path}.version", f'got {version[:80]!r}, wanted a version such as "1.4.0"')
+    if int(pb.kind) not in (1, 2):
+        raise invalid(
+            f"{path}.kind", f"got {pb.kind}, wanted EVALUATOR_KIND_ASSERTION or EVALUATOR_KIND_METRIC"
+        )
+    kind = Kind(pb.kind)
+    _check_text(pb.label, f"{path}.label", MAX_TEXT)
+    _check_text(pb.description, f"{path}.description", MAX_DESCRIPTION)
+    schema, checker = _read_schema(pb.config_schema_json, f"{path}.config_schema_json")
+    return Offer(
+        type=pb.type,
+        version=version,
+        kind=kind,
+        label=pb.label or pb.type.replace("-", " ").title(),
+        description=pb.description,
+        schema=schema,
+        schema_json=pb.config_schema_json,
+        checker=checker,
+        deterministic=pb.deterministic,
+        final_turn_only=pb.final_turn_only,
+        metric=_read_metric(pb, kind, f"{path}.metric"),
+        required_data=tuple(text[:MAX_TEXT] for text in pb.required_data[:MAX_BUCKETS]),
+        fingerprint=sha256(f"{int(kind)} {json.dumps(schema, sort_keys=True)}".encode()).hexdigest(),
+    )
+
+
+def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
+    try:
+        schema = parse_json(text) if text else NO_CONFIG
+    except ValueError as problem:
+        raise invalid(path, f"not JSON: {str(problem)[:MAX_TEXT]}") from None
+    if not isinstance(schema, dict):
+        raise invalid(path, f"got {type(schema).__name__}, wanted a JSON Schema that is an object")
+    try:
+        checker = Schema(schema, "")
+    except InvalidConfig as problem:
+        first = problem.problems[0]
+        raise invalid(path, f"{first.path}: {first.message}" if first.path else first.message) from None
+    if checker.inline_bytes < _LEAST_INLINE_BYTES:
+        raise invalid(path, "checking a config with this schema could take very long; make it simpler")
+    return schema, checker
+
+
+def _read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metric | None:
+    if not pb.HasField("metric"):
+        return Metric() if kind is Kind.METRIC else None
+    metric = pb.metric
+    _check_text(metric.unit, f"{path}.unit", 63)
+    bounds = tuple(metric.bucket_bounds)
+    if (
+        len(bounds) > MAX_BUCKETS
+        or not all(map(math.isfinite, bounds))
+        or not all(low < high for low, high in pairwise(bounds))
+    ):
+        raise invalid(f"{path}.bucket_bounds", f"wanted at most {MAX_BUCKETS} finite numbers that increase")
+    return Metric(
+        metric.unit,
+        metric.higher_is_better if metric.HasField("higher_is_better") else None,
+        metric.minimum if metric.HasField("minimum") else None,
+        metric.maximum if metric.HasField("maximum") else None,
+        bounds,
+    )
+
+
+def _check_text(text: str, path: str, longest: int) -> None:
+    if len(text) > longest:
+        raise invalid(path, f"{len(text)} characters; at most {longest} are allowed")
+    # It is shown in terminals and logs.
+    if not all(character.isprintable() or character == "\n" for character in text):
+        raise invalid(path, "holds control characters; wanted text for people")

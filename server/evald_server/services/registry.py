@@ -1,0 +1,263 @@
+"""RegistryService: where plugins make themselves known, and operators see them."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from evald.plugin.v1 import registry_service_pb2
+from evald_server.remote.directory import Change, RevisionGone
+from evald_server.remote.instance import Instance
+from evald_server.remote.offer import CONTRACT
+from evald_server.remote.refusal import Refusal
+from evald_server.remote.remotes import Remotes
+
+from .edge import Context, Stream, UnaryHandler, parse
+from .errors import CallError, FieldViolation, invalid
+
+NAME: Final = "evald.plugin.v1.RegistryService"
+
+_DEFAULT_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1000
+
+# A lease is renewed three times before it runs out.
+_RENEWALS: Final = 3
+
+_pb = registry_service_pb2
+
+
+class RegistryService:
+    """The handlers of RegistryService. connect_allowed: whether plugins may dial in."""
+
+    def __init__(self, remotes: Remotes, *, connect_allowed: bool = True) -> None:
+        self._remotes = remotes
+        self._directory = remotes.directory
+        self._connect_allowed = connect_allowed
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """End the streams that would hold up the server's stop: renewals and watches."""
+        self._draining.set()
+
+    async def connect(self, stream: Stream, context: Context) -> None:
+        """A worker's session."""
+        if not self._connect_allowed:
+            raise CallError(
+                "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
+            )
+        try:
+            await self._remotes.workers.serve(stream, context.peer(), _principal(context))
+        except Refusal as problem:
+            raise refused(problem) from None
+
+    async def register(self, data: bytes, context: Context) -> bytes:
+        """Grant a lease."""
+        request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
+        try:
+            granted = await self._remotes.registrar.register(request, _principal(context))
+        except Refusal as problem:
+            raise refused(problem) from None
+        response = _pb.RegisterResponse(
+            lease_id=granted.lease_id, contract_version=CONTRACT, server_id=self._remotes.server_id
+        )
+        response.ttl.FromMilliseconds(round(granted.ttl * 1000))
+        response.renew_interval.FromMilliseconds(round(granted.ttl * 1000 / _RENEWALS))
+        return response.SerializeToString()
+
+    async def keep_alive(self, stream: Stream, _context: Context) -> None:
+        """Renew leases, one answer per request, in order."""
+        async for data in self._until_drained(stream):
+            request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
+            state, ttl = self._remotes.registrar.renew(request.lease_id, request.active_tasks)
+            response = _pb.KeepAliveResponse(
+                lease_id=request.lease_id,
+                state=int(state),  # type: ignore[arg-type]
+                server_id=self._remotes.server_id,
+            )
+            if ttl:
+                response.ttl.FromMilliseconds(round(ttl * 1000))
+            await stream.send(response.SerializeToString())
+
+    def renew_lease(self, data: bytes, _context: Context) -> bytes:
+        """Renew one lease."""
+        request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
+        state, ttl = self._remotes.registrar.renew(request.lease_id, request.active_tasks)
+        response = _pb.RenewLeaseResponse(
+            state=int(state),  # type: ignore[arg-type]
+            server_id=self._remotes.server_id,
+        )
+        if ttl:
+            response.ttl.FromMilliseconds(round(ttl * 1000))
+        return response.SerializeToString()
+
+    async def deregister(self, data: bytes, _context: Context) -> bytes:
+        """End a lease."""
+        request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
+        try:
+            await self._remotes.registrar.deregister(request.lease_id, drain=request.drain)
+        except Refusal as problem:
+            raise refused(problem) from None
+        return _pb.DeregisterResponse().SerializeToString()
+
+    def list_registrations(self, data: bytes, _context: Context) -> bytes:
+        """A page of instances, ordered by id."""
+        request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
+        if request.page_size < 0:
+            raise invalid("page_size", f"got {request.page_size}, wanted 0 or more")
+        size = min(request.page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
+        after = _after(request.page_token)
+        found = sorted(
+            (
+                instance
+                for instance in self._directory.instances.values()
+                if instance.id > after and (not request.type or _offers(instance, request.type))
+            ),
+            key=lambda instance: instance.id,
+        )
+        response = _pb.ListRegistrationsResponse(revision=self._directory.revision)
+        response.registrations.extend(self._describe(instance) for instance in found[:size])
+        if len(found) > size:
+            response.next_page_token = base64.urlsafe_b64encode(found[size - 1].id.encode()).decode()
+        return response.SerializeToString()
+
+    async def watch_registrations(self, stream: Stream, _context: Context) -> None:
+        """The instances, then their changes, for as long as the caller listens."""
+        request = parse(
+            _pb.WatchRegistrationsRequest, stream.request, "evald.plugin.v1.WatchRegistrationsRequest"
+        )
+        directory = self._directory
+        revision = request.after_revision
+        if revision < 0:
+            raise invalid("after_revision", f"got {revision}, wanted 0 or more")
+        changed = asyncio.Event()
+        unsubscribe = directory.watch(changed.set)
+        try:
+            if revision == 0:
+                revision = directory.revision
+                for instance in list(directory.instances.values()):
+                    await _send(stream, revision, upserted=self._describe(instance))
+                await _send(stream, revision, snapshot_complete=_pb.SnapshotComplete())
+            while True:
+                changed.clear()
+                for change in self._changes(revision):
+                    revision = change.revision
+                    if change.instance is not None:
+                        await _send(stream, revision, upserted=self._describe(change.instance))
+                    else:
+                        await _send(stream, revision, removed_instance_id=change.instance_id)
+                await self._or_drained(changed.wait())
+        finally:
+            unsubscribe()
+
+    def _changes(self, revision: int) -> list[Change]:
+        try:
+            return self._directory.changes_after(revision)
+        except RevisionGone as problem:
+            raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
+
+    def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
+        pb = _pb.Registration(
+            instance_id=instance.id,
+            plugin=instance.plugin.pb if instance.plugin else None,
+            mode=int(instance.mode),  # type: ignore[arg-type]
+            state=int(instance.shown_state),  # type: ignore[arg-type]
+            target=instance.target,
+            register_time=_timestamp(instance.registered),
+            last_seen_time=_timestamp(instance.last_seen),
+            active_tasks=instance.active + instance.foreign,
+            last_error=instance.last_error,
+            server_id=self._remotes.server_id,
+        )
+        if instance.lease is not None:
+            left = self._remotes.registrar.left(instance.lease)
+            now = Timestamp()
+            now.GetCurrentTime()
+            pb.expire_time.FromMilliseconds(now.ToMilliseconds() + round(left * 1000))
+        return pb
+
+    async def _until_drained(self, stream: Stream) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                data: bytes = await self._or_drained(anext(stream))
+            except StopAsyncIteration:
+                return
+            yield data
+
+    async def _or_drained(self, work: Awaitable[Any]) -> Any:
+        """The result of the work, unless the server stops first. Raises CallError then."""
+        doing = asyncio.ensure_future(_completed(work))
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait({doing, draining}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                return doing.result()
+            raise CallError(
+                "DRAINING", "the server is stopping; try again, on another server if there is one"
+            )
+        finally:
+            doing.cancel()
+            draining.cancel()
+
+
+async def _completed(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+def handlers(
+    service: RegistryService,
+    unary: Callable[[str, str, UnaryHandler], Any],
+    stream: Callable[[str, str, Any], Any],
+    watch: Callable[[str, str, Any], Any],
+) -> dict[str, Any]:
+    """Handlers by method name."""
+    return {
+        "Connect": stream(NAME, "Connect", service.connect),
+        "Register": unary(NAME, "Register", service.register),
+        "KeepAlive": stream(NAME, "KeepAlive", service.keep_alive),
+        "RenewLease": unary(NAME, "RenewLease", service.renew_lease),
+        "Deregister": unary(NAME, "Deregister", service.deregister),
+        "ListRegistrations": unary(NAME, "ListRegistrations", service.list_registrations),
+        "WatchRegistrations": watch(NAME, "WatchRegistrations", service.watch_registrations),
+    }
+
+
+def refused(problem: Refusal) -> CallError:
+    """The refusal as a status."""
+    violations = [FieldViolation(problem.field, problem.message)] if problem.field else []
+    message = problem.message
+    if problem.field and not message.startswith(problem.field):
+        message = f"{problem.field}: {message}"
+    metadata = {"field": problem.field} if problem.field else {}
+    return CallError(problem.reason, message, violations, **metadata)
+
+
+def _principal(context: Context) -> str:
+    """Who calls. Nobody is told apart until there is authentication."""
+    return ""
+
+
+def _offers(instance: Instance, name: str) -> bool:
+    return any(pool.offer.type == name for pool in instance.pools)
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromMilliseconds(round(seconds * 1000))
+    return stamp
+
+
+def _after(token: str) -> str:
+    if not token:
+        return ""
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise invalid("page_token", "not a token that this server gave; start without one") from None
+
+
+async def _send(stream: Stream, revision: int, **event: Any) -> None:
+    message = _pb.WatchRegistrationsResponse(revision=revision, **event)
+    await stream.send(message.SerializeToString())

@@ -1,0 +1,369 @@
+"""Plugins that do what a test says: listening ones and workers, written against gRPC alone."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2
+
+from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
+from evald.plugin.v1 import registry_service_pb2 as registry_pb2
+from evald.plugin.v1 import task_pb2
+from evald.v1 import evaluator_pb2, result_pb2
+
+from ..services.live import Live, spec
+
+Behave = Callable[[task_pb2.EvaluationTask], Awaitable[task_pb2.EvaluationOutput]]
+
+REGISTRY = "/evald.plugin.v1.RegistryService/"
+SERVICE = "evald.plugin.v1.EvaluatorPluginService"
+
+PASSED = task_pb2.EvaluationOutput(verdict=result_pb2.VERDICT_PASSED, score=1, reason="fine")
+
+SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "additionalProperties": False}
+
+
+def evaluator_type(name: str, **fields: Any) -> evaluator_pb2.EvaluatorType:
+    """A type with a config of one word."""
+    schema = fields.pop("schema", SCHEMA)
+    fields.setdefault("kind", evaluator_pb2.EVALUATOR_KIND_ASSERTION)
+    fields.setdefault("version", "1.0.0")
+    return evaluator_pb2.EvaluatorType(type=name, config_schema_json=json.dumps(schema), **fields)
+
+
+def plugin_info(*types: str | evaluator_pb2.EvaluatorType, **fields: Any) -> task_pb2.PluginInfo:
+    """A plugin that offers these."""
+    fields.setdefault("name", "acme.tests")
+    fields.setdefault("contract_versions", ["evald.plugin.v1"])
+    fields.setdefault("max_concurrency", 16)
+    fields.setdefault("capabilities", [task_pb2.CAPABILITY_PROGRESS, task_pb2.CAPABILITY_CANCEL])
+    offered = [evaluator_type(one) if isinstance(one, str) else one for one in types]
+    return task_pb2.PluginInfo(evaluator_types=offered, **fields)
+
+
+async def passes(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+    """An evaluator that is content."""
+    return PASSED
+
+
+async def hangs(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+    """One that never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def answers(**fields: Any) -> Behave:
+    """One that says always the same."""
+
+    async def behave(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        return task_pb2.EvaluationOutput(**fields)
+
+    return behave
+
+
+class Listening:
+    """A plugin that listens. tasks: all that it got, oldest first. health: what it answers, None for no service.
+
+    raw: what Evaluate answers instead of an output, as bytes.
+    """
+
+    def __init__(
+        self,
+        *types: str | evaluator_pb2.EvaluatorType,
+        behave: Behave = passes,
+        health: int | None = health_pb2.HealthCheckResponse.SERVING,
+        **info: Any,
+    ) -> None:
+        self.info = plugin_info(*types, **info)
+        self.behave = behave
+        self.health = health
+        self.tasks: list[task_pb2.EvaluationTask] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.deadlines: list[float | None] = []
+        self.cancelled = 0
+        self.describes = 0
+        self.raw: bytes | None = None
+        self.address = ""
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str = "127.0.0.1:0", credentials: Any = None) -> str:
+        """Listen. Returns the address."""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        handlers = {
+            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+            "Evaluate": grpc.unary_unary_rpc_method_handler(self._evaluate),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        if self.health is not None:
+            check = {"Check": grpc.unary_unary_rpc_method_handler(self._check)}
+            server.add_generic_rpc_handlers(
+                [grpc.method_handlers_generic_handler("grpc.health.v1.Health", check)]
+            )
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+        await server.start()
+        self._server = server
+        self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+        return self.address
+
+    async def stop(self) -> None:
+        """Stop, as a process that is killed: nobody is told."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def _describe(self, _request: bytes, _context: Any) -> bytes:
+        self.describes += 1
+        return plugin_pb2.DescribeResponse(plugin=self.info).SerializeToString()
+
+    async def _check(self, _request: bytes, _context: Any) -> bytes:
+        return health_pb2.HealthCheckResponse(status=self.health).SerializeToString()
+
+    async def _evaluate(self, request: bytes, context: Any) -> bytes:
+        task = plugin_pb2.EvaluateRequest.FromString(request).task
+        self.tasks.append(task)
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.deadlines.append(context.time_remaining())
+        try:
+            output = await self.behave(task)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        except Refused as problem:
+            await context.abort(problem.code, problem.text)
+        if self.raw is not None:
+            return self.raw
+        return plugin_pb2.EvaluateResponse(output=output).SerializeToString()
+
+
+class Refused(Exception):
+    """Raised by a behaviour to end the call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, text: str = "scripted") -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@asynccontextmanager
+async def listening(*types: Any, **fields: Any) -> AsyncIterator[Listening]:
+    """A plugin that listens on a port of its own."""
+    plugin = Listening(*types, **fields)
+    await plugin.start(fields.get("address", "127.0.0.1:0"))
+    try:
+        yield plugin
+    finally:
+        await plugin.stop()
+
+
+class Worker:
+    """A plugin that has dialled out. Answers tasks with `behave` and pings with pongs, unless told not to.
+
+    tasks, cancels: what it got. open: tasks that it works on. most_open: the most at a time.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *types: str | evaluator_pb2.EvaluatorType,
+        behave: Behave = passes,
+        instance_id: str = "worker-1",
+        credit: int = 4,
+        pongs: bool = True,
+        **info: Any,
+    ) -> None:
+        self.info = plugin_info(*types, **info)
+        self.behave = behave
+        self.instance_id = instance_id
+        self.credit = credit
+        self.pongs = pongs
+        self.tasks: list[task_pb2.EvaluationTask] = []
+        self.cancels: list[str] = []
+        self.pings = 0
+        self.draining: registry_pb2.ServerDraining | None = None
+        self.welcome = registry_pb2.ServerWelcome()
+        self.running: dict[str, asyncio.Task[None]] = {}
+        self.most_open = 0
+        self._call: Any = channel.stream_stream(f"{REGISTRY}Connect")()
+        self._reading: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()
+
+    async def start(self, resume: str = "") -> "Worker":
+        """Say hello and wait for the welcome. Raises AioRpcError when refused."""
+        hello = registry_pb2.WorkerHello(
+            plugin=self.info,
+            instance_id=self.instance_id,
+            initial_credit=self.credit,
+            resume_session_id=resume,
+        )
+        await self.send(hello=hello)
+        data = await self._call.read()
+        if data is grpc.aio.EOF:
+            raise AssertionError(f"the stream ended: {await self._call.code()}")
+        self.welcome = registry_pb2.ConnectResponse.FromString(data).welcome
+        assert self.welcome.session_id
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def send(self, **frame: Any) -> None:
+        """Send a frame."""
+        async with self._sending:
+            await self._call.write(registry_pb2.ConnectRequest(**frame).SerializeToString())
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send whatever."""
+        async with self._sending:
+            await self._call.write(data)
+
+    async def complete(self, task_id: str, output: task_pb2.EvaluationOutput = PASSED) -> None:
+        """Answer a task."""
+        await self.send(completed=registry_pb2.TaskCompleted(task_id=task_id, output=output))
+
+    async def ended(self) -> tuple[grpc.StatusCode, str]:
+        """Wait for the stream's end: its status."""
+        if self._reading is not None:
+            await self._reading
+        return await self._call.code(), await self._call.details()
+
+    async def finish(self) -> None:
+        """Half-close, as a worker does that stops well."""
+        await self._call.done_writing()
+
+    def kill(self) -> None:
+        """Break the stream."""
+        self._call.cancel()
+
+    async def stop(self) -> None:
+        """Break the stream and forget it."""
+        self.kill()
+        for task in list(self.running.values()):
+            task.cancel()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data = await self._call.read()
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                return
+            if data is grpc.aio.EOF:
+                return
+            frame = registry_pb2.ConnectResponse.FromString(data)
+            kind = frame.WhichOneof("frame")
+            if kind == "task":
+                self.tasks.append(frame.task)
+                task_id = frame.task.task_id
+                self.running[task_id] = asyncio.create_task(self._work(frame.task))
+                self.most_open = max(self.most_open, len(self.running))
+            elif kind == "cancel_task_id":
+                self.cancels.append(frame.cancel_task_id)
+                running = self.running.get(frame.cancel_task_id)
+                if running is not None:
+                    running.cancel()
+            elif kind == "ping":
+                self.pings += 1
+                if self.pongs:
+                    await self.send(
+                        pong=registry_pb2.Pong(nonce=frame.ping.nonce, active_tasks=len(self.running))
+                    )
+            elif kind == "draining":
+                self.draining = frame.draining
+
+    async def _work(self, task: task_pb2.EvaluationTask) -> None:
+        try:
+            output = await self.behave(task)
+            self.running.pop(task.task_id, None)
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self.complete(task.task_id, output)
+        finally:
+            self.running.pop(task.task_id, None)
+
+
+@asynccontextmanager
+async def worker(live: Live, *types: Any, **fields: Any) -> AsyncIterator[Worker]:
+    """A worker of a server, welcomed."""
+    found = Worker(live.channel, *types, **fields)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+async def register(
+    live: Live, plugin: Listening, instance_id: str = "listening-1", ttl: float | None = None, **fields: Any
+) -> registry_pb2.RegisterResponse:
+    """Register a listening plugin."""
+    request = registry_pb2.RegisterRequest(
+        plugin=fields.pop("plugin_info", plugin.info),
+        instance_id=instance_id,
+        target=fields.pop("target", plugin.address),
+        **fields,
+    )
+    if ttl is not None:
+        request.ttl.CopyFrom(duration(ttl))
+    data = await live.raw(f"{REGISTRY}Register", request.SerializeToString())
+    return registry_pb2.RegisterResponse.FromString(data)
+
+
+async def renew(live: Live, lease_id: str, active_tasks: int = 0) -> registry_pb2.RenewLeaseResponse:
+    """Renew a lease."""
+    request = registry_pb2.RenewLeaseRequest(lease_id=lease_id, active_tasks=active_tasks)
+    data = await live.raw(f"{REGISTRY}RenewLease", request.SerializeToString())
+    return registry_pb2.RenewLeaseResponse.FromString(data)
+
+
+async def deregister(live: Live, lease_id: str, *, drain: bool = False) -> None:
+    """End a lease."""
+    request = registry_pb2.DeregisterRequest(lease_id=lease_id, drain=drain)
+    await live.raw(f"{REGISTRY}Deregister", request.SerializeToString())
+
+
+async def registrations(live: Live, **fields: Any) -> registry_pb2.ListRegistrationsResponse:
+    """A page of instances."""
+    request = registry_pb2.ListRegistrationsRequest(**fields)
+    data = await live.raw(f"{REGISTRY}ListRegistrations", request.SerializeToString())
+    return registry_pb2.ListRegistrationsResponse.FromString(data)
+
+
+async def states(live: Live) -> dict[str, str]:
+    """The state of each instance by its id."""
+    found = (await registrations(live, page_size=1000)).registrations
+    return {
+        one.instance_id: registry_pb2.Registration.State.Name(one.state).removeprefix("STATE_").lower()
+        for one in found
+    }
+
+
+def duration(seconds: float) -> Duration:
+    """A protobuf duration."""
+    found = Duration()
+    found.FromNanoseconds(round(seconds * 1e9))
+    return found
+
+
+async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait until something holds, at the latest after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not (await found if asyncio.iscoroutine(found := condition()) else found):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def active(live: Live, *instance_ids: str, seconds: float = 5.0) -> None:
+    """Wait until these instances get tasks."""
+
+    async def are() -> bool:
+        known = await states(live)
+        return all(known.get(one) == "active" for one in instance_ids)
+
+    await until(are, seconds)
+
+
+WORD = spec("acme.word", {"word": "x"})
