@@ -21,14 +21,18 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 class Language(NamedTuple):
     """One folder of examples.
 
-    tools: programs that have to be there. builds: commands that make it, in
+    built: a file that is there when it is built. tools: programs that have to
+    be there. builds: commands that make it, in
     its folder. plugin, caller: commands that start it. waiting: starts a
     plugin whose one type, "test.wait", takes as long as its config says.
-    unit_tests: its own, if any. assertion, metric: the plugin's two types. good, bad: answers that the assertion passes and fails under
-    `config`. value: what the metric measures in `bad`.
+    unit_tests: its own, if any. assertion, metric: the plugin's two types.
+    good, bad: answers that the assertion passes and fails under `config`.
+    value: what the metric measures in `bad`. caller_fails: a config under
+    which it fails the caller's turn.
     """
 
     name: str
+    built: str
     tools: tuple[str, ...]
     builds: tuple[tuple[str, ...], ...]
     plugin: tuple[str, ...]
@@ -41,6 +45,7 @@ class Language(NamedTuple):
     bad: str
     metric: str
     value: float
+    caller_fails: Mapping[str, Any]
 
     @property
     def folder(self) -> Path:
@@ -50,6 +55,7 @@ class Language(NamedTuple):
 LANGUAGES = [
     Language(
         name="go",
+        built="bin/caller",
         tools=("go",),
         builds=(
             ("go", "build", "-o", "bin/", "./pii", "./caller"),
@@ -65,9 +71,11 @@ LANGUAGES = [
         bad="It is on 12 4111-1111-1111-1111, Jürgen: jürgen@post.example.",
         metric="acme.pii-count",
         value=2,
+        caller_fails={},
     ),
     Language(
         name="typescript",
+        built="dist/caller.js",
         tools=("node", "npm"),
         builds=(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"), ("npm", "run", "build")),
         plugin=("node", "dist/tone.js"),
@@ -80,9 +88,11 @@ LANGUAGES = [
         bad="Now CALM DOWN! Как всегда!",
         metric="acme.exclamations",
         value=2,
+        caller_fails={"forbidden": ["you fly"]},
     ),
     Language(
         name="java",
+        built="target/readability.jar",
         tools=("java", "mvn"),
         builds=(("mvn", "-q", "-B", "-ntp", "package"),),
         plugin=("java", "-jar", "target/readability.jar"),
@@ -96,6 +106,7 @@ LANGUAGES = [
         metric="acme.readability",
         # 11 words in 2 sentences, 5 of them longer than six letters.
         value=11 / 2 + 100 * 5 / 11,
+        caller_fails={"maxWords": 3},
     ),
 ]
 

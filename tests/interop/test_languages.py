@@ -14,18 +14,12 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.v1 import result_pb2
 
-from .languages import LANGUAGES, Language, build, run, started
+from .languages import LANGUAGES, Language, run, started
 from .scripted_registry import Registry, task
 
 SERVICE = "evald.plugin.v1.EvaluatorPluginService"
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(scope="session", params=LANGUAGES, ids=lambda language: language.name)
-def language(request: Any) -> Language:
-    build(request.param)
-    return request.param
 
 
 @pytest.fixture
