@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .languages import LANGUAGES, Language, build
+from .examples import LANGUAGES, Language, build
 
 
 @pytest.fixture(scope="session", params=LANGUAGES, ids=lambda language: language.name)

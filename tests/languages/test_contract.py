@@ -1,8 +1,10 @@
 """The example plugins and callers in other languages do what the contract says."""
 
 import math
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,9 +16,10 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.v1 import result_pb2
 
-from .languages import LANGUAGES, Language, run, started
+from .examples import LANGUAGES, WAITING, Language, run, started
 from .scripted_registry import Registry, task
 
+BUF = str(Path(sys.executable).with_name("buf"))
 SERVICE = "evald.plugin.v1.EvaluatorPluginService"
 
 pytestmark = pytest.mark.interop
@@ -201,6 +204,34 @@ def test_a_call_that_is_cancelled_stops_its_evaluator(language: Language) -> Non
 def test_its_own_tests_pass(language: Language) -> None:
     ended = run(language, language.unit_tests, seconds=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_readme_says_how_it_is_built_and_started_here(language: Language) -> None:
+    readme = (language.folder / "README.md").read_text(encoding="utf-8")
+    start = " ".join(language.plugin)
+    for wanted in (
+        *(command for command in map(" ".join, language.builds) if WAITING not in command),
+        f"{start} --connect 127.0.0.1:50051",
+        f"{start} --listen 127.0.0.1:50061",
+        f"{start} --listen 127.0.0.1:50061 --register 127.0.0.1:50051",
+        f"{' '.join(language.caller)} 127.0.0.1:50051 '{language.assertion}={{",
+        "evald conformance --target 127.0.0.1:50061",
+        f"evald conformance --connect -- {start} --connect",
+    ):
+        assert wanted in readme, wanted
+
+
+@pytest.mark.parametrize("language", [LANGUAGES[0]], ids=["go"], indirect=True)
+def test_the_generated_code_follows_the_contract(language: Language, tmp_path: Path) -> None:
+    """`buf generate` in the folder makes what is committed there."""
+    ended = run(language, [BUF, "generate", "--output", str(tmp_path)], seconds=120)
+    assert ended.returncode == 0, ended.stderr
+    fresh = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.go")}
+    assert len(fresh) >= 11
+    kept = {
+        path.relative_to(language.folder): path.read_bytes() for path in language.folder.glob("gen/**/*.go")
+    }
+    assert fresh == kept
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import evald
 
-from .languages import ENVIRONMENT, LANGUAGES, Language, Plugin, run, started
+from .examples import ENVIRONMENT, LANGUAGES, Language, Plugin, run, started
 
 pytestmark = pytest.mark.interop
 

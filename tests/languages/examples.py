@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WAITING = "../../tests/interop/waiting"
+WAITING = "../../tests/languages/waiting"
 # Nothing of the developer's own environment reaches an example.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
 
@@ -77,7 +77,7 @@ LANGUAGES = [
         name="typescript",
         built="dist/caller.js",
         tools=("node", "npm"),
-        builds=(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"), ("npm", "run", "build")),
+        builds=(("npm", "ci", "--ignore-scripts"), ("npm", "run", "build")),
         plugin=("node", "dist/tone.js"),
         caller=("node", "dist/caller.js"),
         waiting=("node", f"{WAITING}/waiting.js"),
@@ -94,7 +94,7 @@ LANGUAGES = [
         name="java",
         built="target/readability.jar",
         tools=("java", "mvn"),
-        builds=(("mvn", "-q", "-B", "-ntp", "package"),),
+        builds=(("mvn", "package"),),
         plugin=("java", "-jar", "target/readability.jar"),
         caller=("java", "-cp", "target/readability.jar", "acme.Caller"),
         waiting=("java", "-cp", "target/readability.jar", f"{WAITING}/Waiting.java"),
