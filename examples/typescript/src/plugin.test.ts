@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { toStruct } from './contract';
 import { phrasesIn } from './phrases';
 import { type Evaluator, type Plugin, work } from './plugin';
 
 function offering(evaluate: Evaluator['evaluate']): Plugin {
-  const type = { type: 'acme.test', version: '1.0.0' };
+  const configSchemaJson = '{"type": "object", "properties": {"known": {}}, "additionalProperties": false}';
+  const type = { type: 'acme.test', version: '1.0.0', configSchemaJson };
   return { name: 'acme.test', version: '1.0.0', maxConcurrency: 1, evaluators: [{ type, evaluate }] };
 }
 
@@ -20,9 +22,10 @@ for (const [name, evaluate, task, code] of [
   ['late', waiting, { type: 'acme.test', timeout: { seconds: '0', nanos: 1_000_000 } }, 'TIMEOUT'],
   ['another type', waiting, { type: 'acme.other' }, 'UNKNOWN_TYPE'],
   ['another version', waiting, { type: 'acme.test', version: '2.0.0' }, 'UNKNOWN_TYPE'],
+  ['config', waiting, { type: 'acme.test', config: toStruct({ known: 1, other: 2 }) }, 'INVALID_CONFIG'],
 ] as const) {
   test(`a fault is an error and never a verdict: ${name}`, async () => {
-    const output = await work(offering(evaluate), task, new AbortController());
+    const output = await work(offering(evaluate), task as Parameters<typeof work>[1], new AbortController());
     assert.equal(output.verdict, 'VERDICT_ERROR');
     assert.equal(output.error?.code, code);
   });

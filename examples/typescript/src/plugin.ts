@@ -91,6 +91,13 @@ function find(plugin: Plugin, task: EvaluationTask): Evaluator | undefined {
   );
 }
 
+/** A key of a task's config that the type's schema does not know: evald refuses it, other callers may not. */
+function unknownKey({ type }: Evaluator, config: { [key: string]: Json }): string | undefined {
+  const schema = JSON.parse(type.configSchemaJson || '{}');
+  if (schema.additionalProperties !== false) return undefined;
+  return Object.keys(config).find((key) => !(key in (schema.properties ?? {})));
+}
+
 const log = (...words: unknown[]) => console.error(...words);
 
 let activeTasks = 0;
@@ -105,6 +112,9 @@ export async function work(
   if (!evaluator) {
     return errored('UNKNOWN_TYPE', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
   }
+  const config = fromStruct(task.config);
+  const unknown = unknownKey(evaluator, config);
+  if (unknown !== undefined) return errored('INVALID_CONFIG', `config.${unknown}: unknown key`);
   const { signal } = control;
   const timer = task.timeout && setTimeout(() => control.abort('TIMEOUT'), milliseconds(task.timeout));
   activeTasks++;
@@ -117,7 +127,7 @@ export async function work(
             : errored('CANCELLED', 'the task was cancelled'),
         ),
       );
-      Promise.resolve(evaluator.evaluate(task.context ?? {}, fromStruct(task.config), signal)).then(resolve, reject);
+      Promise.resolve(evaluator.evaluate(task.context ?? {}, config, signal)).then(resolve, reject);
     });
   } catch (problem) {
     log(`${task.type}: task ${task.taskId}:`, problem);

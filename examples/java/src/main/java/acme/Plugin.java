@@ -1,7 +1,10 @@
 package acme;
 
 import com.google.protobuf.Duration;
+import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Struct;
+import com.google.protobuf.Value;
+import com.google.protobuf.util.JsonFormat;
 import evald.plugin.v1.EvaluatorPluginServiceGrpc;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.DescribeRequest;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.DescribeResponse;
@@ -72,7 +75,25 @@ public final class Plugin {
   }
 
   /** One type of evaluator. */
-  public record Evaluator(EvaluatorType type, Evaluate evaluate) {}
+  public record Evaluator(EvaluatorType type, Evaluate evaluate) {
+    /** A key of a config that the type's schema does not know: evald refuses it, other callers may not. */
+    private Optional<String> unknownKey(Struct config) throws InvalidProtocolBufferException {
+      Struct.Builder schema = Struct.newBuilder();
+      JsonFormat.parser().merge(type.getConfigSchemaJson().isEmpty() ? "{}" : type.getConfigSchemaJson(), schema);
+      Value others = schema.getFieldsOrDefault("additionalProperties", Value.newBuilder().setBoolValue(true).build());
+      Struct known = schema.getFieldsOrDefault("properties", Value.getDefaultInstance()).getStructValue();
+      return others.getBoolValue()
+          ? Optional.empty()
+          : config.getFieldsMap().keySet().stream().filter(key -> !known.containsFields(key)).findAny();
+    }
+
+    private EvaluationOutput run(EvaluationTask task) throws Exception {
+      Optional<String> unknown = unknownKey(task.getConfig());
+      return unknown.isPresent()
+          ? errored("INVALID_CONFIG", "config.%s: unknown key".formatted(unknown.get()))
+          : evaluate.apply(task.getContext(), task.getConfig());
+    }
+  }
 
   /** The operator of the server has removed the plugin. */
   public static final class Revoked extends Exception {
@@ -137,7 +158,7 @@ public final class Plugin {
     activeTasks.incrementAndGet();
     Future<?> running = threads.submit(() -> {
       try {
-        output.complete(evaluator.get().evaluate().apply(task.getContext(), task.getConfig()));
+        output.complete(evaluator.get().run(task));
       } catch (Throwable problem) { // also a StackOverflowError: an answer must go out
         log("%s: task %s: %s", task.getType(), task.getTaskId(), problem);
         output.complete(errored("EVALUATOR_EXCEPTION", "the evaluator raised; its own log says what"));
