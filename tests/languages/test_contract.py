@@ -92,6 +92,23 @@ def test_a_plugin_connects_again_to_a_server_that_has_been_away(
             again.stop()
 
 
+def test_a_server_that_takes_a_session_over_hears_what_became_of_its_tasks(
+    language: Language, registry: Registry
+) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        for session_id in ("first", "first", "second"):
+            session = registry.session()
+            session.welcome(session_id)
+            if session_id == session.hello.resume_session_id:
+                done = session.receive("completed")
+                assert (done.task_id, done.output.error.code) == ("first", "REMOTE_UNAVAILABLE")
+            session.send(task=task(session_id, "test.wait", "", seconds=30))
+            plugin.line("began")
+            session.send(ping=pb.Ping(nonce=1))
+            assert session.receive("pong").active_tasks == 1
+            session.end()
+
+
 def test_a_draining_server_is_left_and_found_again(language: Language, registry: Registry) -> None:
     with started(language, "--connect", registry.address):
         session = registry.session()

@@ -256,14 +256,12 @@ function renew(registry: RegistryServiceClient, lease: Lease, stop: AbortSignal)
  */
 export async function connect(plugin: Plugin, server: string, stop: AbortSignal): Promise<void> {
   const registry = dial(server);
-  const instanceId = randomUUID();
-  let sessionId = '';
+  const identity: Identity = { instanceId: randomUUID(), sessionId: '', lost: [] };
   for (let attempt = 0; !stop.aborted; attempt++) {
     const began = Date.now();
-    const end = await session(plugin, registry, { instanceId, resumeSessionId: sessionId }, stop);
+    const end = await session(plugin, registry, identity, stop);
     if (stop.aborted) break;
-    sessionId = end.sessionId ?? sessionId;
-    if (!sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
+    if (!identity.sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
     if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
     log('connecting again:', end.status.details || 'the server has ended the session');
     await pause(Math.max(end.delayMs, backoff(attempt)), stop);
@@ -271,10 +269,15 @@ export async function connect(plugin: Plugin, server: string, stop: AbortSignal)
   registry.close();
 }
 
+interface Identity {
+  instanceId: string;
+  /** Of the last session, and the tasks that were open when its stream broke. */
+  sessionId: string;
+  lost: string[];
+}
+
 interface SessionEnd {
   status: grpc.StatusObject;
-  /** Set when the server had welcomed the plugin. */
-  sessionId?: string;
   /** How long the server wants to be left alone. */
   delayMs: number;
 }
@@ -283,7 +286,7 @@ interface SessionEnd {
 function session(
   plugin: Plugin,
   registry: RegistryServiceClient,
-  identity: { instanceId: string; resumeSessionId: string },
+  identity: Identity,
   stop: AbortSignal,
 ): Promise<SessionEnd> {
   return new Promise((resolve) => {
@@ -291,7 +294,6 @@ function session(
     const send = (frame: ConnectRequest) => stream.write(frame);
     const cancel = () => stream.cancel();
     const open = new Map<string, AbortController>();
-    let sessionId: string | undefined;
     let delayMs = 0;
     let draining = false;
     let ended = false;
@@ -321,7 +323,13 @@ function session(
     stream.on('data', (frame: ConnectResponse) => {
       if (frame.welcome) {
         clearTimeout(opening);
-        sessionId = frame.welcome.sessionId ?? '';
+        const { sessionId = '' } = frame.welcome;
+        if (sessionId === identity.sessionId) {
+          // Taken over: the server still waits for these.
+          const output = errored('REMOTE_UNAVAILABLE', 'the connection broke while the task was open');
+          for (const taskId of identity.lost) send({ completed: { taskId, output } });
+        }
+        Object.assign(identity, { sessionId, lost: [] });
         log(`connected: session ${sessionId} of server ${frame.welcome.serverId ?? ''}`);
       } else if (frame.task) {
         void start(frame.task);
@@ -341,10 +349,12 @@ function session(
       clearTimeout(opening);
       clearTimeout(timer);
       stop.removeEventListener('abort', drain);
+      identity.lost.push(...open.keys());
       for (const control of open.values()) control.abort('CANCELLED');
-      resolve({ status, delayMs, ...(sessionId !== undefined && { sessionId }) });
+      resolve({ status, delayMs });
     });
-    send({ hello: { plugin: info(plugin), initialCredit: plugin.maxConcurrency, ...identity } });
+    const { instanceId, sessionId: resumeSessionId } = identity;
+    send({ hello: { plugin: info(plugin), instanceId, initialCredit: plugin.maxConcurrency, resumeSessionId } });
     stop.addEventListener('abort', drain);
   });
 }

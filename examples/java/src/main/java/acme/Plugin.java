@@ -44,6 +44,7 @@ import io.grpc.stub.ServerCallStreamObserver;
 import io.grpc.stub.StreamObserver;
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
@@ -299,17 +300,17 @@ public final class Plugin {
   public void connect(String server) {
     ManagedChannel channel = dial(server);
     String instanceId = UUID.randomUUID().toString();
-    String sessionId = "";
+    Session last = new Session("", List.of());
     for (int attempt = 0; !stop.isDone(); attempt++) {
       long began = System.nanoTime();
       channel.resetConnectBackoff(); // Java's own grows to two minutes
-      Session session = new Session();
-      Status status = session.run(channel, instanceId, sessionId);
+      Session session = new Session(last.id, last.lost);
+      Status status = session.run(channel, instanceId);
       if (stop.isDone()) {
         break;
       }
-      sessionId = session.id.isEmpty() ? sessionId : session.id;
-      if (sessionId.isEmpty() && FINAL.contains(status.getCode())) {
+      last = session;
+      if (session.id.isEmpty() && FINAL.contains(status.getCode())) {
         throw status.asRuntimeException();
       }
       attempt = since(began) > MAX_BACKOFF_MS ? 0 : attempt;
@@ -327,12 +328,18 @@ public final class Plugin {
     private ClientCallStreamObserver<ConnectRequest> stream;
     private boolean draining;
     private boolean closed;
-    /** Empty until the server has welcomed the plugin. */
-    private volatile String id = "";
+    /** Of the last session, and the tasks that were open when its stream broke, until the server's welcome. */
+    private volatile String id;
+    private final List<String> lost;
     /** How long the server wants to be left alone. */
     private volatile long delayMs;
 
-    Status run(ManagedChannel channel, String instanceId, String resumeSessionId) {
+    Session(String id, List<String> lost) {
+      this.id = id;
+      this.lost = new ArrayList<>(lost);
+    }
+
+    Status run(ManagedChannel channel, String instanceId) {
       synchronized (this) {
         stream = (ClientCallStreamObserver<ConnectRequest>) RegistryServiceGrpc.newStub(channel).connect(this);
         send(ConnectRequest.newBuilder().setHello(
@@ -340,7 +347,7 @@ public final class Plugin {
                 .setPlugin(info)
                 .setInstanceId(instanceId)
                 .setInitialCredit(info.getMaxConcurrency())
-                .setResumeSessionId(resumeSessionId)));
+                .setResumeSessionId(id)));
       }
       if (!within(10_000, CompletableFuture.anyOf(welcomed, ended, stop))) {
         stream.cancel("no welcome", null);
@@ -361,6 +368,11 @@ public final class Plugin {
       closeIfIdle();
     }
 
+    private void complete(String taskId, EvaluationOutput output) {
+      send(ConnectRequest.newBuilder().setCompleted(
+          TaskCompleted.newBuilder().setTaskId(taskId).setOutput(output)));
+    }
+
     private void closeIfIdle() {
       if (draining && open.isEmpty() && !closed && !ended.isDone()) {
         closed = true;
@@ -378,6 +390,11 @@ public final class Plugin {
     public synchronized void onNext(ConnectResponse frame) {
       switch (frame.getFrameCase()) {
         case WELCOME -> {
+          if (frame.getWelcome().getSessionId().equals(id)) { // taken over: the server still waits for these
+            EvaluationOutput output = errored("REMOTE_UNAVAILABLE", "the connection broke while the task was open");
+            lost.forEach(taskId -> complete(taskId, output));
+          }
+          lost.clear();
           id = frame.getWelcome().getSessionId();
           log("connected: session %s of server %s", id, frame.getWelcome().getServerId());
           welcomed.complete(null);
@@ -409,8 +426,7 @@ public final class Plugin {
       output.thenAccept(done -> {
         synchronized (this) {
           open.remove(task.getTaskId());
-          send(ConnectRequest.newBuilder().setCompleted(
-              TaskCompleted.newBuilder().setTaskId(task.getTaskId()).setOutput(done)));
+          complete(task.getTaskId(), done);
           closeIfIdle();
         }
       });
@@ -427,6 +443,7 @@ public final class Plugin {
     }
 
     private synchronized void end(Status status) {
+      lost.addAll(open.keySet());
       ended.complete(status);
       List.copyOf(open.values()).forEach(output -> output.complete(CANCELLED));
     }
