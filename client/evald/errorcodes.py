@@ -38,6 +38,10 @@ CODES: dict[str, CodeInfo] = {
     "INPUT_TOO_LARGE": CodeInfo(
         Category.CONFIG, False, "The text or the check is larger than this evaluator may work on."
     ),
+    "UNKNOWN_TYPE": CodeInfo(
+        Category.CONFIG, False, "The plugin that was asked does not offer that type or version."
+    ),
+    "INVALID_CONFIG": CodeInfo(Category.CONFIG, False, "The config does not fit the evaluator."),
     "EVALUATOR_BUSY": CodeInfo(
         Category.INFRASTRUCTURE, True, "Too many calls of this evaluator are still running."
     ),

@@ -124,7 +124,7 @@ class App:
             instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
         )
         self._registrations = registry.RegistryService(self.remotes, connect_allowed=settings.remote_connect)
-        self._busy = lambda: admission.inflight + admission.queued > 0
+        self._admission = admission
         self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(runner, planner)
         self._server: grpc.aio.Server | None = None
@@ -197,7 +197,10 @@ class App:
             await asyncio.sleep(self.settings.drain_delay)
         self._edge.draining = True
         self._registrations.drain()
-        draining = asyncio.create_task(self.remotes.drain(grace, self._busy))
+        admission = self._admission
+        draining = asyncio.create_task(
+            self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
+        )
         stopping = asyncio.create_task(server.stop(grace + _LAST_WORDS_SECONDS))
         done, _ = await asyncio.wait([stopping], timeout=grace)
         if not done:

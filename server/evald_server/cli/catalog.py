@@ -51,11 +51,20 @@ def _list(heading: str, entries: "list[EvaluatorType]") -> Table:
     aliases = table.columns[1]
     aliases.style, aliases.no_wrap, aliases.max_width = "dim", False, 28
     for entry in entries:
-        notes = "" if entry.origin == "built_in" else f" [{entry.origin}]"
+        away = ", unavailable" if entry.state == "unavailable" else ""
+        notes = "" if entry.origin == "built_in" else f" [{entry.origin}{away}]"
         table.add_row(
             clean(entry.type, 63), clean(", ".join(entry.aliases)), clean(entry.description + notes)
         )
     return table
+
+
+def _where(entry: "EvaluatorType") -> str:
+    if entry.origin != "remote":
+        return ""
+    if entry.state == "unavailable":
+        return "in another process, of which no instance is there now"
+    return f"in another process, {entry.instance_count} live"
 
 
 def _show(entry: "EvaluatorType") -> None:
@@ -65,7 +74,7 @@ def _show(entry: "EvaluatorType") -> None:
     facts: list[tuple[str, Any]] = [
         ("also called", ", ".join(entry.aliases)),
         ("needs", ", ".join(entry.required_data)),
-        ("runs", "in another process" if entry.origin == "remote" else ""),
+        ("runs", _where(entry)),
         ("loaded by", "the operator of the server" if entry.origin == "plugin" else ""),
         ("judges", "the final turn only" if entry.final_turn_only else ""),
         ("deprecated", entry.deprecation_message),

@@ -84,7 +84,10 @@ class Connection:
         """Connect. Raises Lost."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                await self._channel.channel_ready()
+                while (state := self._channel.get_state(try_to_connect=True)) is not _READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        raise Lost("no connection: nobody answers there, or not as the TLS profile wants it")
+                    await self._channel.wait_for_state_change(state)
         except TimeoutError:
             raise Lost(f"no connection within {_CONNECT_SECONDS:g}s") from None
 

@@ -58,6 +58,11 @@ class Dialled(Instance):
         self._closing: set[asyncio.Task[None]] = set()
         self._dialling: asyncio.Task[None] | None = None
 
+    @property
+    def reachable(self) -> bool:
+        """Whether it is connected."""
+        return self._connection is not None
+
     def start(self) -> None:
         """Begin to dial."""
         self._dialling = asyncio.create_task(self._dial())

@@ -1,7 +1,6 @@
 """A remote evaluator as the engine sees it: a definition whose function sends the turn away."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -22,8 +21,6 @@ from .offer import Offer
 from .output import CheckResult, read_output
 from .pool import NoPlace, Pool, Slot
 from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
-
-_log = logging.getLogger("evald.remote")
 
 _DEFAULT_SECONDS: Final = 60.0
 
@@ -149,11 +146,8 @@ class RemoteEvaluator:
             lost = _note(slot.instance, problem)
         if not pool.budget.take():
             return lost
-        failed = slot.instance
         try:
-            slot = self._enter_another(failed) or await pool.wait(
-                min(_COME_BACK_SECONDS, (deadline - time.monotonic()) / 2), failed, patient=True
-            )
+            slot = await self._enter_again(slot.instance, deadline)
         except NoPlace:
             return lost
         pb.attempt = 2
@@ -162,12 +156,15 @@ class RemoteEvaluator:
         except Lost as problem:
             return _note(slot.instance, problem)
 
-    def _enter_another(self, failed: Instance) -> Slot | None:
-        """A place on another instance; None when there is none yet."""
+    async def _enter_again(self, failed: Instance, deadline: float) -> Slot:
+        """A place for the second attempt: on another instance, or on one that comes back soon."""
+        seconds = deadline - time.monotonic()
         try:
-            return self._pool.enter(failed)
+            return self._pool.enter(failed) or await self._pool.wait(seconds, failed)
         except NoPlace:
-            return None
+            if failed.reachable:
+                raise
+        return await self._pool.wait(min(_COME_BACK_SECONDS, seconds / 2), patient=True)
 
     async def _attempt(
         self, offer: Offer, pb: wire_pb2.EvaluationTask, slot: Slot, scope: Scope, deadline: float
@@ -236,8 +233,7 @@ def _late(instance: Instance, seconds: float) -> Result:
 
 
 def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
-    instance.last_error = printable(f"broke the contract: {problem}")
-    _log.error("remote instance %s broke the contract of %s: %s", instance.name, offer.type, problem)
+    instance.complain(f"broke the contract of {offer.type}: {problem}")
     return _of(
         instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
     )
@@ -245,14 +241,7 @@ def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
 
 def _failed(offer: Offer, instance: Instance, problem: Failed) -> Result:
     incident = secrets.token_hex(6)
-    instance.last_error = printable(f"incident {incident}: {problem}")
-    _log.error(
-        "remote instance %s failed on %s, incident %s: %s",
-        instance.name,
-        offer.type,
-        incident,
-        printable(str(problem)),
-    )
+    instance.complain(f"failed on {offer.type}, incident {incident}: {problem}")
     return _of(
         instance,
         errored(

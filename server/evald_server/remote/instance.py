@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("evald.remote")
 
 _MOST_ERROR_TEXT: Final = 300
+_QUIET_SECONDS: Final = 1.0
 
 
 class Mode(IntEnum):
@@ -67,6 +68,8 @@ class Instance:
         # Seconds that its tasks usually take; None before the first one.
         self.usual_seconds: float | None = None
         self._changed = changed
+        self._quiet_until = float("-inf")
+        self._unsaid = 0
 
     @property
     def name(self) -> str:
@@ -79,6 +82,11 @@ class Instance:
     def free(self) -> bool:
         """Whether it may get one more task."""
         return self.plugin is not None and self.active < self.plugin.max_concurrency
+
+    @property
+    def reachable(self) -> bool:
+        """Whether there is a connection to it."""
+        raise NotImplementedError
 
     @property
     def load(self) -> float:
@@ -122,6 +130,17 @@ class Instance:
             f": {self.last_error}" if why else "",
         )
         self._changed(self)
+
+    def complain(self, text: str) -> None:
+        """Log what is wrong with an answer: a line a second at most, however many bad answers there are."""
+        self.last_error = printable(text)
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more like this before)" if self._unsaid else ""
+        self._quiet_until, self._unsaid = now + _QUIET_SECONDS, 0
+        _log.error("remote instance %s %s%s", self.name, self.last_error, more)
 
     def circuit_changed(self) -> None:
         """The circuit has opened or closed."""

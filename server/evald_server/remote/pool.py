@@ -58,6 +58,11 @@ class Pool:
         """How many instances get tasks, or would if their circuit were closed."""
         return sum(instance.state is State.ACTIVE for instance in self.instances)
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place."""
+        return len(self._waiting)
+
     def add(self, instance: Instance) -> None:
         """One more instance."""
         self.instances.append(instance)

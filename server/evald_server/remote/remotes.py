@@ -70,11 +70,15 @@ class Remotes:
         await self.registrar.start()
         self._statics.start()
 
-    async def drain(self, grace: float, busy: Callable[[], bool]) -> None:
-        """Tell workers that the server stops, and end their sessions when no evaluation needs them."""
+    async def drain(self, grace: float, queued: Callable[[], int], busy: Callable[[], int]) -> None:
+        """Tell workers that the server stops, and end their sessions when no evaluation needs them.
+
+        queued: evaluations that have not sent their tasks yet: a worker that hears of the end too early
+        leaves before it has them. busy: those that run.
+        """
+        await _none(lambda: queued() + sum(pool.waiting for pool in self.directory.pools.values()))
         self.workers.drain("the server stops", grace)
-        while busy():  # noqa: ASYNC110 - admission has no event for it, and a stop may take a moment
-            await asyncio.sleep(_IDLE_TICK_SECONDS)
+        await _none(busy)
         self.workers.end()
 
     async def stop(self) -> None:
@@ -82,3 +86,9 @@ class Remotes:
         self.workers.end()
         await self.registrar.stop()
         await self._statics.stop()
+
+
+async def _none(count: Callable[[], int]) -> None:
+    """Wait until there are none. Admission has no event for it, and a stop may take a moment."""
+    while count():  # noqa: ASYNC110
+        await asyncio.sleep(_IDLE_TICK_SECONDS)

@@ -1,7 +1,6 @@
 """A worker that has dialled out: tasks go down its stream, as many as it allows."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +17,6 @@ from .limits import Limits
 from .offer import Plugin
 from .refusal import Refusal, invalid
 from .task import Broken, Late, Lost, Task, TaskIds
-
-_log = logging.getLogger("evald.remote")
 
 _Frame = registry_service_pb2.ConnectResponse
 
@@ -68,6 +65,7 @@ class Session(Instance):
         changed: Callable[[Instance], None],
     ) -> None:
         super().__init__(id, peer, plugin, changed)
+        self.state = State.ACTIVE
         self.session_id = session_id
         self.credit = min(credit, _MOST_CREDIT)
         self._limits = limits
@@ -75,6 +73,7 @@ class Session(Instance):
         self._tasks: dict[str, _Open] = {}
         self._outgoing: deque[bytes] = deque()
         self._something = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
         self._nonce = 0
@@ -84,7 +83,12 @@ class Session(Instance):
     @property
     def free(self) -> bool:
         """Whether the worker allows one more task."""
-        return self.credit > 0
+        return self.credit > 0 and not self._over.done()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the stream is open."""
+        return not self._over.done()
 
     @property
     def load(self) -> float:
@@ -104,21 +108,37 @@ class Session(Instance):
 
     async def serve(self, frames: Frames) -> None:
         """Follow the stream to its end. Raises Refusal for frames that break the protocol."""
-        self.set_state(State.ACTIVE)
+        self._writing = writing = asyncio.create_task(self._write(frames))
         reading = asyncio.create_task(self._read(frames))
-        others = [asyncio.create_task(self._write(frames)), asyncio.create_task(self._ping())]
+        pinging = asyncio.create_task(self._ping())
         try:
-            await asyncio.wait({reading, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
-            if self._over.done():
-                self._over.result()
-            for task in (reading, *others):
-                if task.done():
-                    task.result()
+            await asyncio.wait({reading, writing, pinging, self._over}, return_when=asyncio.FIRST_COMPLETED)
+            # A write fails only when the stream is gone, of which the reader and gRPC tell.
+            for done in (self._over, reading, pinging):
+                if done.done():
+                    done.result()
+        except Refusal:
+            self._outgoing.clear()
+            raise
         finally:
-            for task in (reading, *others):
-                task.cancel()
-            await asyncio.gather(reading, *others, return_exceptions=True)
+            reading.cancel()
+            pinging.cancel()
+            await asyncio.gather(reading, pinging, return_exceptions=True)
             self._lose("the stream ended")
+
+    async def flush(self) -> None:
+        """Wait until what is left to send has been sent, or cannot be. To be called after `serve`.
+
+        A write must not be cut short: gRPC could then not send the status either, and the worker would
+        wait for it. One that does not read keeps its stream, and nothing else, until it does or is gone.
+        """
+        if self._writing is not None:
+            self._something.set()
+            try:
+                await asyncio.wait([self._writing])
+            finally:
+                self._writing.cancel()
+                await asyncio.gather(self._writing, return_exceptions=True)
 
     async def run(self, task: Task) -> bytes:
         """See Instance. The credit comes back when the worker says that it is done."""
@@ -203,6 +223,8 @@ class Session(Instance):
         while True:
             while outgoing:
                 await frames.send(outgoing.popleft())
+            if self._over.done():
+                return
             something.clear()
             await something.wait()
 
@@ -238,7 +260,7 @@ class Session(Instance):
     def _blame(self, task_id: str) -> None:
         """The worker answers a task that nobody gave it, so one of those that it has gets no answer."""
         shown = printable(task_id)[:60]
-        _log.error("remote instance %s answered a task that it was never given: %r", self.name, shown)
+        self.complain(f"answered a task that it was never given: {shown!r}")
         for opened in self._tasks.values():
             if opened.done is not None and not opened.done.done():
                 opened.done.set_exception(

@@ -195,6 +195,9 @@ class SqliteStore:
             # What is acknowledged outlives the power, too.
             connection.execute("PRAGMA synchronous = FULL")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > len(_MIGRATIONS):
+                connection.close()
+                raise sqlite3.DatabaseError("written by a newer version of evald")
             for number, migration in enumerate(_MIGRATIONS[version:], start=version + 1):
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(migration)

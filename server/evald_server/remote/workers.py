@@ -78,6 +78,7 @@ class Workers:
             self._sessions.pop(session.session_id, None)
             directory.remove(session)
             _log.info("remote instance %s: gone", session.name)
+            await session.flush()
 
     def drain(self, reason: str, grace: float) -> None:
         """Tell all workers that the server stops, those too that still come."""

@@ -153,10 +153,13 @@ class RegistryService:
             unsubscribe()
 
     def _changes(self, revision: int) -> list[Change]:
+        """The last change of every instance since then: the ones before would be shown with its state."""
         try:
-            return self._directory.changes_after(revision)
+            changes = self._directory.changes_after(revision)
         except RevisionGone as problem:
             raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
+        last = {change.instance_id: change for change in changes}
+        return sorted(last.values(), key=lambda change: change.revision)
 
     def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
         pb = _pb.Registration(

@@ -1,0 +1,142 @@
+"""The circuit of one instance, and the retries of one type, without a server."""
+
+import random
+
+import pytest
+
+from evald_server.remote.breaker import Breaker
+from evald_server.remote.budget import RetryBudget
+
+
+class Clock:
+    """Time that only passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _breaker() -> tuple[Breaker, Clock]:
+    clock = Clock()
+    return Breaker(clock, jitter=lambda: 0.0), clock
+
+
+def _call(breaker: Breaker, *, worked: bool | None) -> bool:
+    return breaker.end(probe=breaker.begin(), worked=worked)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "opens"),
+    [
+        ("....................", False),
+        ("xxxx", False),
+        ("xxxxx", True),
+        (".x.x.x.x.x", True),
+        ("..x..x..x..x..x..x..", False),
+        ("...............xxxxx", False),
+        ("..........xxxxxxxxxx", True),
+        ("?????????????", False),
+        ("xxxx?????????", False),
+        ("xxxx????x", True),
+    ],
+)
+def test_it_opens_when_half_of_the_last_calls_failed_and_at_least_five(outcomes: str, opens: bool) -> None:
+    breaker, _ = _breaker()
+    meaning = {".": True, "x": False, "?": None}
+    for outcome in outcomes:
+        assert breaker.allows()
+        _call(breaker, worked=meaning[outcome])
+    assert breaker.is_open == opens
+    assert breaker.allows() == (not opens)
+
+
+def _opened() -> tuple[Breaker, Clock]:
+    breaker, clock = _breaker()
+    for _ in range(5):
+        _call(breaker, worked=False)
+    return breaker, clock
+
+
+def test_one_call_at_a_time_probes_after_the_wait_and_closes_it() -> None:
+    breaker, clock = _opened()
+    clock.now = 0.99
+    assert not breaker.allows()
+    clock.now = 1.0
+    assert breaker.allows()
+    probe = breaker.begin()
+    assert probe
+    assert not breaker.allows(), "one probe at a time"
+    breaker.end(probe=probe, worked=True)
+    assert not breaker.is_open
+    # The failures of before are forgotten.
+    assert not _call(breaker, worked=False)
+    assert breaker.allows()
+
+
+def test_each_failed_probe_doubles_the_wait_up_to_30_s() -> None:
+    breaker, clock = _opened()
+    waits = []
+    for _ in range(7):
+        began = clock.now
+        while not breaker.allows():
+            clock.now += 0.5
+        waits.append(clock.now - began)
+        _call(breaker, worked=False)
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_probe_that_says_nothing_lets_another_one_try() -> None:
+    breaker, clock = _opened()
+    clock.now = 1.0
+    _call(breaker, worked=None)
+    assert breaker.is_open
+    assert breaker.allows()
+
+
+def test_calls_from_before_the_opening_change_nothing_after_it() -> None:
+    breaker, clock = _breaker()
+    late = [breaker.begin() for _ in range(3)]
+    for _ in range(5):
+        _call(breaker, worked=False)
+    for probe in late:
+        assert not breaker.end(probe=probe, worked=True)
+    assert breaker.is_open
+    clock.now = 1.0
+    assert breaker.allows()
+
+
+def test_servers_do_not_probe_at_the_same_moment() -> None:
+    draw = random.Random(1)
+    clock = Clock()
+    times = set()
+    for _ in range(20):
+        breaker = Breaker(clock, draw.random)
+        for _ in range(5):
+            _call(breaker, worked=False)
+        clock.now = 0.0
+        while not breaker.allows():
+            clock.now += 0.001
+        times.add(round(clock.now, 3))
+        clock.now = 0.0
+    assert min(times) >= 1.0
+    assert max(times) <= 1.201
+    assert len(times) > 10
+
+
+@pytest.mark.parametrize("calls", [0, 1, 4, 5, 6, 50, 5000])
+def test_retries_are_never_more_than_a_fifth_of_the_calls(calls: int) -> None:
+    budget = RetryBudget()
+    retries = 0
+    for _ in range(calls):
+        budget.offer()
+        retries += budget.take()
+    assert retries == calls // 5
+
+
+def test_unused_retries_do_not_pile_up_without_end() -> None:
+    budget = RetryBudget()
+    for _ in range(100_000):
+        budget.offer()
+    assert sum(budget.take() for _ in range(1000)) == 100
