@@ -1,4 +1,4 @@
-"""The smallest remote evaluator: `python polite.py`, with an evald server on 127.0.0.1:50051."""
+"""The smallest remote evaluator: `python polite.py`, beside an evald server."""
 
 import evald
 
@@ -9,4 +9,4 @@ def polite(ctx: evald.EvaluatorContext) -> bool:
     return any(word in (ctx.answer or "").lower() for word in ("please", "thank you"))
 
 
-evald.connect(polite, server="127.0.0.1:50051")
+evald.connect(polite)  # $EVALD_SERVER, else 127.0.0.1:50051
