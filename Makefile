@@ -52,7 +52,7 @@ release-baseline: $(READY) ## Make today's contract the one that later ones must
 
 clean: ## Remove everything that these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf examples/go/bin examples/java/target $(addprefix examples/typescript/,dist node_modules src/gen)
+	rm -rf examples/remote/go/bin examples/remote/java/target $(addprefix examples/remote/typescript/,dist node_modules src/gen)
 	find client server tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

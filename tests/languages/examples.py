@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-WAITING = "../../tests/languages/waiting"
+EXAMPLES = Path(__file__).parents[2] / "examples/remote"
+WAITING = Path(__file__).with_name("waiting")
 # Nothing of the developer's own environment reaches an example. The JVM's better compiler takes longer than it
 # saves in programs that run for a second.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")} | {

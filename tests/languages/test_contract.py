@@ -227,7 +227,7 @@ def test_the_readme_says_how_it_is_built_and_started_here(language: Language) ->
     readme = (language.folder / "README.md").read_text(encoding="utf-8")
     start = " ".join(language.plugin)
     for wanted in (
-        *(command for command in map(" ".join, language.builds) if WAITING not in command),
+        *(command for command in map(" ".join, language.builds) if str(WAITING) not in command),
         f"{start} --connect 127.0.0.1:50051",
         f"{start} --listen 127.0.0.1:50061",
         f"{start} --listen 127.0.0.1:50061 --register 127.0.0.1:50051",

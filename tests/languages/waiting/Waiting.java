@@ -3,7 +3,7 @@ import evald.v1.Evaluator.EvaluatorKind;
 import evald.v1.Evaluator.EvaluatorType;
 import java.util.List;
 
-/** A plugin whose evaluator waits as long as its config says, or raises. Run with examples/java's jar. */
+/** A plugin whose evaluator waits as long as its config says, or raises. Run with examples/remote/java's jar. */
 public final class Waiting {
   public static void main(String[] args) {
     EvaluatorType type =

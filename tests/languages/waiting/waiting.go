@@ -1,4 +1,4 @@
-// A plugin whose evaluator waits as long as its config says, or raises. Built inside examples/go.
+// A plugin whose evaluator waits as long as its config says, or raises. Built inside examples/remote/go.
 package main
 
 import (

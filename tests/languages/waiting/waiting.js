@@ -2,7 +2,7 @@
 
 const { setTimeout: sleep } = require('node:timers/promises');
 
-const { main, passed } = require('../../../examples/typescript/dist/plugin.js');
+const { main, passed } = require('../../../examples/remote/typescript/dist/plugin.js');
 
 const wait = {
   type: { type: 'test.wait', version: '1.0.0', kind: 'EVALUATOR_KIND_ASSERTION' },
