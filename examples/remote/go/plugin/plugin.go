@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -323,7 +325,9 @@ type session struct {
 	plugin     *Plugin
 	registry   pluginv1.RegistryServiceClient
 	instanceID string
-	id         string
+	// Of the last session, and the tasks that were open when its stream broke.
+	id   string
+	lost []string
 }
 
 // run is one session, from hello to the end of the stream. delay: how long the
@@ -366,6 +370,7 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 	}()
 	// This goroutine alone sends, and alone knows which tasks are open.
 	open := map[string]context.CancelFunc{}
+	defer func() { s.lost = slices.AppendSeq(s.lost, maps.Keys(open)) }()
 	completed := make(chan *pluginv1.TaskCompleted)
 	stopping := stop.Done()
 	draining := false
@@ -394,7 +399,15 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 			switch frame := frame.GetFrame().(type) {
 			case *pluginv1.ConnectResponse_Welcome:
 				opening.Stop()
-				s.id = frame.Welcome.GetSessionId()
+				if frame.Welcome.GetSessionId() == s.id { // taken over: the server still waits for these
+					for _, taskID := range s.lost {
+						output := Errored("REMOTE_UNAVAILABLE", "the connection broke while the task was open")
+						_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Completed{
+							Completed: &pluginv1.TaskCompleted{TaskId: taskID, Output: output},
+						}})
+					}
+				}
+				s.id, s.lost = frame.Welcome.GetSessionId(), nil
 				log.Printf("connected: session %s of server %s", s.id, frame.Welcome.GetServerId())
 			case *pluginv1.ConnectResponse_Task:
 				task := frame.Task

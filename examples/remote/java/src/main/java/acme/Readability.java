@@ -1,6 +1,7 @@
 package acme;
 
 import com.google.protobuf.Struct;
+import com.google.protobuf.Value;
 import evald.plugin.v1.Task.EvaluationOutput;
 import evald.v1.Context.EvaluatorContext;
 import evald.v1.Evaluator.EvaluatorKind;
@@ -68,7 +69,10 @@ public final class Readability {
     if (answer.isEmpty()) {
       return Plugin.failed(0, NO_ANSWER);
     }
-    int maxWords = (int) config.getFieldsOrThrow("maxWords").getNumberValue();
+    int maxWords = (int) config.getFieldsOrDefault("maxWords", Value.getDefaultInstance()).getNumberValue();
+    if (maxWords < 1) {
+      return Plugin.errored("INVALID_CONFIG", "config.maxWords: wanted a whole number from 1 on");
+    }
     List<String> tooLong = sentences(answer.get()).stream().filter(each -> words(each).size() > maxWords).toList();
     if (tooLong.isEmpty()) {
       return Plugin.passed(1, "No sentence has more than %d word(s)".formatted(maxWords));

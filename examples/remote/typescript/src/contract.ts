@@ -15,7 +15,7 @@ import type { ProtoGrpcType as Plugin } from './gen/evaluator_plugin_service';
 import type { ProtoGrpcType as Registry } from './gen/registry_service';
 
 // Where the .proto files of evald are: here, those of this checkout.
-const PROTOS = path.join(__dirname, '..', '..', '..', 'protos');
+const PROTOS = path.join(__dirname, '..', '..', '..', '..', 'protos');
 
 const definition = protoLoader.loadSync(
   [

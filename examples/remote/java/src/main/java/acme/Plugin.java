@@ -1,7 +1,10 @@
 package acme;
 
 import com.google.protobuf.Duration;
+import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Struct;
+import com.google.protobuf.Value;
+import com.google.protobuf.util.JsonFormat;
 import evald.plugin.v1.EvaluatorPluginServiceGrpc;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.DescribeRequest;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.DescribeResponse;
@@ -41,6 +44,7 @@ import io.grpc.stub.ServerCallStreamObserver;
 import io.grpc.stub.StreamObserver;
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
@@ -72,7 +76,25 @@ public final class Plugin {
   }
 
   /** One type of evaluator. */
-  public record Evaluator(EvaluatorType type, Evaluate evaluate) {}
+  public record Evaluator(EvaluatorType type, Evaluate evaluate) {
+    /** A key of a config that the type's schema does not know: evald refuses it, other callers may not. */
+    private Optional<String> unknownKey(Struct config) throws InvalidProtocolBufferException {
+      Struct.Builder schema = Struct.newBuilder();
+      JsonFormat.parser().merge(type.getConfigSchemaJson().isEmpty() ? "{}" : type.getConfigSchemaJson(), schema);
+      Value others = schema.getFieldsOrDefault("additionalProperties", Value.newBuilder().setBoolValue(true).build());
+      Struct known = schema.getFieldsOrDefault("properties", Value.getDefaultInstance()).getStructValue();
+      return others.getBoolValue()
+          ? Optional.empty()
+          : config.getFieldsMap().keySet().stream().filter(key -> !known.containsFields(key)).findAny();
+    }
+
+    private EvaluationOutput run(EvaluationTask task) throws Exception {
+      Optional<String> unknown = unknownKey(task.getConfig());
+      return unknown.isPresent()
+          ? errored("INVALID_CONFIG", "config.%s: unknown key".formatted(unknown.get()))
+          : evaluate.apply(task.getContext(), task.getConfig());
+    }
+  }
 
   /** The operator of the server has removed the plugin. */
   public static final class Revoked extends Exception {
@@ -137,7 +159,7 @@ public final class Plugin {
     activeTasks.incrementAndGet();
     Future<?> running = threads.submit(() -> {
       try {
-        output.complete(evaluator.get().evaluate().apply(task.getContext(), task.getConfig()));
+        output.complete(evaluator.get().run(task));
       } catch (Throwable problem) { // also a StackOverflowError: an answer must go out
         log("%s: task %s: %s", task.getType(), task.getTaskId(), problem);
         output.complete(errored("EVALUATOR_EXCEPTION", "the evaluator raised; its own log says what"));
@@ -278,17 +300,17 @@ public final class Plugin {
   public void connect(String server) {
     ManagedChannel channel = dial(server);
     String instanceId = UUID.randomUUID().toString();
-    String sessionId = "";
+    Session last = new Session("", List.of());
     for (int attempt = 0; !stop.isDone(); attempt++) {
       long began = System.nanoTime();
       channel.resetConnectBackoff(); // Java's own grows to two minutes
-      Session session = new Session();
-      Status status = session.run(channel, instanceId, sessionId);
+      Session session = new Session(last.id, last.lost);
+      Status status = session.run(channel, instanceId);
       if (stop.isDone()) {
         break;
       }
-      sessionId = session.id.isEmpty() ? sessionId : session.id;
-      if (sessionId.isEmpty() && FINAL.contains(status.getCode())) {
+      last = session;
+      if (session.id.isEmpty() && FINAL.contains(status.getCode())) {
         throw status.asRuntimeException();
       }
       attempt = since(began) > MAX_BACKOFF_MS ? 0 : attempt;
@@ -306,12 +328,18 @@ public final class Plugin {
     private ClientCallStreamObserver<ConnectRequest> stream;
     private boolean draining;
     private boolean closed;
-    /** Empty until the server has welcomed the plugin. */
-    private volatile String id = "";
+    /** Of the last session, and the tasks that were open when its stream broke, until the server's welcome. */
+    private volatile String id;
+    private final List<String> lost;
     /** How long the server wants to be left alone. */
     private volatile long delayMs;
 
-    Status run(ManagedChannel channel, String instanceId, String resumeSessionId) {
+    Session(String id, List<String> lost) {
+      this.id = id;
+      this.lost = new ArrayList<>(lost);
+    }
+
+    Status run(ManagedChannel channel, String instanceId) {
       synchronized (this) {
         stream = (ClientCallStreamObserver<ConnectRequest>) RegistryServiceGrpc.newStub(channel).connect(this);
         send(ConnectRequest.newBuilder().setHello(
@@ -319,7 +347,7 @@ public final class Plugin {
                 .setPlugin(info)
                 .setInstanceId(instanceId)
                 .setInitialCredit(info.getMaxConcurrency())
-                .setResumeSessionId(resumeSessionId)));
+                .setResumeSessionId(id)));
       }
       if (!within(10_000, CompletableFuture.anyOf(welcomed, ended, stop))) {
         stream.cancel("no welcome", null);
@@ -340,6 +368,11 @@ public final class Plugin {
       closeIfIdle();
     }
 
+    private void complete(String taskId, EvaluationOutput output) {
+      send(ConnectRequest.newBuilder().setCompleted(
+          TaskCompleted.newBuilder().setTaskId(taskId).setOutput(output)));
+    }
+
     private void closeIfIdle() {
       if (draining && open.isEmpty() && !closed && !ended.isDone()) {
         closed = true;
@@ -357,6 +390,11 @@ public final class Plugin {
     public synchronized void onNext(ConnectResponse frame) {
       switch (frame.getFrameCase()) {
         case WELCOME -> {
+          if (frame.getWelcome().getSessionId().equals(id)) { // taken over: the server still waits for these
+            EvaluationOutput output = errored("REMOTE_UNAVAILABLE", "the connection broke while the task was open");
+            lost.forEach(taskId -> complete(taskId, output));
+          }
+          lost.clear();
           id = frame.getWelcome().getSessionId();
           log("connected: session %s of server %s", id, frame.getWelcome().getServerId());
           welcomed.complete(null);
@@ -388,8 +426,7 @@ public final class Plugin {
       output.thenAccept(done -> {
         synchronized (this) {
           open.remove(task.getTaskId());
-          send(ConnectRequest.newBuilder().setCompleted(
-              TaskCompleted.newBuilder().setTaskId(task.getTaskId()).setOutput(done)));
+          complete(task.getTaskId(), done);
           closeIfIdle();
         }
       });
@@ -406,6 +443,7 @@ public final class Plugin {
     }
 
     private synchronized void end(Status status) {
+      lost.addAll(open.keySet());
       ended.complete(status);
       List.copyOf(open.values()).forEach(output -> output.complete(CANCELLED));
     }

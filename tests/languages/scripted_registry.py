@@ -122,9 +122,13 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
     def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return pb.RenewLeaseResponse(state=self._renew(request.lease_id))
 
+<<<<<<< HEAD:tests/interop/scripted_registry.py
     def Deregister(
         self, request: pb.DeregisterRequest, context: grpc.ServicerContext
     ) -> pb.DeregisterResponse:
+=======
+    def Deregister(self, request: pb.DeregisterRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+>>>>>>> languages:tests/languages/scripted_registry.py
         self.deregistered.put(request)
         return pb.DeregisterResponse()
 
@@ -141,10 +145,10 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
 
 
 def task(task_id: str, type_: str, answer: str, **config: Any) -> task_pb2.EvaluationTask:
-    """A task about one answer."""
+    """A task about one answer. config: a trailing "_" is dropped from its keys, for those that Python reserves."""
     made = task_pb2.EvaluationTask(task_id=task_id, type=type_, attempt=1)
     made.context.messages.add(role="user", text="Well?")
     made.context.messages.add(role="assistant", text=answer)
-    made.config.update(config)
+    made.config.update({key.removesuffix("_"): value for key, value in config.items()})
     made.timeout.FromSeconds(10)
     return made

@@ -1,19 +1,11 @@
 // A plugin of evald that looks at the tone of answers: phrases that your agent must not use, and how often
 // it shouts.
 
+import { phrasesIn } from './phrases';
 import { type Evaluator, failed, main, measured, passed } from './plugin';
 import { answer } from './turn';
 
 const NO_ANSWER = 'No assistant message found';
-
-/** The phrases that a text holds as whole words, whatever their case. */
-export function phrasesIn(text: string, phrases: string[]): string[] {
-  const normal = text.normalize('NFKC');
-  return phrases.filter((phrase) => {
-    const literal = phrase.normalize('NFKC').replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
-    return new RegExp(`(?<![\\p{L}\\p{N}])${literal}(?![\\p{L}\\p{N}])`, 'iu').test(normal);
-  });
-}
 
 const tone: Evaluator = {
   type: {

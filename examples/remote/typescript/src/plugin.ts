@@ -91,16 +91,30 @@ function find(plugin: Plugin, task: EvaluationTask): Evaluator | undefined {
   );
 }
 
+/** A key of a task's config that the type's schema does not know: evald refuses it, other callers may not. */
+function unknownKey({ type }: Evaluator, config: { [key: string]: Json }): string | undefined {
+  const schema = JSON.parse(type.configSchemaJson || '{}');
+  if (schema.additionalProperties !== false) return undefined;
+  return Object.keys(config).find((key) => !(key in (schema.properties ?? {})));
+}
+
 const log = (...words: unknown[]) => console.error(...words);
 
 let activeTasks = 0;
 
 /** A task's output: that of the evaluator, or an error in its place. Whoever cancels it aborts `control`. */
-async function work(plugin: Plugin, task: EvaluationTask, control: AbortController): Promise<EvaluationOutput> {
+export async function work(
+  plugin: Plugin,
+  task: EvaluationTask,
+  control: AbortController,
+): Promise<EvaluationOutput> {
   const evaluator = find(plugin, task);
   if (!evaluator) {
     return errored('UNKNOWN_TYPE', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
   }
+  const config = fromStruct(task.config);
+  const unknown = unknownKey(evaluator, config);
+  if (unknown !== undefined) return errored('INVALID_CONFIG', `config.${unknown}: unknown key`);
   const { signal } = control;
   const timer = task.timeout && setTimeout(() => control.abort('TIMEOUT'), milliseconds(task.timeout));
   activeTasks++;
@@ -113,7 +127,7 @@ async function work(plugin: Plugin, task: EvaluationTask, control: AbortControll
             : errored('CANCELLED', 'the task was cancelled'),
         ),
       );
-      Promise.resolve(evaluator.evaluate(task.context ?? {}, fromStruct(task.config), signal)).then(resolve, reject);
+      Promise.resolve(evaluator.evaluate(task.context ?? {}, config, signal)).then(resolve, reject);
     });
   } catch (problem) {
     log(`${task.type}: task ${task.taskId}:`, problem);
@@ -242,14 +256,12 @@ function renew(registry: RegistryServiceClient, lease: Lease, stop: AbortSignal)
  */
 export async function connect(plugin: Plugin, server: string, stop: AbortSignal): Promise<void> {
   const registry = dial(server);
-  const instanceId = randomUUID();
-  let sessionId = '';
+  const identity: Identity = { instanceId: randomUUID(), sessionId: '', lost: [] };
   for (let attempt = 0; !stop.aborted; attempt++) {
     const began = Date.now();
-    const end = await session(plugin, registry, { instanceId, resumeSessionId: sessionId }, stop);
+    const end = await session(plugin, registry, identity, stop);
     if (stop.aborted) break;
-    sessionId = end.sessionId ?? sessionId;
-    if (!sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
+    if (!identity.sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
     if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
     log('connecting again:', end.status.details || 'the server has ended the session');
     await pause(Math.max(end.delayMs, backoff(attempt)), stop);
@@ -257,10 +269,15 @@ export async function connect(plugin: Plugin, server: string, stop: AbortSignal)
   registry.close();
 }
 
+interface Identity {
+  instanceId: string;
+  /** Of the last session, and the tasks that were open when its stream broke. */
+  sessionId: string;
+  lost: string[];
+}
+
 interface SessionEnd {
   status: grpc.StatusObject;
-  /** Set when the server had welcomed the plugin. */
-  sessionId?: string;
   /** How long the server wants to be left alone. */
   delayMs: number;
 }
@@ -269,7 +286,7 @@ interface SessionEnd {
 function session(
   plugin: Plugin,
   registry: RegistryServiceClient,
-  identity: { instanceId: string; resumeSessionId: string },
+  identity: Identity,
   stop: AbortSignal,
 ): Promise<SessionEnd> {
   return new Promise((resolve) => {
@@ -277,7 +294,6 @@ function session(
     const send = (frame: ConnectRequest) => stream.write(frame);
     const cancel = () => stream.cancel();
     const open = new Map<string, AbortController>();
-    let sessionId: string | undefined;
     let delayMs = 0;
     let draining = false;
     let ended = false;
@@ -307,7 +323,13 @@ function session(
     stream.on('data', (frame: ConnectResponse) => {
       if (frame.welcome) {
         clearTimeout(opening);
-        sessionId = frame.welcome.sessionId ?? '';
+        const { sessionId = '' } = frame.welcome;
+        if (sessionId === identity.sessionId) {
+          // Taken over: the server still waits for these.
+          const output = errored('REMOTE_UNAVAILABLE', 'the connection broke while the task was open');
+          for (const taskId of identity.lost) send({ completed: { taskId, output } });
+        }
+        Object.assign(identity, { sessionId, lost: [] });
         log(`connected: session ${sessionId} of server ${frame.welcome.serverId ?? ''}`);
       } else if (frame.task) {
         void start(frame.task);
@@ -327,10 +349,12 @@ function session(
       clearTimeout(opening);
       clearTimeout(timer);
       stop.removeEventListener('abort', drain);
+      identity.lost.push(...open.keys());
       for (const control of open.values()) control.abort('CANCELLED');
-      resolve({ status, delayMs, ...(sessionId !== undefined && { sessionId }) });
+      resolve({ status, delayMs });
     });
-    send({ hello: { plugin: info(plugin), initialCredit: plugin.maxConcurrency, ...identity } });
+    const { instanceId, sessionId: resumeSessionId } = identity;
+    send({ hello: { plugin: info(plugin), instanceId, initialCredit: plugin.maxConcurrency, resumeSessionId } });
     stop.addEventListener('abort', drain);
   });
 }

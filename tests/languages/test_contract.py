@@ -1,8 +1,10 @@
 """The example plugins and callers in other languages do what the contract says."""
 
 import math
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,18 +16,13 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.v1 import result_pb2
 
-from .languages import LANGUAGES, Language, build, started
+from .examples import LANGUAGES, WAITING, Language, run, started
 from .scripted_registry import Registry, task
 
+BUF = str(Path(sys.executable).with_name("buf"))
 SERVICE = "evald.plugin.v1.EvaluatorPluginService"
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(scope="session", params=LANGUAGES, ids=lambda language: language.name)
-def language(request: Any) -> Language:
-    build(request.param)
-    return request.param
 
 
 @pytest.fixture
@@ -95,6 +92,23 @@ def test_a_plugin_connects_again_to_a_server_that_has_been_away(
             again.stop()
 
 
+def test_a_server_that_takes_a_session_over_hears_what_became_of_its_tasks(
+    language: Language, registry: Registry
+) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        for session_id in ("first", "first", "second"):
+            session = registry.session()
+            session.welcome(session_id)
+            if session_id == session.hello.resume_session_id:
+                done = session.receive("completed")
+                assert (done.task_id, done.output.error.code) == ("first", "REMOTE_UNAVAILABLE")
+            session.send(task=task(session_id, "test.wait", "", seconds=30))
+            plugin.line("began")
+            session.send(ping=pb.Ping(nonce=1))
+            assert session.receive("pong").active_tasks == 1
+            session.end()
+
+
 def test_a_draining_server_is_left_and_found_again(language: Language, registry: Registry) -> None:
     with started(language, "--connect", registry.address):
         session = registry.session()
@@ -120,6 +134,121 @@ def test_frames_that_fit_nothing_disturb_nothing(language: Language, registry: R
         session.send(cancel_task_id="never-sent")
         session.send(task=task("after", language.assertion, language.good, **language.config))
         assert session.receive("completed").task_id == "after"
+
+
+def test_a_cancelled_task_ends_and_gives_its_credit_back(language: Language, registry: Registry) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("cancelled", "test.wait", "", seconds=30))
+        plugin.line("began")
+        session.send(ping=pb.Ping(nonce=1))
+        assert session.receive("pong").active_tasks == 1
+        session.send(cancel_task_id="cancelled")
+        done = session.receive("completed")
+        assert (done.task_id, done.output.error.code) == ("cancelled", "CANCELLED")
+        plugin.line("told to stop")
+        session.send(ping=pb.Ping(nonce=2))
+        assert session.receive("pong").active_tasks == 0
+
+
+def test_faults_are_errors_and_say_nothing_of_the_inside(language: Language, registry: Registry) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("raises", "test.wait", "", raise_=True))
+        late = task("late", "test.wait", "", seconds=30)
+        late.timeout.FromMilliseconds(100)
+        session.send(task=late)
+        outputs = {done.task_id: done.output for done in (session.receive("completed") for _ in range(2))}
+        assert outputs["raises"].error.code == "EVALUATOR_EXCEPTION"
+        assert "a secret" not in str(outputs["raises"])
+        plugin.line("a secret")  # its own log has it
+        assert outputs["late"].error.code == "TIMEOUT"
+        plugin.line("told to stop")
+        assert {output.verdict for output in outputs.values()} == {result_pb2.VERDICT_ERROR}
+
+
+def test_tasks_run_side_by_side_and_are_finished_before_the_end(
+    language: Language, registry: Registry
+) -> None:
+    with started(language, "--connect", registry.address, waiting=True) as plugin:
+        session = registry.session()
+        session.welcome("first")
+        session.send(task=task("long", "test.wait", "", seconds=1.5))
+        session.send(task=task("short", "test.wait", "", seconds=0.1))
+        assert session.receive("completed").task_id == "short"
+        plugin.process.terminate()
+        assert session.receive("draining").reason
+        session.send(ping=pb.Ping(nonce=1))
+        assert session.receive("pong").nonce == 1
+        done = session.receive("completed")
+        assert (done.task_id, done.output.verdict) == ("long", result_pb2.VERDICT_PASSED)
+        assert session.half_closed()
+        session.end()
+        assert plugin.wait() == 0
+
+
+def test_a_listening_plugin_finishes_its_calls_before_the_end(language: Language) -> None:
+    with (
+        started(language, "--listen", "127.0.0.1:0", waiting=True) as plugin,
+        grpc.insecure_channel(plugin.listening()) as channel,
+    ):
+        stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+        request = service_pb.EvaluateRequest(task=task("long", "test.wait", "", seconds=1))
+        call = stub.Evaluate.future(request, timeout=10)
+        plugin.line("began")
+        assert plugin.terminate() == 0
+        assert call.result().output.verdict == result_pb2.VERDICT_PASSED
+
+
+def test_a_call_that_is_cancelled_stops_its_evaluator(language: Language) -> None:
+    with (
+        started(language, "--listen", "127.0.0.1:0", waiting=True) as plugin,
+        grpc.insecure_channel(plugin.listening()) as channel,
+    ):
+        stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+        request = service_pb.EvaluateRequest(task=task("long", "test.wait", "", seconds=30))
+        call = stub.Evaluate.future(request, timeout=10)
+        plugin.line("began")
+        call.cancel()
+        plugin.line("told to stop")
+
+
+@pytest.mark.parametrize(
+    "language", [each for each in LANGUAGES if each.unit_tests], ids=lambda each: each.name, indirect=True
+)
+def test_its_own_tests_pass(language: Language) -> None:
+    ended = run(language, language.unit_tests, seconds=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_readme_says_how_it_is_built_and_started_here(language: Language) -> None:
+    readme = (language.folder / "README.md").read_text(encoding="utf-8")
+    start = " ".join(language.plugin)
+    for wanted in (
+        *(command for command in map(" ".join, language.builds) if str(WAITING) not in command),
+        f"{start} --connect 127.0.0.1:50051",
+        f"{start} --listen 127.0.0.1:50061",
+        f"{start} --listen 127.0.0.1:50061 --register 127.0.0.1:50051",
+        f"{' '.join(language.caller)} 127.0.0.1:50051 '{language.assertion}={{",
+        "evald conformance --target 127.0.0.1:50061",
+        "evald conformance --connect --listen 127.0.0.1:50051",
+    ):
+        assert wanted in readme, wanted
+
+
+@pytest.mark.parametrize("language", [LANGUAGES[0]], ids=["go"], indirect=True)
+def test_the_generated_code_follows_the_contract(language: Language, tmp_path: Path) -> None:
+    """`buf generate` in the folder makes what is committed there."""
+    ended = run(language, [BUF, "generate", "--output", str(tmp_path)], seconds=120)
+    assert ended.returncode == 0, ended.stderr
+    fresh = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.go")}
+    assert len(fresh) >= 11
+    kept = {
+        path.relative_to(language.folder): path.read_bytes() for path in language.folder.glob("gen/**/*.go")
+    }
+    assert fresh == kept
 
 
 @pytest.mark.parametrize(
