@@ -122,13 +122,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
     def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return pb.RenewLeaseResponse(state=self._renew(request.lease_id))
 
-<<<<<<< HEAD:tests/interop/scripted_registry.py
-    def Deregister(
-        self, request: pb.DeregisterRequest, context: grpc.ServicerContext
-    ) -> pb.DeregisterResponse:
-=======
     def Deregister(self, request: pb.DeregisterRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
->>>>>>> languages:tests/languages/scripted_registry.py
         self.deregistered.put(request)
         return pb.DeregisterResponse()
 
