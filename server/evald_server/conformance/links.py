@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import grpc
 
@@ -11,9 +11,9 @@ from evald.plugin.v1 import task_pb2
 Mode: TypeAlias = Literal["target", "connect"]
 
 # An answer that takes longer is none: a plugin that needs a model for it is given a config that does not.
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS: Final = 20.0
 # The largest output that a server takes.
-MAX_OUTPUT_BYTES = 1 << 20
+MAX_OUTPUT_BYTES: Final = 1 << 20
 
 
 class Gone(Exception):

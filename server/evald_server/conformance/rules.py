@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from . import description, results, sessions, streams, times, turns
+from .checks import description, results, sessions, streams, times, turns
 from .links import Mode
 from .trial import Trial
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from evald.plugin.v1 import task_pb2
 
+from .checks.turns import fits
 from .links import Gone, Link, Mode
 from .rules import RULES, Rule, Severity
 from .samples import Sample, schema_of
 from .trial import Broken, NotShown, Pace, Trial
-from .turns import fits
 
 
 class Outcome(Enum):

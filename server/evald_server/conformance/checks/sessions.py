@@ -5,10 +5,10 @@ from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2 as pb
 
-from .links import Gone
-from .samples import new_task
-from .session import Stream
-from .trial import Broken, Trial
+from ..links import Gone
+from ..samples import new_task
+from ..session import Stream
+from ..trial import Broken, Trial
 
 # Field 1999, length-delimited: a case of the oneof that nobody knows yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"

@@ -8,9 +8,9 @@ import grpc
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as pb
 from evald.plugin.v1 import task_pb2
 
-from .links import PATIENCE_SECONDS
-from .samples import new_task
-from .trial import Broken, NotShown, Trial
+from ..links import PATIENCE_SECONDS
+from ..samples import new_task
+from ..trial import Broken, NotShown, Trial
 
 _TASKS: Final = 10
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 from evald.plugin.v1 import task_pb2
 
-from .links import Work
-from .samples import new_task
-from .trial import Broken, NotShown, Trial
+from ..links import Work
+from ..samples import new_task
+from ..trial import Broken, NotShown, Trial
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 
 from evald.v1 import context_pb2
 
-from .links import Reply
-from .samples import (
+from ..links import Reply
+from ..samples import (
     NON_LATIN,
     ONE_MEGABYTE,
     Sample,
@@ -22,7 +22,7 @@ from .samples import (
     with_unknown_fields,
     without_messages,
 )
-from .trial import Broken, NotShown, Trial
+from ..trial import Broken, NotShown, Trial
 
 # How a call may refuse a task instead of answering with an ERROR.
 _REFUSALS = (

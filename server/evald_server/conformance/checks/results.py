@@ -9,8 +9,8 @@ from evald.errorcodes import CODES
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
 
-from .links import MAX_OUTPUT_BYTES, Said
-from .trial import Broken, NotShown, Trial
+from ..links import MAX_OUTPUT_BYTES, Said
+from ..trial import Broken, NotShown, Trial
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     result_pb2.VERDICT_PASSED,
