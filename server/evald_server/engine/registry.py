@@ -111,9 +111,6 @@ class Registry:
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        # A remote one can be called once an instance is there.
-        if origin is Origin.REMOTE:
-            state = State.UNAVAILABLE
         self._put(Entry(definition, origin, state, auto_config))
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
@@ -121,7 +118,8 @@ class Registry:
 
     def offer(self, definition: EvaluatorDefinition) -> None:
         """Add a remote type, or a version of one. Raises DuplicateType."""
-        self.register(definition, Origin.REMOTE)
+        # It can be called once an instance is there.
+        self.register(definition, Origin.REMOTE, state=State.UNAVAILABLE)
 
     def is_taken(self, name: str) -> bool:
         """Whether a type that is not remote has that name or alias."""
