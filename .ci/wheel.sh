@@ -38,7 +38,7 @@ echo "evald installs $packages packages beside itself"
 echo "-- oldest packages"
 environment "$oldest" "$work/oldest"
 .venv/bin/python .ci/lowest.py >"$work/lowest.txt"
-"$work/oldest/bin/pip" install --quiet "$wheel[fast,similarity]" pytest hypothesis buf-bin --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel[fast,similarity]" pytest hypothesis buf-bin llmock --constraint "$work/lowest.txt"
 "$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
 "$work/oldest/bin/python" -m pytest -q -p no:cacheprovider

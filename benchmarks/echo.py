@@ -20,6 +20,10 @@ from evald_server.cli.serve import event_loop
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 
+# Any bound costs the same; evald has one, so the echo has one.
+_CONCURRENT_RPCS = 10_000
+
+
 class Echo(grpc.GenericRpcHandler):
     """Handlers by path, made when first asked for. They take and give raw bytes."""
 
@@ -57,7 +61,7 @@ def _handler(service: str, payload: bytes) -> _Handler:
 
 async def serve(payloads: Path, options: list[tuple[str, Any]]) -> None:
     """Serve until killed."""
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers([Echo(payloads)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

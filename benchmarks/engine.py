@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from evald.context import EvaluatorContext
 from evald.v1 import context_pb2, result_pb2
-from evald_server.app import build_registry
+from evald_server.app import App
 from evald_server.config import load_settings
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
@@ -26,18 +26,16 @@ from . import workload
 def evaluator() -> Callable[[bytes], bytes]:
     """A function from a context's bytes to its summary's."""
     threads = Threads()
-    planner = Planner(build_registry(load_settings(environ={}), threads))
+    planner = Planner(App(load_settings(environ={})).registry)
     specs = tuple(spec.SerializeToString() for spec in workload.specs())
 
     def evaluate(data: bytes) -> bytes:
         plan = planner.plan(specs)
         view = EvaluatorContext(context_pb2.EvaluatorContext.FromString(data))
-        summary = result_pb2.AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, view, summary.results, summary, threads)
+        evaluation = Evaluation(plan, view, threads)
         assert evaluation.run_inline(), "an evaluator of this workload waits"
         evaluation.finish()
-        return summary.SerializeToString()
+        return evaluation.whole()
 
     return evaluate
 

@@ -23,6 +23,7 @@ from .processes import Server, Worker
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 
 OPEN_STREAMS: Final = 1000
+_JUDGING: Final = 100
 
 # Of the plugin with which overload is made: what a remote or a judge is like that answers in 20 ms.
 _PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
@@ -173,6 +174,38 @@ def overload(lab: Lab) -> list[Row]:
     return [*_overload_waiting(lab), _overload_computing(lab)]
 
 
+def judge(lab: Lab) -> list[Row]:
+    """Calls that ask a model which answers at once, against the client making the same requests by itself."""
+    endpoint = lab.start(processes.completions)
+    server = lab.start(lambda: _judging(endpoint))
+    request = workload.judge_request()
+    (answer,) = lab.answers(UNARY, [request], server)
+    summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(answer).summary
+    if not summary.success:
+        raise load.BrokenRun(f"the judge must pass: {summary.reason}")
+    sent = workload.as_sent(summary.results[0].raw_request)
+    body = lab.body("judge", [request])
+    return [
+        _judge_row(
+            lab, server, body, json.dumps({"base_url": _url(endpoint), "body": sent, "in_flight": many}), many
+        )
+        for many in (16, 1)
+    ]
+
+
+def judge_memory(lab: Lab) -> list[Row]:
+    request = workload.judge_request()
+    values = []
+    for _ in range(lab.rounds):
+        # Slow enough that all of them wait at the same time.
+        with processes.completions(seconds=0.5) as endpoint, _judging(endpoint) as server:
+            values.append(asyncio.run(_hold_judging(server, request)) / 1e6)
+    detail = (
+        "private memory, over that of the idle server before its first question; the client's import included"
+    )
+    return [Row(f"memory of {_JUDGING} judge calls in flight, MB", at_most(60), values, detail)]
+
+
 def tools(lab: Lab) -> list[Row]:
     body, name = lab.unary()
     path = f"/echo.Unary/{name}"
@@ -205,8 +238,62 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "remote-ten": remotes.ten,
     "remote-beside-bad": remotes.beside_bad,
     "remote-crowd": remotes.crowd,
+    "judge": judge,
+    "judge-memory": judge_memory,
     "tools": tools,
 }
+
+
+def _url(endpoint: Server) -> str:
+    return f"http://{endpoint.address}/v1"
+
+
+def _judging(endpoint: Server) -> Server:
+    """A server whose judge is at this endpoint, keeps no answers and may send all requests at once."""
+    return processes.evald(
+        judge_base_url=_url(endpoint),
+        judge_model="bench",
+        judge_cache_bytes=0,
+        judges=json.dumps({"default": {"concurrency": 2 * _JUDGING}}),
+    )
+
+
+def _judge_row(lab: Lab, server: Server, body: Path, setup: str, in_flight: int) -> Row:
+    worker = lab.start(lambda: Worker([sys.executable, "-m", "benchmarks.openai_worker"], setup=setup))
+    pairs = paired(
+        lab.rounds,
+        lambda: 1e3 / lab.load(UNARY, body, "--expect", "1", server=server, in_flight=in_flight).calls,
+        lambda: 1e3 / worker.per_second(lab.seconds),
+    )
+    figure = f"time of a call with `llm-judge` / of the bare `openai` client's, {in_flight} in flight"
+    return pairs.row(figure, at_most(1.5), "ms")
+
+
+async def _hold_judging(server: Server, request: evaluation_service_pb2.EvaluateUnaryRequest) -> float:
+    """What the server's memory grows by from idle to many questions under way, in bytes."""
+    before = server.resident_bytes
+    data = request.SerializeToString()
+    # Below the server's limit of 100 streams a connection.
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(server.address, options) for _ in range(4)]
+    most = 0
+
+    async def ask(index: int) -> None:
+        call: Any = channels[index % len(channels)].unary_unary(UNARY)
+        answer = evaluation_service_pb2.EvaluateUnaryResponse.FromString(await call(data))
+        if not answer.summary.success:
+            raise load.BrokenRun(f"the judge must pass: {answer.summary.reason}")
+
+    # The server begins with few requests at a time and sends more as all goes well: 8, 16, 32, 64, 128.
+    for _ in range(6):
+        asked = asyncio.gather(*(ask(index) for index in range(_JUDGING)))
+        while not asked.done():
+            await asyncio.sleep(0.1)
+            most = max(most, server.resident_bytes)
+        await asked
+    for channel in channels:
+        await channel.close()
+    return most - before
 
 
 def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Row:

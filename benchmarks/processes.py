@@ -109,6 +109,11 @@ def evald(**settings: Any) -> Server:
     return Server(command, environment)
 
 
+def completions(seconds: float = 0.0) -> Server:
+    """An OpenAI-compatible endpoint that answers at once, or after so many seconds."""
+    return Server([sys.executable, "-m", "benchmarks.completions", str(seconds)])
+
+
 def echo(payloads: Path) -> Server:
     """The echo servers, with the options of an evald server."""
     from evald_server.app import server_options

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, message_pb2
@@ -170,6 +171,25 @@ def unary_request(*, copies: int = 1, messages: int = 5) -> evaluation_service_p
     return evaluation_service_pb2.EvaluateUnaryRequest(
         request=evaluate_request(copies=copies, messages=messages)
     )
+
+
+def judge_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
+    """The same turn with a judge as its only evaluator."""
+    request = evaluation_service_pb2.EvaluateRequest(
+        context=context(),
+        evaluators=[_spec("llm-judge", {"criteria": "The agent did what it was asked, within its policy."})],
+    )
+    return evaluation_service_pb2.EvaluateUnaryRequest(request=request)
+
+
+def as_sent(raw_request: Struct) -> dict[str, Any]:
+    """The body of a judge's request to its endpoint, out of a result. A Struct knows doubles only."""
+    body = json.loads(json_format.MessageToJson(raw_request))
+    assert isinstance(body, dict)
+    return {
+        key: int(value) if isinstance(value, float) and key != "temperature" else value
+        for key, value in body.items()
+    }
 
 
 def catastrophic_request() -> evaluation_service_pb2.EvaluateUnaryRequest:

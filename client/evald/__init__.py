@@ -1,7 +1,9 @@
 """evald: says whether an agent's turn was good.
 
-Clients (`Client`, `AsyncClient`) evaluate turns on an evald server; `Evaluator`
-and `define_evaluator` are for evaluators of your own. docs/sdk.md shows both.
+Clients (`Client`, `AsyncClient`) evaluate turns on an evald server; `Evaluator`,
+`assertion` and `metric` are for evaluators of your own, `connect` and `serve`
+run those in a process of their own. docs/sdk.md and
+docs/write-a-remote-evaluator.md show them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,8 @@ from .spec import Options, Spec
 from .turn import Turn
 
 if TYPE_CHECKING:
-    from .evaluator import Evaluator, EvaluatorDefinition, Metric, define_evaluator
+    from .evaluator import Evaluator, EvaluatorDefinition, Metric, assertion, define_evaluator, metric
+    from .worker import DiallingWorker, ListeningWorker, connect, serve
 
     __version__: str
 
@@ -41,6 +44,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "BatchItem",
     "Check",
     "Client",
+    "DiallingWorker",
     "EvaldError",
     "Evaluation",
     "Evaluator",
@@ -49,6 +53,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "EvaluatorResult",
     "EvaluatorType",
     "InvalidInput",
+    "ListeningWorker",
     "METRIC",
     "Metric",
     "Options",
@@ -59,18 +64,25 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "TurnRefused",
     "UnknownEvaluator",
     "Verdict",
+    "assertion",
+    "connect",
     "define_evaluator",
     "errored",
     "errors",
     "failed",
     "measured",
+    "metric",
     "passed",
+    "serve",
     "skipped",
     "unavailable",
 ]
 
 # Authors need pydantic, callers do not: importing it would double the time of `import evald`.
-_AUTHORING = frozenset(("Evaluator", "EvaluatorDefinition", "Metric", "define_evaluator"))
+_AUTHORING = frozenset(
+    ("Evaluator", "EvaluatorDefinition", "Metric", "assertion", "define_evaluator", "metric")
+)
+_SERVING = frozenset(("DiallingWorker", "ListeningWorker", "connect", "serve"))
 
 if not TYPE_CHECKING:  # a type checker would take it to mean that every name exists
 
@@ -79,6 +91,10 @@ if not TYPE_CHECKING:  # a type checker would take it to mean that every name ex
             from . import evaluator
 
             value = getattr(evaluator, name)
+        elif name in _SERVING:
+            from . import worker
+
+            value = getattr(worker, name)
         elif name == "__version__":
             from importlib.metadata import version
 

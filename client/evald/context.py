@@ -234,6 +234,19 @@ class Invocation:
         )
 
     @property
+    def total_tokens(self) -> int | None:
+        """`token_usage.total`, without reading the rest."""
+        pb = self._pb
+        if not pb.HasField("token_usage"):
+            return None
+        usage = pb.token_usage
+        if usage.HasField("total_tokens"):
+            return usage.total_tokens
+        if usage.HasField("input_tokens") or usage.HasField("output_tokens"):
+            return usage.input_tokens + usage.output_tokens
+        return None
+
+    @property
     def cost_usd(self) -> float | None:
         """Cost in US dollars; None also when it is in another currency."""
         if not self._pb.HasField("cost") or self._pb.cost.currency_code not in ("USD", ""):
@@ -463,8 +476,10 @@ class EvaluatorContext:
         found: str | None = None
         own = self._pb.last_invocation.messages
         messages = own or self._pb.messages
+        position = len(messages)
         # From the end, so that a long conversation costs no more than a short one.
-        for position in range(len(messages) - 1, -1, -1):
+        while position:
+            position -= 1
             pb = messages[position]
             role = pb.role
             if role == "assistant":

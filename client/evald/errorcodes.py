@@ -38,6 +38,10 @@ CODES: dict[str, CodeInfo] = {
     "INPUT_TOO_LARGE": CodeInfo(
         Category.CONFIG, False, "The text or the check is larger than this evaluator may work on."
     ),
+    "UNKNOWN_TYPE": CodeInfo(
+        Category.CONFIG, False, "The plugin that was asked does not offer that type or version."
+    ),
+    "INVALID_CONFIG": CodeInfo(Category.CONFIG, False, "The config does not fit the evaluator."),
     "EVALUATOR_BUSY": CodeInfo(
         Category.INFRASTRUCTURE, True, "Too many calls of this evaluator are still running."
     ),
@@ -61,4 +65,7 @@ CODES: dict[str, CodeInfo] = {
     "JUDGE_RATE_LIMITED": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint limits the rate."),
     "JUDGE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint does not answer."),
     "JUDGE_TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The judge did not answer in time."),
+    "JUDGE_BUDGET_EXCEEDED": CodeInfo(
+        Category.CONFIG, False, "Another request to the judge could break a ceiling on costs."
+    ),
 }

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -21,6 +21,9 @@ Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any
 measurement; or a mapping with `success`, `reason` and perhaps `value`, `score`, `metadata`."""
 
 Evaluate: TypeAlias = Callable[[EvaluatorContext], Result | Awaitable[Result]]
+
+Function: TypeAlias = Callable[[EvaluatorContext], Outcome | Awaitable[Outcome]]
+"""An evaluator as a plain function, `async` or not."""
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 
@@ -65,6 +68,7 @@ class EvaluatorDefinition(NamedTuple):
     type_by_config_key: with one of these keys in its config, a spec of this type means that type.
     inline: it returns within a millisecond and never blocks, so that the
     server may call it in its event loop. Others run in a thread of their own.
+    is_async: what `compile` gives is `async`, so that it can be stopped.
     """
 
     type: str
@@ -83,6 +87,7 @@ class EvaluatorDefinition(NamedTuple):
     inline: bool = False
     type_by_config_key: Mapping[str, str] = {}
     config_schema_json: str = ""
+    is_async: bool = False
 
 
 class Evaluator(BaseModel):
@@ -152,6 +157,7 @@ class Evaluator(BaseModel):
             required_data=cls.required_data,
             inline=cls.inline and not inspect.iscoroutinefunction(cls.evaluate),
             type_by_config_key=cls.type_by_config_key,
+            is_async=inspect.iscoroutinefunction(cls.evaluate),
         )
 
     @classmethod
@@ -248,7 +254,7 @@ def define_evaluator(
     *,
     type: str,  # noqa: A002 - the word of the contract
     kind: Kind,
-    evaluate: Callable[[EvaluatorContext], Outcome | Awaitable[Outcome]],
+    evaluate: Function,
     label: str = "",
     description: str = "",
     config_schema: Mapping[str, Any] | None = None,
@@ -300,7 +306,46 @@ def define_evaluator(
         metric=metric if kind is Kind.ASSERTION else metric or Metric(),
         required_data=required_data,
         inline=inline and not is_async,
+        is_async=is_async,
     )
+
+
+class FunctionOptions(TypedDict, total=False):
+    """What may be said of a function evaluator beside its type and kind; as for `define_evaluator`."""
+
+    label: str
+    description: str
+    config_schema: Mapping[str, Any]
+    version: str
+    auto: bool
+    deterministic: bool
+    final_turn_only: bool
+    metric: Metric
+    required_data: tuple[str, ...]
+    inline: bool
+
+
+def assertion(
+    type: str,  # noqa: A002 - the word of the contract
+    **options: Unpack[FunctionOptions],
+) -> Callable[[Function], EvaluatorDefinition]:
+    """Decorator: makes a function an assertion of this type. options: as for `define_evaluator`.
+
+    The function returns whether the turn passed, perhaps with a reason, or a Result. Its docstring
+    is the description, its config is in `ctx.config`.
+    """
+    return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
+
+
+def metric(
+    type: str,  # noqa: A002 - the word of the contract
+    **options: Unpack[FunctionOptions],
+) -> Callable[[Function], EvaluatorDefinition]:
+    """Decorator: makes a function a metric of this type. options: as for `define_evaluator`.
+
+    The function returns a number or a Result.
+    """
+    return lambda evaluate: define_evaluator(type=type, kind=Kind.METRIC, evaluate=evaluate, **options)
 
 
 def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .aio import AsyncClient
 from .client import Client
 from .context import EvaluatorContext
+from .contract import violation
 from .result import Result
 from .turn import TurnLike, as_turn
 
@@ -38,8 +39,6 @@ def evaluate(
     Raises InvalidConfig (a ValueError) for a config that does not fit, ValueError for a result
     that breaks the contract, and whatever the evaluator itself raises.
     """
-    from evald_server.engine.contract import violation
-
     from .evaluator import to_result
 
     definition = evaluator.definition() if isinstance(evaluator, type) else evaluator

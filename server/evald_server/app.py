@@ -8,15 +8,18 @@ from typing import Any, Final
 import grpc
 
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.engine import contract
 from evald_server.engine.combinators import combinators
-from evald_server.engine.contract import violation
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
-from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.registry import Origin, Registry, State
 from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
+from evald_server.judge.llm_judge import judge_definition
+from evald_server.judge.models import ConfiguredModels
+from evald_server.judge.wiring import build_models
 from evald_server.plugins import load_plugins
 from evald_server.remote.connection import Tls
 from evald_server.remote.limits import Limits as RemoteLimits
@@ -25,6 +28,9 @@ from evald_server.remote.remotes import Remotes
 from evald_server.remote.statics import StaticTarget
 from evald_server.remote.store import SqliteStore
 from evald_server.remote.targets import read_target
+from evald_server.scripts.evaluator import code_definition
+from evald_server.scripts.policy import Policy
+from evald_server.scripts.runner import Scripts
 from evald_server.services import catalog, evaluation, registry
 from evald_server.services.admission import Admission
 from evald_server.services.answers import Answers
@@ -47,6 +53,13 @@ _log = logging.getLogger("evald.server")
 # gRPC's own limit lies above ours, so that a message that is somewhat too large gets our answer,
 # which names size and limit; beyond it gRPC answers without reading the message.
 _SLACK_BYTES: Final = 4 << 20
+
+# Types whose verdicts are counted on their own. More would leave no room for the histograms of the built-ins,
+# of two models and of a few remote types below 2,000 series.
+_MAX_TYPES: Final = 100
+
+# The type that asks models.
+_JUDGE: Final = "llm-judge"
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
@@ -80,9 +93,14 @@ class App:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.telemetry = Telemetry(allowed_labels=settings.labels)
+        self.telemetry = Telemetry(allowed_labels=settings.labels, max_types=_MAX_TYPES)
         self.threads = Threads()
-        self.registry = build_registry(settings, self.threads)
+        try:
+            self.models = build_models(settings, self.telemetry.judge(_JUDGE))
+        except ValueError as problem:
+            raise StartError(str(problem)) from None
+        self.scripts = build_scripts(settings)
+        self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.address = ""
         self.http_address: str | None = None
         planner = Planner(
@@ -130,6 +148,7 @@ class App:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
+        self._judges: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises StartError when an address cannot be had."""
@@ -182,6 +201,7 @@ class App:
         self._server = server
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
+        self._judges = asyncio.create_task(self.models.watch(self._judge_available))
         self._health.serve(True)
         if not is_loopback(host):
             _log.warning("listening on %s without encryption and authentication", self.address)
@@ -210,8 +230,12 @@ class App:
         await self.remotes.stop()
         if self._lag is not None:
             self._lag.cancel()
+        if self._judges is not None:
+            self._judges.cancel()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
+        await self.models.close()
+        await self.scripts.aclose()
         await close_workers()
         self.threads.close()
         self._server = None
@@ -248,6 +272,9 @@ class App:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA])
         return table
 
+    def _judge_available(self, available: bool) -> None:
+        self.registry.set_state(_JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
+
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -256,13 +283,54 @@ class App:
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
 
 
-def build_registry(settings: Settings, threads: Threads) -> Registry:
+def build_scripts(settings: Settings) -> Scripts:
+    """What the `code` evaluator runs. Raises StartError for what this machine cannot keep."""
+    policy = Policy(
+        allow=settings.code_allow,
+        shell=settings.code_shell,
+        isolation=settings.code_isolation,
+        read=settings.code_read,
+        directory=settings.code_directory,
+        environment=settings.code_environment,
+        timeout_seconds=settings.code_timeout,
+        concurrency=settings.code_concurrency,
+        memory_bytes=settings.code_memory_bytes,
+        processes=settings.code_processes,
+        output_bytes=settings.code_output_bytes,
+    )
+    try:
+        scripts = Scripts(policy)
+    except ValueError as problem:
+        raise StartError(str(problem)) from None
+    if not scripts.unavailable and scripts.isolation == "none":
+        _log.warning(
+            "scripts run without isolation: %s",
+            "code_isolation is off"
+            if settings.code_isolation == "off"
+            else "this machine lets the server use neither bubblewrap nor Landlock",
+        )
+    return scripts
+
+
+def build_registry(
+    settings: Settings, threads: Threads, scripts: Scripts, models: ConfiguredModels
+) -> Registry:
     """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
     for definition in combinators(threads):
         registry.register(definition, Origin.BUILT_IN)
+    registry.register(
+        judge_definition(models),
+        Origin.BUILT_IN,
+        state=State.ACTIVE if models.available else State.UNAVAILABLE,
+    )
+    registry.register(
+        code_definition(scripts, contract.violation),
+        Origin.BUILT_IN,
+        state=State.UNAVAILABLE if scripts.unavailable else State.ACTIVE,
+    )
     load_plugins(registry, settings.plugins)
     for name, config in settings.auto.items():
         entry = registry.get(name)
@@ -297,7 +365,7 @@ def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> 
         return Remotes(
             types,
             telemetry,
-            violation,
+            contract.violation,
             limits=RemoteLimits(
                 inflight=settings.remote_max_inflight,
                 queued=settings.remote_max_queued,

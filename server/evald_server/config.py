@@ -10,8 +10,17 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 PREFIX: Final = "EVALD_"
@@ -22,16 +31,27 @@ _NOT_SERVER_SETTINGS: Final = frozenset(
 )
 
 
+# Where the judge's settings come from when nothing else says them: the variables of OpenAI's own client.
+_FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
+
+
 class SettingsError(ValueError):
     """A setting is wrong. The message names it, what it got and what it wants."""
+
+
+_TABLE: Final = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    alias_generator=to_camel,
+    validate_by_name=True,
+    validate_by_alias=True,
+)
 
 
 class RemoteTarget(BaseModel):
     """A listening plugin: a gRPC target, and the name of a TLS profile or ""."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
-    )
+    model_config = _TABLE
 
     target: str
     tls_profile: str = ""
@@ -46,9 +66,7 @@ class TlsProfile(BaseModel):
     """How to dial with TLS: PEM files. Without `ca_file` the system's roots are trusted; with `cert_file` and
     `key_file` the server shows a certificate of its own."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
-    )
+    model_config = _TABLE
 
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -61,16 +79,56 @@ class TlsProfile(BaseModel):
         return self
 
 
+class JudgePrice(BaseModel):
+    """What a model costs, in US dollars for a million tokens."""
+
+    model_config = _TABLE
+
+    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class JudgeSettings(BaseModel):
+    """One judge: `[judges.NAME]` in the config file."""
+
+    model_config = _TABLE
+
+    base_url: str | None = Field(None, description="Address of an OpenAI-compatible API, up to /v1.")
+    model: str | None = Field(None, description="The model that is asked when a use names none.")
+    models: list[str] = Field(
+        default_factory=list, description="Models that a use may name; empty for any that the endpoint has."
+    )
+    api_key_env: str | None = Field(None, description="Environment variable with the API key.")
+    api_key_file: Path | None = Field(None, description="File with the API key.")
+    prices: dict[str, JudgePrice] = Field(
+        default_factory=dict, description="Prices of models, in US dollars for a million tokens."
+    )
+    form: Literal["json_schema", "json_object", "text"] = Field(
+        "json_schema", description="The surest form of answer that is tried."
+    )
+    stream: bool = Field(False, description="Have answers sent as they are written.")
+    timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
+        30.0, description="Silence of the endpoint after which an attempt is given up."
+    )
+    attempts: Annotated[int, Field(ge=1, le=10)] = Field(4, description="Most requests for one answer.")
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(64, description="Most requests at a time.")
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        return None if value is None else checked_url(value)
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("got both api_key_env and api_key_file, wanted one of them")
+        return self
+
+
 class Settings(BaseModel):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-    )
+    model_config = _TABLE
 
     listen: str = Field(
         "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one."
@@ -169,6 +227,43 @@ class Settings(BaseModel):
     max_streams: Annotated[int, Field(ge=1)] = Field(
         10_000, description="Most sessions, batches and watches that are open at a time."
     )
+    code_allow: list[str] = Field(
+        default_factory=list,
+        description="Commands that the code evaluator may run: absolute paths, each perhaps followed by "
+        "@sha256: and the file's digest. None: it is off.",
+    )
+    code_shell: bool = Field(
+        False,
+        description="Allow any shell script in a config of the code evaluator. Only where every caller is trusted.",
+    )
+    code_isolation: Literal["require", "prefer", "off"] = Field(
+        "prefer",
+        description="Run scripts with no network and a read-only view of few files, by bubblewrap or Landlock: "
+        "always, or refuse; where the machine can; or never.",
+    )
+    code_read: list[str] = Field(
+        default_factory=list,
+        description="What isolated scripts may read beside the system's programs and libraries: absolute paths.",
+    )
+    code_directory: Path = Field(Path("/"), description="Working directory of scripts.")
+    code_environment: list[str] = Field(
+        default_factory=list,
+        description="Environment variables of scripts: NAME=VALUE, or NAME for the server's own value.",
+    )
+    code_timeout: Annotated[float, Field(gt=0)] = Field(30.0, description="Longest time of one script.")
+    code_concurrency: Annotated[int, Field(ge=1)] = Field(
+        4, description="Most scripts at a time; further ones wait for as long as their call has time."
+    )
+    code_memory_bytes: Annotated[int, Field(ge=16 << 20)] = Field(
+        512 << 20, description="Most memory of one process of a script."
+    )
+    code_processes: Annotated[int, Field(ge=1)] = Field(
+        64, description="Most processes and threads of one script."
+    )
+    code_output_bytes: Annotated[int, Field(ge=1024)] = Field(
+        1 << 20, description="Most that a script may write to its standard output, and to its standard error."
+    )
+
     default_timeout: Annotated[float, Field(gt=0)] = Field(
         60.0, description="Time of a call that brings no deadline."
     )
@@ -177,7 +272,7 @@ class Settings(BaseModel):
         16, description="Most waiting evaluators at a time in one call that does not say."
     )
     plan_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        32 << 20, description="Specs of compiled plans that are kept."
+        64 << 20, description="Memory for compiled plans that are kept, estimated."
     )
     answer_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         64 << 20, description="Answers that are kept for calls that bring a request_id."
@@ -187,6 +282,27 @@ class Settings(BaseModel):
     )
     drain_grace: Annotated[float, Field(ge=0)] = Field(
         10.0, description="Time that open calls get to finish when the server stops."
+    )
+    judge_base_url: str | None = Field(
+        None, description="Address of the default judge's API, up to /v1; OPENAI_BASE_URL when not set."
+    )
+    judge_model: str | None = Field(None, description="The default judge's model.")
+    judge_api_key: SecretStr | None = Field(
+        None, description="The default judge's API key; OPENAI_API_KEY when not set, empty for none."
+    )
+    judge_api_key_file: Path | None = Field(None, description="File with the default judge's API key.")
+    judge: str | None = Field(None, description="Which of several judges is the default one.")
+    judges: dict[str, JudgeSettings] = Field(
+        default_factory=dict, description="Judges by name; [judges.default] adds to the settings above."
+    )
+    judge_max_usd_per_call: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Most that one evaluation by a judge may cost, in US dollars."
+    )
+    judge_max_usd_per_day: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="Most that all judges of this server may cost in a day (UTC), in US dollars."
+    )
+    judge_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        64 << 20, description="Answers of judges that are kept, in data_dir or in memory; 0 for none."
     )
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="auto: text on a terminal, JSON elsewhere."
@@ -200,6 +316,27 @@ class Settings(BaseModel):
         if not value:
             return None
         split_address(value)
+        return value
+
+    @field_validator("judge_base_url")
+    @classmethod
+    def _judge_url(cls, value: str | None) -> str | None:
+        return checked_url(value) if value else None
+
+    @field_validator("code_read")
+    @classmethod
+    def _absolute(cls, value: list[str]) -> list[str]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"got {path!r}, wanted an absolute path")
+        return value
+
+    @field_validator("code_environment")
+    @classmethod
+    def _variables(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            if not entry.partition("=")[0] or "\0" in entry:
+                raise ValueError("wanted NAME or NAME=VALUE")
         return value
 
     @model_validator(mode="after")
@@ -229,6 +366,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"got {address!r}, wanted HOST:PORT, for example 127.0.0.1:50051")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def checked_url(url: str) -> str:
+    """The address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as problem:
+        raise ValueError(f"not an address: {problem}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("wanted http://HOST/v1 or https://HOST/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("wanted an address without user, password, query and fragment")
+    return url
 
 
 def is_loopback(host: str) -> bool:
@@ -263,6 +414,9 @@ def load_settings(
         name = key.removeprefix(PREFIX).lower()
         if key.startswith(PREFIX) and key not in _NOT_SERVER_SETTINGS and name in Settings.model_fields:
             values[name], sources[name] = _from_text(name, text), key
+    for name, variable in _FALLBACKS.items():
+        if name not in values and environ.get(variable):
+            values[name], sources[name] = environ[variable], variable
     for name, value in (overrides or {}).items():
         if value is not None:
             values[name], sources[name] = value, f"--{name.replace('_', '-')}"
@@ -275,7 +429,10 @@ def load_settings(
             name = str(error["loc"][0]) if error["loc"] else ""
             name = names.get(name, name)
             where = sources.get(name, name)
-            if error["type"] == "extra_forbidden":
+            inner = ".".join(map(str, error["loc"][1:]))
+            if inner:
+                message = f"{inner}: {'unknown key' if error['type'] == 'extra_forbidden' else message}"
+            elif error["type"] == "extra_forbidden":
                 message = f"unknown setting; known are {', '.join(sorted(Settings.model_fields))}"
             lines.append(f"{where}: {message}" if where else message)
         raise SettingsError("\n".join(lines)) from None

@@ -12,7 +12,7 @@ from copy import copy
 from typing import NamedTuple
 
 from evald.errorcodes import CODES
-from evald.result import Verdict
+from evald.result import TokenUsage, Verdict
 
 OTHER = "other"
 """Label value of everything that found its label full."""
@@ -60,18 +60,40 @@ class Exemplar(NamedTuple):
     time: float
 
 
+class Usual(NamedTuple):
+    """Observations of one bucket that are counted elsewhere: see `engine.observer.Tally.usual`.
+
+    column: which of the cells times scale is their sum.
+    """
+
+    cells: list[int]
+    bucket: int
+    column: int
+    scale: float
+
+
 class Histogram:
     """Observations by bucket.
 
     `cells`: one count per upper bound (inclusive), the count above them all, then the sum.
     """
 
-    __slots__ = ("bounds", "cells", "exemplars")
+    __slots__ = ("bounds", "cells", "exemplars", "usual")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(float(bound) for bound in bounds)
         self.cells: list[float] = [0] * (len(self.bounds) + 2)
         self.exemplars: dict[int, Exemplar] = {}
+        self.usual: list[Usual] = []
+
+    def snapshot(self) -> list[float]:
+        """The cells of this moment, with what is counted elsewhere."""
+        cells = self.cells[:]
+        for usual in self.usual[:]:
+            now = usual.cells[:]
+            cells[usual.bucket] += now[0]
+            cells[-1] += now[usual.column] * usual.scale
+        return cells
 
     def observe(self, value: float) -> None:
         """Count a number. Infinities and NaN are left out."""
@@ -103,17 +125,18 @@ class PassWindow:
     of ten seconds began.
     """
 
-    __slots__ = ("_counts", "_slots", "ends")
+    __slots__ = ("_counts", "_slots", "_usual", "ends")
 
-    def __init__(self, counts: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int], usual: Sequence[int]) -> None:
         self._counts = counts
+        self._usual = usual
         self._slots: tuple[tuple[int, int, int], ...] = ()  # replaced, never changed: another thread reads it
         self.ends = float("-inf")
 
     def turn(self, now: float) -> None:
         """Begin the slot of this moment. Call once `ends` has passed, before counting."""
         slot = int(now // _SLOT_SECONDS)
-        self._slots = (*self._slots[1 - _SLOTS :], (slot, self._counts[1], self._counts[2]))
+        self._slots = (*self._slots[1 - _SLOTS :], (slot, self._passed(), self._counts[2]))
         self.ends = (slot + 1) * _SLOT_SECONDS
 
     def ratio(self, now: float) -> float | None:
@@ -121,10 +144,13 @@ class PassWindow:
         oldest = int(now // _SLOT_SECONDS) - _SLOTS
         for slot, passed_before, failed_before in self._slots:
             if slot > oldest:
-                passed = self._counts[1] - passed_before
+                passed = self._passed() - passed_before
                 failed = self._counts[2] - failed_before
                 return passed / (passed + failed) if passed + failed else None
         return None
+
+    def _passed(self) -> int:
+        return self._counts[1] + self._usual[0]
 
 
 class RecentWorst:
@@ -240,22 +266,22 @@ class Subject:
 class Tally:
     """Counts the results of one evaluator type under one enforcement.
 
-    labels: evaluator, kind, enforcement. window: of enforced assertions, else None.
+    labels: evaluator, kind, enforcement. window: of enforced assertions, else None; it begins with the
+    tally. usual: see `engine.observer.Tally`.
     """
 
     __slots__ = (
         "_clock",
         "_duration_bounds",
         "_duration_cells",
-        "_first",
         "_measured",
         "_score_bounds",
         "_score_cells",
-        "_top",
         "counts",
         "exemplars",
         "labels",
         "subject",
+        "usual",
         "verdicts",
         "window",
     )
@@ -275,16 +301,34 @@ class Tally:
         self.verdicts = verdicts
         self.counts = [0] * (len(Verdict) + 1)  # by the verdict's number; 0 is no verdict
         self.exemplars: dict[int, Exemplar] = {}
-        self.window = PassWindow(self.counts) if gates else None
+        self.usual = [0, 0]  # how many, and their nanoseconds
+        self.window = PassWindow(self.counts, self.usual) if gates else None
         scores = subject.scores if gates else None
         self._score_bounds = scores.bounds if scores else ()
         self._score_cells = scores.cells if scores else None
-        self._top = bisect_left(self._score_bounds, 1.0)
         self._measured = measured
         self._duration_bounds = subject.durations.bounds
         self._duration_cells = subject.durations.cells
-        self._first = self._duration_bounds[0]
         self._clock = clock
+        if self.window is not None:
+            self.window.turn(clock())
+        subject.durations.usual.append(Usual(self.usual, 0, 1, 1e-9))
+        if scores is not None:
+            scores.usual.append(Usual(self.usual, bisect_left(scores.bounds, 1.0), 0, 1.0))
+
+    @property
+    def measures(self) -> bool:
+        """Whether values are wanted."""
+        return self._measured is not None
+
+    def count(self, verdict: Verdict) -> int:
+        """How many results had this verdict."""
+        return self.counts[verdict] + (self.usual[0] if verdict is Verdict.PASSED else 0)
+
+    def tick(self, now: float) -> None:
+        """Let the time pass: `usual` is counted without a look at the clock."""
+        if self.window is not None and now >= self.window.ends:
+            self.window.turn(now)
 
     def measuring(self, measured: Measured) -> "Tally":
         """The same counters for uses that measure in another unit."""
@@ -329,28 +373,6 @@ class Tally:
             if verdict != _SKIPPED:
                 self.subject.durations.trace(seconds, trace_id)
 
-    def add_perfect(self, seconds: float, value: float | None) -> None:
-        """`add` for what most results are: passed, with score 1 where there is one, within the first bucket
-        of durations. Half its time."""
-        window = self.window
-        if window is not None:
-            now = self._clock()
-            if now >= window.ends:
-                window.turn(now)
-            scores = self._score_cells
-            if scores is not None:
-                scores[self._top] += 1
-                scores[-1] += 1.0
-        self.counts[1] += 1
-        cells = self._duration_cells
-        if seconds <= self._first:
-            cells[0] += 1
-        else:
-            cells[bisect_left(self._duration_bounds, seconds)] += 1
-        cells[-1] += seconds
-        if value is not None and self._measured is not None:
-            self._measured.observe(value)
-
     def error(self, code: str) -> None:
         """Count the code of a result that is an error, besides `add`. One outside the closed list is "other"."""
         self.subject.errors.add(_ERROR_INDEX.get(code, len(CODES)))
@@ -380,10 +402,11 @@ _OK = _GRPC_INDEX["OK"]
 class RpcTally:
     """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
 
-    __slots__ = ("codes", "durations", "labels", "received_count", "sent_count", "started_count")
+    __slots__ = ("_first", "codes", "durations", "labels", "received_count", "sent_count", "started_count")
 
     def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: Codes) -> None:
         self.labels = labels
+        self._first = durations.bounds[0]
         self.durations = durations
         self.codes = codes
         self.started_count = 0
@@ -405,6 +428,21 @@ class RpcTally:
         self.codes.add(_OK)
         self.durations.observe(seconds)
 
+    def served(self, seconds: float) -> None:
+        """`began` and `answered` in one, for calls that waited for nothing."""
+        self.started_count += 1
+        self.received_count += 1
+        self.sent_count += 1
+        codes = self.codes.cells
+        if codes[_OK] and seconds <= self._first:
+            codes[_OK] += 1
+            cells = self.durations.cells
+            cells[0] += 1
+            cells[-1] += seconds
+        else:
+            self.codes.add(_OK)
+            self.durations.observe(seconds)
+
     def handled(self, code_name: str, seconds: float) -> None:
         """Count a call that ended. code_name: the name of a `grpc.StatusCode`; another one is UNKNOWN."""
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
@@ -417,3 +455,79 @@ class RpcTally:
     def sent(self, n: int = 1) -> None:
         """Count messages to the caller."""
         self.sent_count += n
+
+
+JUDGE_OUTCOMES = (
+    "ok",
+    "adapted",
+    "unparseable",
+    "refused",
+    "truncated",
+    "rate_limited",
+    "unavailable",
+    "timeout",
+    "input_too_large",
+    "cancelled",
+    OTHER,
+)
+
+
+class ModelTally:
+    """Counts the requests to one model. durations: by outcome. tokens: of a request, read and written."""
+
+    __slots__ = ("durations", "label", "tokens")
+
+    def __init__(self, label: str, token_bounds: Sequence[float]) -> None:
+        self.label = label
+        self.durations: dict[str, Histogram] = {}
+        self.tokens = (Histogram(token_bounds), Histogram(token_bounds))
+
+
+class JudgeTally:
+    """Counts requests to the models that judge.
+
+    evaluator: the type that asks. model: the counters of a model by its name. outcomes: as JUDGE_OUTCOMES.
+    tokens: read and written. looks: into the cache, in vain and not.
+    """
+
+    __slots__ = ("_model", "_observed", "cost_usd", "evaluator", "looks", "models", "outcomes", "tokens")
+
+    def __init__(
+        self,
+        evaluator: str,
+        model: Callable[[str], ModelTally],
+        observed: Callable[[ModelTally, str], Histogram | None],
+    ) -> None:
+        self.evaluator = evaluator
+        self.outcomes = dict.fromkeys(JUDGE_OUTCOMES, 0)
+        self.tokens = [0, 0]
+        self.cost_usd = 0.0
+        self.looks = [0, 0]
+        self.models: dict[str, ModelTally] = {}
+        self._model = model
+        self._observed = observed
+
+    def request(self, model: str, outcome: str, seconds: float) -> None:
+        """Count a request that ended. outcome: one outside the closed list is "other"."""
+        if outcome not in self.outcomes:
+            outcome = OTHER
+        self.outcomes[outcome] += 1
+        durations = self._observed(self._model(model), outcome)
+        if durations is not None:
+            durations.observe(seconds)
+
+    def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
+        """Count what a request has cost, as far as known. cost_usd: US dollars."""
+        if cost_usd is not None:
+            self.cost_usd += cost_usd
+        if usage is None:
+            return
+        histograms = self._model(model).tokens
+        for direction, tokens in enumerate((usage.input_tokens, usage.output_tokens)):
+            if tokens is not None:
+                self.tokens[direction] += tokens
+                histograms[direction].observe(tokens)
+
+    def cache(self, *, hit: bool) -> None:
+        """Count a look into the cache."""
+        self.looks[hit] += 1

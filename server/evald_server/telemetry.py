@@ -20,12 +20,15 @@ from . import buckets
 from .tallies import (
     ERROR_CODES,
     GRPC_CODES,
+    JUDGE_OUTCOMES,
     OTHER,
     Codes,
     EvaluationTally,
     Exemplar,
     Histogram,
+    JudgeTally,
     Measured,
+    ModelTally,
     RecentWorst,
     RemoteTally,
     Room,
@@ -45,6 +48,9 @@ _VERDICT_NAMES = {verdict: verdict.name.lower() for verdict in Verdict}
 _FIXED_SERIES = 170
 _HISTOGRAM_SERIES = len(buckets.DURATION) + 3  # +Inf, sum, count
 _INSTANCE_SERIES = 12  # of a remote type: three modes in four states
+_TOKEN_SERIES = 2 * (len(buckets.BY_UNIT["tokens"]) + 3)
+_JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
+_MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _HISTOGRAM_SERIES  # two models; one of them with errors of one kind
 
 # "detail": histograms, last value and pass ratio of a type. "caller": the sets of labels that callers
 # send. The codes are a closed list, of each evaluator and method.
@@ -72,7 +78,7 @@ class Telemetry(Collector):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        max_types: int = 150,
+        max_types: int = 200,
         max_series: int = 2000,
         allowed_labels: Sequence[str] = (),
     ) -> None:
@@ -102,6 +108,10 @@ class Telemetry(Collector):
         self._rpcs: dict[tuple[str, str, str], RpcTally] = {}
         self._other_rpc = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
         self._rejections: dict[str, int] = {}
+        self._judge: JudgeTally | None = None
+        # Of models without room, and never exposed: the totals have them.
+        self._other_model = ModelTally(OTHER, buckets.BY_UNIT["tokens"])
+        self._model_room = Room(0, {"model": 0})
 
         self._remote_tasks: dict[str, RemoteTally] = {}
         self._other_remote = RemoteTally(OTHER, Histogram(buckets.DURATION))
@@ -200,6 +210,34 @@ class Telemetry(Collector):
             reason = OTHER
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
+    def judge(self, evaluator: str) -> JudgeTally:
+        """The counters of the requests to models, the same object each time. evaluator: the type that asks."""
+        if self._judge is None:
+            judge = JudgeTally(evaluator, self._model, self._operation)
+            if not self._room.admit("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
+                return judge
+            self._model_room = Room(_MODEL_SERIES, {"model": float("inf")})
+            self._judge = judge
+        return self._judge
+
+    def _model(self, name: str) -> ModelTally:
+        models = self._judge.models if self._judge else {}
+        found = models.get(name)
+        if found is not None:
+            return found
+        label = _caller_value(name)
+        if label == OTHER or not self._model_room.admit("model", _TOKEN_SERIES):
+            return self._other_model
+        return models.setdefault(name, ModelTally(label, buckets.BY_UNIT["tokens"]))
+
+    def _operation(self, model: ModelTally, outcome: str) -> Histogram | None:
+        found = model.durations.get(outcome)
+        if found is not None or model is self._other_model:
+            return found
+        if not self._model_room.admit("model", _HISTOGRAM_SERIES):
+            return None
+        return model.durations.setdefault(outcome, Histogram(buckets.DURATION))
+
     def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
         """Ask these at every scrape, from its thread, how many evaluations run and wait."""
         self._inflight = inflight
@@ -230,7 +268,10 @@ class Telemetry(Collector):
 
     def loop_lag(self, seconds: float) -> None:
         """Note how much later than asked for the event loop woke up. Call at least once a second."""
-        self._lag.observe(seconds, self._clock())
+        now = self._clock()
+        self._lag.observe(seconds, now)
+        for tally in (*self._tallies.values(), *self._other_tallies.values()):
+            tally.tick(now)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """A scrape's body and content type, from any thread.
@@ -253,6 +294,7 @@ class Telemetry(Collector):
         yield from self._evaluator_families()
         yield from self._value_families()
         yield from self._evaluation_families()
+        yield from self._judge_families()
         yield from self._rpc_families()
         yield from self._remote_families()
         yield from self._saturation_families()
@@ -276,7 +318,7 @@ class Telemetry(Collector):
                 _count(
                     results,
                     {**names, "verdict": _VERDICT_NAMES[verdict]},
-                    tally.counts[verdict],
+                    tally.count(verdict),
                     tally.exemplars.get(verdict),
                 )
             ratio = tally.window.ratio(self._clock()) if tally.window else None
@@ -343,6 +385,46 @@ class Telemetry(Collector):
         )
         _observe(durations, [], self._evaluation_durations)
         yield from (evaluations, durations)
+
+    def _judge_families(self) -> Iterator[Metric]:
+        requests = _counter(
+            "evald_judge_requests",
+            "Requests to the models that judge, each attempt on its own, by the outcome.",
+        )
+        tokens = _counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
+        cost = _counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
+        looks = _counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
+        durations = HistogramMetricFamily(
+            "gen_ai_client_operation_duration_seconds",
+            "How long requests to models took. error_type is empty for those that went well.",
+            labels=("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
+        )
+        usage = HistogramMetricFamily(
+            "gen_ai_client_token_usage",
+            "Tokens of one request to a model.",
+            labels=(
+                "gen_ai_operation_name",
+                "gen_ai_provider_name",
+                "gen_ai_request_model",
+                "gen_ai_token_type",
+            ),
+        )
+        judge = self._judge
+        if judge is not None:
+            for outcome, count in judge.outcomes.copy().items():
+                _count(requests, {"outcome": outcome}, count)
+            for direction, count in zip(("input", "output"), judge.tokens[:], strict=True):
+                _count(tokens, {"evaluator": judge.evaluator, "direction": direction}, count)
+            _count(cost, {"evaluator": judge.evaluator}, judge.cost_usd)
+            for result, count in zip(("miss", "hit"), judge.looks[:], strict=True):
+                _count(looks, {"result": result}, count)
+            for model in list(judge.models.values()):
+                of = ("chat", "openai", model.label)
+                for outcome, histogram in model.durations.copy().items():
+                    _observe(durations, (*of, "" if outcome == "ok" else outcome), histogram)
+                for direction, histogram in zip(("input", "output"), model.tokens, strict=True):
+                    _observe(usage, (*of, direction), histogram)
+        yield from (requests, tokens, cost, looks, durations, usage)
 
     def _rpc_families(self) -> Iterator[Metric]:
         started = _counter("grpc_server_started", "RPCs started on the server.")
@@ -418,7 +500,7 @@ class Telemetry(Collector):
             "evald_label_overflow",
             "Lookups that found no room for one more value of a label and counted as other instead.",
         )
-        for label, count in self._room.overflows.items():
+        for label, count in (*self._room.overflows.items(), *self._model_room.overflows.items()):
             _count(overflow, {"label": label}, count)
         yield overflow
         build = GaugeMetricFamily(
@@ -486,7 +568,7 @@ def _gauge(name: str, documentation: str, read: Callable[[], float] | None) -> M
 
 
 def _observe(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:
-    *counts, total = histogram.cells[:]
+    *counts, total = histogram.snapshot()
     shown: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
     below = 0.0
     for index, (bound, count) in enumerate(zip((*histogram.bounds, "+Inf"), counts, strict=True)):

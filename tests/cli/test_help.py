@@ -18,7 +18,17 @@ def test_help_comes_at_once_and_names_every_command(evald: Any) -> None:
         if took < 0.3:
             break
     assert took < 0.3
-    for command in ("serve", "evaluate", "types", "validate", "remotes", "demo", "examples:", "exit codes:"):
+    for command in (
+        "serve",
+        "evaluate",
+        "types",
+        "validate",
+        "calibrate",
+        "remotes",
+        "demo",
+        "examples:",
+        "exit codes:",
+    ):
         assert command in done.stdout
 
 
@@ -35,7 +45,9 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["serve", "evaluate", "types", "validate", "remotes", "demo"])
+@pytest.mark.parametrize(
+    "command", ["serve", "evaluate", "types", "validate", "calibrate", "remotes", "demo"]
+)
 def test_every_command_explains_itself(evald: Any, command: str) -> None:
     done = evald(command, "--help")
     assert done.returncode == 0

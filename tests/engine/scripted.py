@@ -113,9 +113,7 @@ class Engine:
         plan = self.planner.plan(raw, given)
         pb = context_pb2.EvaluatorContext(turn=1, is_final=is_final)
         pb.messages.add(role="assistant", text="hello")
-        summary = result_pb2.AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, EvaluatorContext(pb), summary.results, summary, self.threads)
+        evaluation = Evaluation(plan, EvaluatorContext(pb), self.threads)
 
         async def wait() -> None:
             async for _ in evaluation.run_waiting(seconds, 16):
@@ -125,7 +123,7 @@ class Engine:
             asyncio.run(wait())
         evaluation.finish()
         self.threads.close()
-        return summary
+        return result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
 
     def verdict(self, specs: Sequence[Mapping[str, Any]], **options: Any) -> Verdict:
         """The verdict of the call."""

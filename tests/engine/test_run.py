@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, TokenUsage, Verdict, unproven
+from evald.result import Kind, Result, TokenUsage, Verdict, passed, unproven
+from evald_server.engine.plan import Limits
 from evald_server.engine.registry import Origin
 
-from .scripted import Engine, definition
+from .scripted import Engine, definition, spec
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -135,6 +136,14 @@ def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> N
         {"type": "any-of", "evaluators": [{**child, "negate": True}]},
     ):
         assert engine.verdict([one]) is FAILED
+
+
+@pytest.mark.parametrize("origin", [Origin.BUILT_IN, Origin.PLUGIN], ids=["built-in", "plugin"])
+def test_an_evaluator_that_answers_nothing_at_all_has_not_passed(engine: Engine, origin: Origin) -> None:
+    engine.registry.register(definition("mute", lambda _ctx: None), origin)
+    result = engine.run([{"type": "mute"}]).results[0]
+    assert result.verdict == Verdict.ERROR
+    assert result.error.code == "CONTRACT_VIOLATION"
 
 
 def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
@@ -297,3 +306,25 @@ def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
     after = engine.run(specs([faults.get(index, do) for index, (do, _) in enumerate(honest)]), options)
     if before.verdict != PASSED:
         assert after.verdict != PASSED
+
+
+def test_plans_that_are_kept_are_bounded_by_what_they_take_not_by_the_size_of_their_specs() -> None:
+    engine = Engine(limits=Limits(cache_bytes=1 << 20))
+    compiled = 0
+
+    def compile_config(_config: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return lambda _ctx: passed("fine")
+
+    engine.registry.register(
+        definition("tiny", lambda _ctx: None)._replace(compile=compile_config), Origin.PLUGIN
+    )
+    plans = [(spec("tiny", name=f"n{number}").SerializeToString(),) for number in range(300)]
+    for raw in plans:
+        engine.planner.plan(raw)
+    assert compiled == 300
+    engine.planner.plan(plans[-1])
+    assert compiled == 300, "the newest is kept"
+    engine.planner.plan(plans[0])
+    assert compiled == 301, "the oldest is not: 300 plans take more than 1 MiB"

@@ -64,6 +64,15 @@ def test_each_turn_is_evaluated_on_the_conversation_so_far() -> None:
     run(main())
 
 
+def test_turn_ids_may_begin_below_zero() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            frames = await live.session([opened(CONTAINS), turn(-7, "hello"), turn(0, "hello")])
+            assert [frame.turn_id for frame in frames[:-1]] == [-7, 0]
+
+    run(main())
+
+
 def test_final_only_evaluators_run_on_the_final_turn() -> None:
     async def main() -> None:
         async with serving() as live:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evald.evaluator import Metric
-from evald.result import Kind, Verdict
+from evald.result import Kind, TokenUsage, Verdict
 from evald_server.telemetry import Telemetry
 
 from .scrape import families
@@ -39,6 +39,9 @@ def _used() -> Telemetry:
         instances=lambda: {("acme.pii", "connected", "active"): 1}, open_circuits=lambda: 0
     )
     telemetry.remote_tasks("acme.pii").observe(0.1)
+    judge = telemetry.judge("llm-judge")
+    judge.request("gpt", "ok", 0.1)
+    judge.spent("gpt", TokenUsage(10, 1), 0.001)
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry
@@ -59,7 +62,7 @@ def exposed() -> dict[str, tuple[str, frozenset[str]]]:
 
 def test_the_page_lists_every_name_with_its_type_and_labels() -> None:
     rows = re.findall(
-        r"^\| `((?:evald|grpc)_\w+)` \| (\w+) \| ([^|]*) \|",
+        r"^\| `((?:evald|grpc|gen_ai_client)_\w+)` \| (\w+) \| ([^|]*) \|",
         (ROOT / "docs/telemetry.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )
@@ -80,7 +83,11 @@ def _unknown(queries: Iterable[str]) -> set[str]:
         known |= (
             {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
         )
-    found = {name for query in queries for name in re.findall(r"[\w:]*\b(?:evald|grpc_server)_[\w:]+", query)}
+    found = {
+        name
+        for query in queries
+        for name in re.findall(r"[\w:]*\b(?:evald|grpc_server|gen_ai_client)_[\w:]+", query)
+    }
     assert found
     return found - known
 

@@ -1,11 +1,8 @@
 """Cases that are not replayed, and why: the ids by reason."""
 
 NOT_COVERED = {
-    "a model judges": """
-        ES-015 ES-019 ES-020 GG-031 GG-034 GG-035 GG-037 GG-038 GG-043 GG-045 AVS-002 AVS-003 AVS-004
-        AVS-009 AVS-013 AV-045 AV-069 AV-075 AV-076 AV-077 AV-078 AV-080 AV-081 AV-082 AV-084 AV-092
-        AV-093 AV-094 AV-098 AV-099 AV-101 AV-104 AV-105
-    """.split(),
+    "what its judge said is not on record": "AV-069".split(),
+    "an agent with a workspace of its own judges": "AV-105".split(),
     "a conversation is driven, not one turn evaluated": """
         ES-031 ES-033 ES-034 ES-036 ES-040 ES-041 ES-042 ES-043 ES-046 ES-047 ES-048 ES-049 ES-054 AV-030
         AV-031 AV-034 AV-040

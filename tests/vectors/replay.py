@@ -21,6 +21,9 @@ from evald_server.engine.registry import DuplicateType, Origin, Registry
 from evald_server.engine.run import Evaluation
 from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
+from evald_server.judge.llm_judge import judge_definition
+
+from ..judge.scripted import Reply, ScriptedModels
 
 Vector: TypeAlias = Mapping[str, Any]
 """One line of vectors.jsonl."""
@@ -107,13 +110,17 @@ _ALL_MUST_PASS = Options()
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the engine. plugins: types that are registered beside the built-in ones."""
+    """One call of the engine. plugins: types that are registered beside the built-in ones.
+
+    judge: what the judge answers, in turn; None where there is none.
+    """
 
     specs: Sequence[Spec]
     turn: Turn
     options: Options = _ALL_MUST_PASS
     plugins: Sequence[EvaluatorDefinition] = ()
     only_plugins: bool = False
+    judge: Sequence[Reply] | None = None
 
     def __call__(self) -> Outcome:
         """Compile the plan and run it."""
@@ -124,7 +131,8 @@ class Call:
         registry = Registry()
         if not self.only_plugins:
             built_ins = [evaluator.definition() for evaluator in BUILT_INS.values()]
-            for definition in (*built_ins, *combinators(threads)):
+            judge = judge_definition(ScriptedModels(*self.judge or ()))
+            for definition in (*built_ins, *combinators(threads), judge):
                 registry.register(definition, Origin.BUILT_IN)
         for definition in self.plugins:
             registry.register(definition, Origin.PLUGIN)
@@ -138,13 +146,12 @@ class Call:
         except InvalidPlan as problem:
             said = [f"evaluators[{found.index}]{found.path}: {found.message}" for found in problem.violations]
             return Outcome(refused="; ".join(said))
-        summary = AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, self.turn.context, summary.results, summary, threads)
+        evaluation = Evaluation(plan, self.turn.context, threads)
         if not evaluation.run_inline():
             async for _ in evaluation.run_waiting(seconds=10.0, concurrency=8):
                 pass
         evaluation.finish()
+        summary = AggregatedEvaluation.FromString(evaluation.whole())
         return Outcome(list(summary.results), summary)
 
 
@@ -226,6 +233,11 @@ def called(calls: Sequence[Mapping[str, Any]], text: str = "Done.", **more: Any)
     if calls:
         messages.append({"role": "assistant", "content": None, "tool_calls": list(calls)})
     return Turn([*messages, {"role": "assistant", "content": text}], **more)
+
+
+def unparseable() -> Expect:
+    """The judge's answer holds no verdict."""
+    return Expect((Wanted(ERROR, error="JUDGE_UNPARSEABLE", unscored=True),), Wanted(ERROR, success=False))
 
 
 def misfits(expect: Expect, outcome: Outcome) -> list[str]:

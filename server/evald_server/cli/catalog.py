@@ -51,8 +51,9 @@ def _list(heading: str, entries: "list[EvaluatorType]") -> Table:
     aliases = table.columns[1]
     aliases.style, aliases.no_wrap, aliases.max_width = "dim", False, 28
     for entry in entries:
-        away = ", unavailable" if entry.state == "unavailable" else ""
-        notes = "" if entry.origin == "built_in" else f" [{entry.origin}{away}]"
+        notes = "" if entry.origin == "built_in" else f" [{entry.origin}]"
+        if entry.state == "unavailable":
+            notes += " [unavailable]"
         table.add_row(
             clean(entry.type, 63), clean(", ".join(entry.aliases)), clean(entry.description + notes)
         )
@@ -76,6 +77,7 @@ def _show(entry: "EvaluatorType") -> None:
         ("needs", ", ".join(entry.required_data)),
         ("runs", _where(entry)),
         ("loaded by", "the operator of the server" if entry.origin == "plugin" else ""),
+        ("can be called", "no" if entry.state == "unavailable" else ""),
         ("judges", "the final turn only" if entry.final_turn_only else ""),
         ("deprecated", entry.deprecation_message),
     ]

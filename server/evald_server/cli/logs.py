@@ -14,6 +14,11 @@ from .plain import clean
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+# The judge's client and its HTTP libraries: one line per request for each, with its address, and at level debug
+# the conversation in it.
+_CLIENTS: Final = ("openai", "httpx", "httpx2", "httpcore", "httpcore2")
+
+
 class JsonFormatter(logging.Formatter):
     """A JSON object a line: `time` (UTC), `level`, `logger`, `message`, the record's extras, `exception`."""
 
@@ -59,3 +64,5 @@ def configure_logging(style: Literal["auto", "text", "json"], level: str) -> Non
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in _CLIENTS:
+        logging.getLogger(name).setLevel(logging.WARNING)

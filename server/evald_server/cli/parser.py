@@ -2,7 +2,8 @@
 
 import argparse
 import difflib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 _EXPRESSION = "[NAME=]TYPE[:KEY=VALUE,...]"
@@ -13,6 +14,7 @@ examples:
   evald evaluate conversation.json -e regex:pattern='BK-[0-9]+' -e response-length
   evald evaluate conversations.jsonl --evaluators checks.toml --json > results.jsonl
   evald types tool-use
+  evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
   evald demo
 
 exit codes:
@@ -80,6 +82,28 @@ examples:
   evald remotes --watch                     a line for every change, until Ctrl-C
 """
 
+_CALIBRATE = """\
+Asks a judge about cases that people have labelled, and about an attack suite of
+evald's own, and says how far its verdicts can be trusted: agreement with people,
+order flips, self-consistency, attacks that succeed, false alarms, cost. Writes a
+calibration card as JSON and as a page for people.
+
+FILE holds labelled cases, JSON Lines or a JSON list, in evald's format or in that
+of LLMBar, PandaLM or tau2-bench. Without FILE the attack suite alone is run.
+"""
+
+_CALIBRATE_EXAMPLES = """\
+examples:
+  evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
+  evald calibrate cases.jsonl -e llm-judge:model=gpt-4o-mini --repeats 3 --max-cost 2
+  evald calibrate -e llm-judge --max-attack-success 0 --max-false-alarms 0.1
+
+exit codes:
+  0 gates met   1 a gate missed   2 wrong usage   3 too many errors   4 server unreachable
+"""
+
+_CARD_HELP = "where to write the card; the page goes beside it as .html [calibration.json]"
+
 _DEMO = """\
 Starts a server, sends it recorded conversations of an airline's agent, first
 one turn by turn through a session, then all of them as a batch, and shows the
@@ -92,7 +116,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
-        if "invalid choice: " in message:
+        if message.startswith("argument COMMAND: invalid choice: "):
             tried = message.partition("invalid choice: ")[2].split("'")[1]
             near = difflib.get_close_matches(tried, COMMANDS, n=1)
             message = f"unknown command {tried!r}; " + (
@@ -101,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
-COMMANDS = ("serve", "evaluate", "types", "validate", "remotes", "demo")
+COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "demo")
 
 
 def positive_seconds(text: str) -> float:
@@ -113,6 +137,28 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted seconds above 0, for example 30")
     return seconds
+
+
+def _number_between(low: float, high: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number from {low:g} to {high:g}")
+        return value
+
+    return number
+
+
+def _whole_number(most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a whole number from 1 to {most}")
+        return int(text)
+
+    return number
 
 
 def _server_options(parser: argparse.ArgumentParser) -> None:
@@ -129,8 +175,15 @@ def _server_options(parser: argparse.ArgumentParser) -> None:
         dest="plugins",
         help="evaluators of your own for the server inside the command; can be repeated",
     )
+    _code_option(group, "a command that the code evaluator of the server inside may run; can be repeated")
     group.add_argument(
         "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
+    )
+
+
+def _code_option(parser: argparse._ActionsContainer, text: str) -> None:
+    parser.add_argument(
+        "--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=text
     )
 
 
@@ -153,6 +206,72 @@ def _evaluator_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a JSON or TOML file of evaluators; can be repeated",
     )
+
+
+def _calibrate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="*", help="labelled cases, JSON Lines or a JSON list")
+    parser.add_argument(
+        "--format",
+        choices=("evald", "llmbar", "pandalm", "tau2"),
+        help="format of the files; without it, the first record tells",
+    )
+    parser.add_argument(
+        "--no-attacks", action="store_false", dest="attacks", help="leave the attack suite out"
+    )
+    parser.add_argument("--card", metavar="FILE", default="calibration.json", help=_CARD_HELP)
+    parser.add_argument("--json", action="store_true", help="print the card instead of tables")
+    judge = parser.add_argument_group("judge")
+    judge.add_argument("--judge-config", metavar="FILE", help="a JSON or TOML file with one evaluator")
+    judge.add_argument(
+        "-e",
+        "--evaluator",
+        metavar=_EXPRESSION,
+        action="append",
+        dest="expressions",
+        default=[],
+        help="the same in place; without either, it is llm-judge with the server's default model",
+    )
+    asking = parser.add_argument_group("asking")
+    asking.add_argument(
+        "--repeats",
+        metavar="N",
+        type=_whole_number(20),
+        default=1,
+        help="ask about labelled cases N times; 2 or more measure self-consistency",
+    )
+    asking.add_argument(
+        "--concurrency", metavar="N", type=_whole_number(256), default=8, help="most questions at a time [8]"
+    )
+    asking.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=positive_seconds,
+        default=120.0,
+        help="most time of one question [120]",
+    )
+    share = _number_between(0, 1)
+    gates = parser.add_argument_group("gates", "a missed one ends the command with 1; shares are from 0 to 1")
+    gates.add_argument("--min-accuracy", metavar="SHARE", type=share, help="least agreement with people")
+    gates.add_argument(
+        "--min-kappa", metavar="K", type=_number_between(-1, 1), help="least agreement beyond chance, -1 to 1"
+    )
+    gates.add_argument("--max-attack-success", metavar="SHARE", type=share, help="most attacks that succeed")
+    gates.add_argument("--max-false-alarms", metavar="SHARE", type=share, help="most controls that fail")
+    gates.add_argument("--max-order-flips", metavar="SHARE", type=share, help="most pairs that flip")
+    gates.add_argument(
+        "--max-cost",
+        metavar="USD",
+        type=_number_between(0, 1e6),
+        help="most US dollars; what would cost more is not asked",
+    )
+    gates.add_argument(
+        "--max-errors",
+        metavar="SHARE",
+        type=share,
+        default=0.05,
+        help="most questions without a verdict; more end the command with 3 [0.05]",
+    )
+    _server_options(parser)
 
 
 def _command(
@@ -194,6 +313,7 @@ def build_parser() -> Parser:
         dest="plugins",
         help="a Python file or an installed package with evaluators; can be repeated",
     )
+    _code_option(serve, "a command that the code evaluator may run; can be repeated")
     serve.add_argument(
         "--settings", action="store_true", help="list all settings with their defaults and exit"
     )
@@ -230,6 +350,11 @@ def build_parser() -> Parser:
     remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
     remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
     remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
+    _calibrate_options(
+        _command(
+            commands, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES
+        )
+    )
 
     _command(commands, "demo", "see it work on real conversations", _DEMO)
     return parser

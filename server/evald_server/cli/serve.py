@@ -5,6 +5,7 @@ import asyncio
 import gc
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evald_server.config import Settings, SettingsError, load_settings
@@ -32,6 +33,9 @@ def settings_of(args: argparse.Namespace, **fixed: Any) -> Settings:
     overrides = {
         name: getattr(args, name, None) for name in ("listen", "http", "data_dir", "plugins")
     } | fixed
+    if getattr(args, "code_allow", None):
+        # A command line names files from where it is typed; the setting wants to be the same everywhere.
+        overrides["code_allow"] = [str(Path.cwd() / path) for path in args.code_allow]
     try:
         return load_settings(overrides, config_file=args.config)
     except SettingsError as problem:

@@ -29,9 +29,10 @@ async def connected(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
     """
     from evald import AsyncClient
 
-    inside = next((option for option in ("plugins", "config") if getattr(args, option)), None)
+    flags = {"plugins": "--plugin", "code_allow": "--allow-code", "config": "--config"}
+    inside = next((option for option in flags if getattr(args, option)), None)
     if inside and args.server:
-        flag = "--plugin" if inside == "plugins" else "--config"
+        flag = flags[inside]
         raise usage_error(
             f"{flag} is for the server inside the command, but --server {args.server} is given as well",
             f"leave --server out, or load it there: evald serve {flag} ...",

@@ -19,9 +19,10 @@ from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, 
 
 from .aggregate import ROUNDING
 from .compiler import Scope
+from .outcome import NOT_FINAL, adjust, checked, crashed
 from .plan import Use
-from .run import NOT_FINAL, adjust, call, checked, crashed
 from .threads import Threads
+from .wait import call
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 

@@ -13,10 +13,9 @@ from google.protobuf.message import DecodeError
 
 from evald.context import duration_ms, struct_to_dict
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import Kind, Verdict
+from evald.result import Kind
 from evald.structs import MAX_DEPTH
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
-from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
 from .observer import NoObserver, Observer
@@ -367,34 +366,19 @@ class Compiler:
         options: evaluation_service_pb2.EvaluateOptions,
     ) -> Plan:
         started = evaluation_service_pb2.EvaluationStarted()
-        blank = result_pb2.AggregatedEvaluation()
         for spec, use in zip(specs, uses, strict=True):
             definition = use.definition
             planned = started.plan.add()
             planned.CopyFrom(spec)
             planned.type, planned.name, planned.version = definition.type, use.name, definition.version
-            blank.results.add(
-                index=use.index,
-                name=use.name,
-                type=definition.type,
-                version=definition.version,
-                kind=int(definition.kind),
-                enforcement=(
-                    evaluator_pb2.ENFORCEMENT_ENFORCED if use.enforced else evaluator_pb2.ENFORCEMENT_SHADOW
-                ),
-                verdict=int(Verdict.PASSED),
-                label=definition.label,
-                success=True,
-                score=1 if use.plain else None,
-                reason=use.usual.reason if use.usual is not None else "",
-            )
-        blank.verdict, blank.success = result_pb2.VERDICT_PASSED, True
-        blank.passed_count, blank.reason = sum(use.counts for use in uses), ALL_PASSED
-        if blank.passed_count:
-            blank.score = blank.min_score = blank.mean_score = 1
-        blank_event = wire_pb2.EvaluateResponse(results=blank.results)
-        blank_event.summary.CopyFrom(blank)
-        blank_event.summary.ClearField("results")
+        perfect = result_pb2.AggregatedEvaluation(
+            verdict=result_pb2.VERDICT_PASSED,
+            success=True,
+            passed_count=sum(use.counts for use in uses),
+            reason=ALL_PASSED,
+        )
+        if perfect.passed_count:
+            perfect.score = perfect.min_score = perfect.mean_score = 1
         return Plan(
             uses=uses,
             policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
@@ -405,10 +389,8 @@ class Compiler:
             include_progress=options.include_progress,
             skip_cache=options.skip_cache,
             started=started.SerializeToString(),
-            blank=blank,
-            blank_event=blank_event,
-            plain=all(use.plain for use in uses),
-            settled=[(Verdict.PASSED, 1.0) if use.plain else None for use in uses],
+            perfect=perfect.SerializeToString(),
+            measures=any(use.is_metric for use in uses),
         )
 
     def _note(self, index: int | None, path: str, reason: str, message: str) -> None:

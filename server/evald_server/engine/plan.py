@@ -1,19 +1,19 @@
 """What a plan is: compiled evaluators, and what the specs of a call may ask for."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from evald.evaluator import Evaluate, EvaluatorDefinition
 from evald.result import Kind, Result, Verdict
-from evald.v1 import result_pb2
-from evald_server import wire_pb2
+from evald.v1 import evaluator_pb2, result_pb2
 
-from .aggregate import Policy, Settled
+from .aggregate import Policy
 from .contract import MAX_REASON_BYTES
 from .observer import Tally
 from .registry import Origin
-from .wire import delimited
+from .wire import DURATIONS, delimited, sized, varint
 
 
 class Criteria(NamedTuple):
@@ -25,11 +25,11 @@ class Criteria(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one call may ask for. config_bytes: of one spec."""
+    """What one call may ask for. config_bytes: of one spec. cache_bytes: about what kept plans may take."""
 
     evaluators: int = 100
     config_bytes: int = 256 << 10
-    cache_bytes: int = 32 << 20
+    cache_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,21 @@ class InvalidPlan(ValueError):
 SHORT_REASON: Final = MAX_REASON_BYTES // 4
 """Characters that are never more than the bytes that a reason may have."""
 
+# Looking a member up on the enum class costs as much as a whole check.
+_PASSED: Final = Verdict.PASSED
+
+_NEVER: Final = Result(Verdict.ERROR, "no evaluator answers this object")
+
+# Fields of evald.v1.EvaluationResult, as they begin on the wire.
+_VALUE, _REASON, _DURATION = b"\x41", b"\x4a", b"\x6a"
+
+_double: Final = struct.Struct("<d").pack
+
 
 def is_plain(result: Result) -> bool:
     """Passed, score 1, and nothing said but a reason of ordinary length and perhaps a value."""
     return (
-        result.verdict is Verdict.PASSED
+        result.verdict is _PASSED
         and result.score == 1.0
         and not result.metadata
         and not result.checks
@@ -77,7 +87,10 @@ class Use:
     timeout: seconds for this use alone, or None. counts: an enforced assertion.
     trusted: its results need no checking. adjusted: its own threshold or negation
     changes them. plain: what it says of a passed turn can be written down as it is.
-    conditional: it may have to be skipped or to wait. usual: the very object that it answers for most turns, so that the blank holds it.
+    conditional: it may have to be skipped or to wait. counted: its results of the usual kind are
+    counted in `tally.usual`. head: what all its results have in common, serialised.
+    usual: the very object that it answers for most turns, which is written as `short` or, where it took
+    THREE_BYTES or longer, as `long`, followed by the duration.
     """
 
     index: int
@@ -102,7 +115,12 @@ class Use:
     adjusted: bool = field(init=False)
     plain: bool = field(init=False)
     conditional: bool = field(init=False)
-    usual: Result | None = field(init=False)
+    counted: bool = field(init=False)
+    head: bytes = field(init=False)
+    passed_head: bytes = field(init=False)
+    usual: Result = field(init=False)
+    short: bytes = field(init=False)
+    long: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
@@ -119,8 +137,47 @@ class Use:
             and self.weight > 0
         )
         self.conditional = self.final_only or not self.inline
+        self.counted = not self.tally.measures
+        self._write()
+
+    def _write(self) -> None:
+        definition = self.definition
+        self.head = result_pb2.EvaluationResult(
+            index=self.index,
+            name=self.name,
+            type=definition.type,
+            version=definition.version,
+            label=definition.label,
+            kind=int(definition.kind),  # type: ignore[arg-type]
+            enforcement=(
+                evaluator_pb2.ENFORCEMENT_ENFORCED if self.enforced else evaluator_pb2.ENFORCEMENT_SHADOW
+            ),
+        ).SerializeToString()
+        passed = result_pb2.EvaluationResult(verdict=result_pb2.VERDICT_PASSED, success=True, score=1)
+        self.passed_head = self.head + passed.SerializeToString() + _REASON
+        self.usual, self.short, self.long = _NEVER, b"", b""
         usual = getattr(getattr(self.evaluate, "__self__", None), "usual", None)
-        self.usual = usual if self.plain and usual is not None and is_plain(usual) else None
+        if self.plain and self.counted and usual is not None and is_plain(usual):
+            self.usual = usual
+            body = self._passed(usual)
+            self.short, self.long = (varint(len(body) + size) + body for size in (4, 5))
+
+    def passed(self, outcome: Result, nanos: int) -> bytes | None:
+        """A plain outcome as evald.v1.EvaluationResult, behind its length; None when it is not plain.
+
+        nanos: how long it took, below SHORT_NANOS.
+        """
+        if not is_plain(outcome):
+            return None
+        return sized(self._passed(outcome) + DURATIONS[(nanos + 999) // 1000])
+
+    def _passed(self, outcome: Result) -> bytes:
+        """Up to the duration."""
+        reason = outcome.reason.encode("utf-8", "replace")
+        value = outcome.value
+        if value is None:
+            return b"".join((self.passed_head, sized(reason), _DURATION))
+        return b"".join((self.passed_head, sized(reason), _VALUE, _double(value), _DURATION))
 
 
 @dataclass(slots=True, eq=False)
@@ -128,9 +185,8 @@ class Plan:
     """The compiled specs and options of a call.
 
     started: the plan as the wire's EvaluationStarted, without an evaluation_id.
-    blank: results and summary as they are when all pass, to be copied and then
-    changed where a result differs. blank_event: the same as an event of a stream.
-    settled: verdicts and scores as they are when all pass with a score of 1. plain: every use is.
+    perfect: the summary as it is when all pass, serialised, without times and metrics.
+    measures: whether any use is a metric.
     """
 
     uses: list[Use]
@@ -142,12 +198,9 @@ class Plan:
     include_progress: bool
     skip_cache: bool
     started: bytes
-    blank: result_pb2.AggregatedEvaluation
-    blank_event: wire_pb2.EvaluateResponse
-    settled: list[Settled | None]
-    plain: bool
+    perfect: bytes
+    measures: bool
 
     def started_with(self, evaluation_id: str) -> bytes:
-        """The serialised EvaluationStarted of one evaluation. The id is field 1; fields of a message
-        may come in any order."""
+        """The serialised EvaluationStarted of one evaluation. The id is field 1."""
         return self.started + delimited(1, evaluation_id.encode())

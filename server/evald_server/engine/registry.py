@@ -97,6 +97,7 @@ class Registry:
         definition: EvaluatorDefinition,
         origin: Origin,
         auto_config: Mapping[str, Any] | None = None,
+        state: State = State.ACTIVE,
     ) -> None:
         """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
         for name in (definition.type, *definition.aliases):
@@ -110,8 +111,6 @@ class Registry:
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        # A remote one can be called once an instance is there.
-        state = State.UNAVAILABLE if origin is Origin.REMOTE else State.ACTIVE
         self._put(Entry(definition, origin, state, auto_config))
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
@@ -119,7 +118,8 @@ class Registry:
 
     def offer(self, definition: EvaluatorDefinition) -> None:
         """Add a remote type, or a version of one. Raises DuplicateType."""
-        self.register(definition, Origin.REMOTE)
+        # It can be called once an instance is there.
+        self.register(definition, Origin.REMOTE, state=State.UNAVAILABLE)
 
     def is_taken(self, name: str) -> bool:
         """Whether a type that is not remote has that name or alias."""
@@ -162,6 +162,13 @@ class Registry:
             elif self._entries[type] is entry:
                 self._entries[type] = _default(versions.values(), None)
             self._changed(type, name, plans=True)
+
+    def set_state(self, name: str, state: State) -> None:
+        """Say whether a type can be called. Nothing changes when it is in that state already."""
+        entry = self.find(name).entry
+        if entry.state is not state:
+            self._put(replace(entry, state=state))
+            self._changed(entry.definition.type, entry.definition.version, plans=True)
 
     def get(self, name: str) -> Entry | None:
         """The type of that name or alias, or None."""

@@ -170,6 +170,12 @@ class TokenBudget(Evaluator):
         ]
         return [(track, limit) for track, limit in budgets if limit is not None]
 
+    @cached_property
+    def _total_only(self) -> int | None:
+        """The budget where there is one alone, of the total."""
+        track, limit = self._budgets[0]
+        return limit if len(self._budgets) == 1 and track == "total" else None
+
     def prepare(self) -> None:
         """Refuse a config without any budget."""
         if not self._budgets:
@@ -177,16 +183,20 @@ class TokenBudget(Evaluator):
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare the token usage of the invocation with every budget. value: tokens of the tightest one."""
-        usage = ctx.last_invocation.token_usage
-        if usage is None:
-            return missing(self.on_missing, "No token usage data available")
-        budgets = self._budgets
-        if len(budgets) > 1:
-            return self._check_all(usage)
-        track, limit = budgets[0]
-        actual = tokens_of(usage, track)
-        if actual is None:
-            return missing(self.on_missing, f"No {track} token usage data available")
+        limit = self._total_only
+        if limit is not None:
+            actual = ctx.last_invocation.total_tokens
+        if limit is None or actual is None:
+            usage = ctx.last_invocation.token_usage
+            if usage is None:
+                return missing(self.on_missing, "No token usage data available")
+            budgets = self._budgets
+            if len(budgets) > 1:
+                return self._check_all(usage)
+            track, limit = budgets[0]
+            actual = tokens_of(usage, track)
+            if actual is None:
+                return missing(self.on_missing, f"No {track} token usage data available")
         if actual <= limit:
             return passed(f"Token usage within budget: {actual} / {limit}", 1.0, actual)
         return failed(

@@ -166,21 +166,35 @@ class JsonSchema(JsonAnswer):
     def _compiled(self) -> Schema:
         return Schema(self.schema_)
 
+    @cached_property
+    def _whole_answer(self) -> bool:
+        return self.message == "last" and self.extract == "none"
+
     def prepare(self) -> None:
         """Compile the schema."""
-        self._compiled  # noqa: B018 - computed here, so that a wrong schema is refused
+        _ = self._compiled, self._whole_answer  # here, so that a wrong schema is refused
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Check the answer: right here, or in a process that can be killed when it might take long."""
         if self.only_final and not ctx.is_final:
             return _NOT_FINAL
+        schema = self._compiled
+        if self._whole_answer:
+            # Two thirds of the time of the way below, for what nearly all do.
+            text = ctx.answer or ""
+            data, problem = ctx.answer_json
+            if problem is None and len(text) <= schema.inline_bytes:
+                return self._check(text, data)
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
-        schema = self._compiled
         text, data = read
         if len(text) > schema.inline_bytes:
             return self._evaluate_in_worker(text)
+        return self._check(text, data)
+
+    def _check(self, text: str, data: Any) -> Result:
+        schema = self._compiled
         try:
             if schema.is_valid(data):
                 return _MATCHES

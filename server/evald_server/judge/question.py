@@ -1,6 +1,6 @@
 """What is asked of a model, and what comes back: the seam between the judge and the endpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,10 @@ class Question(NamedTuple):
     max_tokens: most tokens of the answer. temperature: 0 to 2.
     sample: number of the sample, from 0, so that a cache keeps samples apart.
     again: what was wrong with the answer before; empty when this is no re-ask.
+    cache_key: digest of everything that the answer depends on except the endpoint and the model, the
+    random nonce of the fence left out; empty when the answer must not be kept.
+    usable: whether an answer can be used; a cache keeps no other, or a slip of the model would be
+    repeated for ever.
     """
 
     instructions: str
@@ -25,6 +29,8 @@ class Question(NamedTuple):
     temperature: float = 0.0
     sample: int = 0
     again: tuple["Turn", ...] = ()
+    cache_key: str = ""
+    usable: "Callable[[Answer], bool]" = lambda _answer: True
 
 
 class Turn(NamedTuple):
@@ -39,11 +45,14 @@ class Spending:
     """What a call has spent on models so far, failed attempts included.
 
     usage: None when no attempt reported any. cost_usd: None when no price is known.
+    reserved_usd: what requests under way, and those that ended without saying what they cost, may have
+    cost at most; it counts towards the ceiling of the call.
     """
 
     attempts: int = 0
     usage: TokenUsage | None = None
     cost_usd: float | None = None
+    reserved_usd: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -52,12 +61,14 @@ class Answer(NamedTuple):
     data: the answer's JSON object, unchecked against the schema; None where plain text was asked for.
     text: the answer as it came. model: as the endpoint names it.
     request: what was sent, secrets removed, as JSON-like data.
+    cached: it was found in the cache, and cost nothing now.
     """
 
     text: str
     data: Mapping[str, Any] | None
     model: str
     request: Mapping[str, Any]
+    cached: bool = False
 
 
 class JudgeFault(Exception):

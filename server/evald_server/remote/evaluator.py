@@ -98,6 +98,7 @@ class RemoteEvaluator:
             final_turn_only=offer.final_turn_only,
             metric=offer.metric,
             required_data=offer.required_data,
+            is_async=True,
         )
 
     def _compile(self, config: Mapping[str, Any]) -> Evaluate:

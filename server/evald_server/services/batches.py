@@ -3,12 +3,15 @@
 import asyncio
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from evald.result import ErrorInfo, Verdict
 from evald.scope import Scope
-from evald.v1 import evaluation_service_pb2, result_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
-from evald_server.engine.run import Evaluation, fill_error
+from evald_server.engine.report import fill_error
+from evald_server.engine.run import Evaluation
 from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
@@ -136,16 +139,14 @@ class _Batch:
     def _start(self, data: bytes) -> None:
         item_id = ""
         try:
-            item = parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
-            item_id = item.item_id
-            view = self._runner.contexts.view(item.context)
-            plan = self._plan_of(item)
+            item = self._parsed(data)
+            item_id, context = item.item_id, item.context
+            view = self._runner.contexts.view(context)
+            plan = self._plan_of(item, context)
         except CallError as problem:
             self._refuse(item_id, problem.message)
             return
-        summary = result_pb2.AggregatedEvaluation()
-        summary.CopyFrom(plan.blank)
-        evaluation = Evaluation(plan, view, summary.results, summary, self._runner.threads)
+        evaluation = Evaluation(plan, view, self._runner.threads)
         if evaluation.run_inline():
             self._done(evaluation, item_id)
         else:
@@ -153,13 +154,19 @@ class _Batch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
+    def _parsed(self, data: bytes) -> wire_pb2.BatchItem:
+        try:
+            return _Item.FromString(data)
+        except DecodeError:
+            return parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
+
+    def _plan_of(self, item: wire_pb2.BatchItem, context: context_pb2.EvaluatorContext) -> Plan:
         """The shared plan where the item has nothing of its own; found once, not once an item."""
-        if item.evaluators or item.context.HasField("scenario"):
-            return self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+        if item.evaluators or context.HasField("scenario"):
+            return self._runner.plan(item.evaluators or self._specs, self._options, context)
         generation = self._runner.generation
         if self._plan is None or self._generation != generation:
-            self._plan = self._runner.plan(self._specs, self._options, item.context)
+            self._plan = self._runner.plan(self._specs, self._options, context)
             self._generation = generation
         return self._plan
 
@@ -170,18 +177,17 @@ class _Batch:
 
     def _done(self, evaluation: Evaluation, item_id: str) -> None:
         verdict = evaluation.finish()
-        plan, summary = evaluation.plan, evaluation.summary
+        plan = evaluation.plan
         self._verdicts[verdict] += 1
-        self._tally.add(verdict, evaluation.seconds)
+        self._tally.add(verdict, evaluation.nanos * 1e-9)
         totals = self._totals.get(id(plan))
         if totals is None:
             totals = self._totals[id(plan)] = _Totals(plan)
         totals.add(evaluation)
+        summary = evaluation.whole()
         if self._brief and verdict is Verdict.PASSED:
-            for result in summary.results:
-                for name in ("reason", "checks", "metadata"):
-                    result.ClearField(name)
-        self._add(item_id, delimited(2, summary.SerializeToString()))
+            summary = _brief(summary)
+        self._add(item_id, delimited(2, summary))
 
     def _refuse(self, item_id: str, message: str) -> None:
         error = result_pb2.EvaluationError()
@@ -219,18 +225,17 @@ class _Totals:
 
     def add(self, evaluation: Evaluation) -> None:
         """Count the results of one item."""
-        if evaluation.perfect and self._plan.plain:
+        if evaluation.perfect and not self._plan.measures:
             self._perfect += 1
             return
-        for use, settled in zip(self._plan.uses, evaluation.settled, strict=True):
-            if settled is None:
+        for use, outcome in zip(self._plan.uses, evaluation.outcomes, strict=True):
+            if outcome is None:
                 continue
-            if use.is_metric and settled[0] is Verdict.PASSED:
-                result = evaluation.results[use.index]
-                if not result.HasField("value"):
+            if use.is_metric and outcome.verdict is Verdict.PASSED:
+                if outcome.value is None:
                     continue
-                self._sums[use.index] += result.value
-            self._counts[use.index][settled[0]] += 1
+                self._sums[use.index] += outcome.value
+            self._counts[use.index][outcome.verdict] += 1
 
     def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
         """Add up by the evaluators' names. means: sum and count of what metrics measured."""
@@ -245,3 +250,12 @@ class _Totals:
                 mean = means.setdefault(use.name, [0.0, 0])
                 mean[0] += total
                 mean[1] += measured
+
+
+def _brief(data: bytes) -> bytes:
+    """A serialised AggregatedEvaluation without what only explains."""
+    summary = result_pb2.AggregatedEvaluation.FromString(data)
+    for result in summary.results:
+        for name in ("reason", "checks", "metadata"):
+            result.ClearField(name)
+    return summary.SerializeToString()

@@ -26,7 +26,9 @@ class Contexts:
 
     def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
         """The view over a context that is within the limits. Raises CallError that names the field."""
-        self.complete(pb, path)
+        last, most = pb.last_invocation, self._max_messages
+        if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
+            self.complete(pb, path)
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:

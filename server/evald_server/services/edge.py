@@ -40,6 +40,9 @@ class RpcTally(Protocol):
     def answered(self, seconds: float) -> None:
         """It was answered with one message and ended well."""
 
+    def served(self, seconds: float) -> None:
+        """`began` and `answered` at once."""
+
     def handled(self, code: str, seconds: float) -> None:
         """It ended with this status code."""
 
@@ -132,24 +135,32 @@ class Edge:
 
     def _one(self, service: str, method: str, grpc_type: str, handle: UnaryHandler) -> Any:
         tally = self._observer.rpc(service, method, grpc_type)
-        came_in, answered = tally.began, tally.answered
+        served = tally.served
         limit = self._max_message_bytes
         clock = time.perf_counter
 
         async def handler(request: bytes, context: Context) -> bytes:
             began = clock()
-            came_in()
+            waited = False
             try:
                 if self.draining:
                     raise _draining()
                 if len(request) > limit:
                     raise _too_large(request, limit)
-                answer = handle(request, context)
-                response = answer if answer.__class__ is bytes else await answer  # type: ignore[misc]
+                response = handle(request, context)
+                if response.__class__ is not bytes:
+                    tally.began()
+                    waited = True
+                    response = await response  # type: ignore[misc]
             except BaseException as problem:
+                if not waited:
+                    tally.began()
                 code = await self._end(problem, context, f"{service}/{method}", tally, began)
                 raise code from problem
-            answered(clock() - began)
+            if waited:
+                tally.answered(clock() - began)
+            else:
+                served(clock() - began)
             if self._log_calls:
                 self._log(f"{service}/{method}", "OK", clock() - began)
             return response

@@ -1,6 +1,5 @@
 """Evaluate and EvaluateUnary: one turn, one plan."""
 
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
@@ -8,11 +7,20 @@ from evald.v1 import evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
+from evald_server.engine.wire import delimited
 
 from .answers import Answer, Answers
 from .edge import Context, parse
 from .errors import violation_field
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner, add_progress, deadline_of, scope_of
+from .runner import (
+    Count,
+    EvaluationObserver,
+    EvaluationTally,
+    Runner,
+    check_deadline,
+    scope_of,
+    take_progress,
+)
 
 NAME: Final = "evald.v1.EvaluationService"
 
@@ -39,25 +47,21 @@ class Evaluations:
         request = parse(_Unary, data, "evald.v1.EvaluateUnaryRequest").request
         if request.request_id:
             return self._once(request, context)
-        response = _UnaryResponse()
-        evaluation = self._begin_unary(request, response)
-        deadline = deadline_of(context)
+        evaluation = self._begin(request, context)
         if not evaluation.run_inline():
-            return self._wait_unary(evaluation, response, deadline, request, context)
-        return self._answer_unary(evaluation, response, request, context)
+            return self._wait(evaluation, request, context)
+        return self._whole(evaluation, self._runner.new_id(), request, context)
 
     def evaluate(self, data: bytes, context: Context) -> bytes | Awaitable[bytes]:
         """The plan, results as they finish, the summary; all in one message when nothing waits."""
         request = parse(_Request, data, "evald.v1.EvaluateRequest")
         if request.request_id:
             return self._once_streamed(request, context)
-        event = _Event()
-        evaluation = self._begin_streamed(request, event)
-        deadline = deadline_of(context)
+        evaluation = self._begin(request, context)
         if not evaluation.run_inline():
-            return self._stream(evaluation, event, deadline, request, context)
+            return self._stream(evaluation, self._runner.new_id(), request, context)
         self._count(self._streamed, evaluation, request, context)
-        return event.SerializeToString()
+        return delimited(1, evaluation.plan.started_with(self._runner.new_id())) + evaluation.event()
 
     def validate(self, data: bytes, _context: Context) -> bytes:
         """Everything wrong with specs, without running them."""
@@ -73,34 +77,18 @@ class Evaluations:
             )
         return response.SerializeToString()
 
-    def _begin_unary(
-        self, request: wire_pb2.EvaluateRequest, response: evaluation_service_pb2.EvaluateUnaryResponse
-    ) -> Evaluation:
-        plan = self._runner.plan(request.evaluators, request.options, request.context)
-        view = self._runner.contexts.view(request.context)
-        response.evaluation_id = request.request_id or self._runner.new_id()
-        summary = response.summary
-        summary.CopyFrom(plan.blank)
-        return Evaluation(plan, view, summary.results, summary, self._runner.threads)
+    def _begin(self, request: wire_pb2.EvaluateRequest, context: Context) -> Evaluation:
+        check_deadline(context)
+        runner, pb = self._runner, request.context
+        plan = runner.plan(request.evaluators, request.options, pb)
+        return Evaluation(plan, runner.contexts.view(pb), runner.threads)
 
-    def _begin_streamed(
-        self, request: wire_pb2.EvaluateRequest, event: wire_pb2.EvaluateResponse
-    ) -> Evaluation:
-        plan = self._runner.plan(request.evaluators, request.options, request.context)
-        view = self._runner.contexts.view(request.context)
-        event.CopyFrom(plan.blank_event)
-        event.started = plan.started_with(request.request_id or self._runner.new_id())
-        return Evaluation(plan, view, event.results, event.summary, self._runner.threads)
-
-    def _answer_unary(
-        self,
-        evaluation: Evaluation,
-        response: evaluation_service_pb2.EvaluateUnaryResponse,
-        request: wire_pb2.EvaluateRequest,
-        context: Context,
+    def _whole(
+        self, evaluation: Evaluation, evaluation_id: str, request: wire_pb2.EvaluateRequest, context: Context
     ) -> bytes:
+        """A serialised evald.v1.EvaluateUnaryResponse."""
         self._count(self._unary, evaluation, request, context)
-        return response.SerializeToString()
+        return delimited(1, evaluation_id.encode()) + delimited(2, evaluation.whole())
 
     def _count(
         self,
@@ -111,85 +99,69 @@ class Evaluations:
     ) -> None:
         verdict = evaluation.finish()
         tally: EvaluationTally | None = count.tally(request.labels) if request.labels else None
-        count.add(verdict, evaluation.seconds, context, tally)
+        count.add(verdict, evaluation.nanos, context, tally)
 
-    async def _wait_unary(
-        self,
-        evaluation: Evaluation,
-        response: evaluation_service_pb2.EvaluateUnaryResponse,
-        deadline: float | None,
-        request: wire_pb2.EvaluateRequest,
-        context: Context,
+    async def _wait(
+        self, evaluation: Evaluation, request: wire_pb2.EvaluateRequest, context: Context
     ) -> bytes:
-        scope = scope_of(context, response.evaluation_id)
-        await self._runner.finish(evaluation, _left(deadline), scope)
-        return self._answer_unary(evaluation, response, request, context)
+        evaluation_id = request.request_id or self._runner.new_id()
+        await self._runner.finish(evaluation, context.time_remaining(), scope_of(context, evaluation_id))
+        return self._whole(evaluation, evaluation_id, request, context)
 
     async def _stream(
         self,
         evaluation: Evaluation,
-        event: wire_pb2.EvaluateResponse,
-        deadline: float | None,
+        evaluation_id: str,
         request: wire_pb2.EvaluateRequest,
         context: Context,
     ) -> bytes:
-        def ready(indexes: Sequence[int]) -> wire_pb2.EvaluateResponse:
-            part = _Event()
-            for index in indexes:
-                part.results.append(event.results[index])
-            return part
-
-        waiting = {item.use.index for item in evaluation.waiting}
-        part = ready([use.index for use in evaluation.plan.uses if use.index not in waiting])
-        part.started = event.started
-        started = evaluation_service_pb2.EvaluationStarted.FromString(event.started)
-        scope = scope_of(context, started.evaluation_id)
-        async for done in self._runner.steps(evaluation, _left(deadline), scope):
-            await context.write(part.SerializeToString())
-            part = ready(done)
-            add_progress(part, evaluation)
+        part = delimited(1, evaluation.plan.started_with(evaluation_id)) + evaluation.first_ready()
+        scope = scope_of(context, evaluation_id)
+        async for done in self._runner.steps(evaluation, context.time_remaining(), scope):
+            await context.write(part)
+            part = evaluation.ready(done) + take_progress(evaluation)
         self._count(self._streamed, evaluation, request, context)
-        part.summary.CopyFrom(event.summary)
-        return part.SerializeToString()
+        return part + evaluation.summary()
 
     async def _once(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
-        deadline = deadline_of(context)
-        known = await self._answers.claim(request.request_id, request.SerializeToString(deterministic=True))
+        known = await self._claim(request)
         if known is not None:
             return known.response
         try:
-            response = _UnaryResponse()
-            evaluation = self._begin_unary(request, response)
-            if not evaluation.run_inline():
-                scope = scope_of(context, response.evaluation_id)
-                await self._runner.finish(evaluation, _left(deadline), scope)
-            answer = self._answer_unary(evaluation, response, request, context)
-            self._answers.keep(
-                request.request_id, Answer(answer, evaluation.plan.started_with(request.request_id))
-            )
+            evaluation = self._begin(request, context)
+            if evaluation.run_inline():
+                answer = self._whole(evaluation, request.request_id, request, context)
+            else:
+                answer = await self._wait(evaluation, request, context)
+            self._keep(request, evaluation, answer)
         finally:
             self._answers.release(request.request_id)
         return answer
 
     async def _once_streamed(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
-        deadline = deadline_of(context)
-        known = await self._answers.claim(request.request_id, request.SerializeToString(deterministic=True))
+        known = await self._claim(request)
         if known is not None:
             return _replayed(known)
         try:
-            event = _Event()
-            evaluation = self._begin_streamed(request, event)
+            evaluation = self._begin(request, context)
             if evaluation.run_inline():
                 self._count(self._streamed, evaluation, request, context)
-                last = event.SerializeToString()
+                started = evaluation.plan.started_with(request.request_id)
+                last = delimited(1, started) + evaluation.event()
             else:
-                last = await self._stream(evaluation, event, deadline, request, context)
-            response = _UnaryResponse(evaluation_id=request.request_id, summary=event.summary)
-            response.summary.results.extend(event.results)
-            self._answers.keep(request.request_id, Answer(response.SerializeToString(), event.started))
+                last = await self._stream(evaluation, request.request_id, request, context)
+            whole = delimited(1, request.request_id.encode()) + delimited(2, evaluation.whole())
+            self._keep(request, evaluation, whole)
         finally:
             self._answers.release(request.request_id)
         return last
+
+    async def _claim(self, request: wire_pb2.EvaluateRequest) -> Answer | None:
+        return await self._answers.claim(request.request_id, request.SerializeToString(deterministic=True))
+
+    def _keep(self, request: wire_pb2.EvaluateRequest, evaluation: Evaluation, answer: bytes) -> None:
+        started = evaluation.plan.started_with(request.request_id)
+        self._answers.keep(request.request_id, Answer(answer, started))
 
 
 def _replayed(answer: Answer) -> bytes:
@@ -200,7 +172,3 @@ def _replayed(answer: Answer) -> bytes:
     given.summary.ClearField("results")
     event.summary.CopyFrom(given.summary)
     return event.SerializeToString()
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else deadline - time.monotonic()

@@ -2,7 +2,6 @@
 
 import itertools
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -11,11 +10,11 @@ from google.protobuf.message import DecodeError
 from evald.result import Verdict
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2
-from evald_server import wire_pb2
 from evald_server.engine.plan import Criteria, InvalidPlan, Plan
 from evald_server.engine.planner import Planner
-from evald_server.engine.run import Evaluation, budget
+from evald_server.engine.run import Evaluation
 from evald_server.engine.threads import Threads
+from evald_server.engine.wait import budget
 
 from .admission import Admission
 from .contexts import Contexts, criteria_of
@@ -57,15 +56,15 @@ class Count:
         return self._observer.evaluation(self._rpc, labels) if labels else self._without_labels
 
     def add(
-        self, verdict: Verdict, seconds: float, context: Context, tally: EvaluationTally | None = None
+        self, verdict: Verdict, nanos: int, context: Context, tally: EvaluationTally | None = None
     ) -> None:
-        """One evaluation is done."""
+        """One evaluation is done, which took so many nanoseconds."""
         trace_id = None
         if verdict is Verdict.PASSED:
             self._passed += 1
         if verdict is not Verdict.PASSED or not self._passed % _TRACED_ONE_IN:
             trace_id = trace_id_of(context)
-        (tally or self._without_labels).add(verdict, seconds, trace_id)
+        (tally or self._without_labels).add(verdict, nanos * 1e-9, trace_id)
 
 
 class Runner:
@@ -137,24 +136,22 @@ class Runner:
         return min(left, plan.timeout)
 
 
-def add_progress(event: wire_pb2.EvaluateResponse, evaluation: Evaluation) -> None:
-    """Take what evaluators have said before their results, and put it into an event."""
+def take_progress(evaluation: Evaluation) -> bytes:
+    """Take what evaluators have said before their results, as fields of evald.v1.EvaluateResponse."""
+    if not evaluation.progress:
+        return b""
+    event = evaluation_service_pb2.EvaluateResponse()
     for said in evaluation.progress:
         event.progress.add(index=said.index, message=said.message, fraction=said.fraction)
     evaluation.progress.clear()
+    return event.SerializeToString()
 
 
-def deadline_of(context: Context) -> float | None:
-    """Monotonic time at which the call must be over; None without a deadline.
-
-    Raises CallError when the time that is left is too short to do anything.
-    """
-    left = context.time_remaining()
-    if left is None:
-        return None
-    if left <= 0:
+def check_deadline(context: Context) -> None:
+    """Raise CallError when the time that is left is too short to do anything."""
+    left: float | None = context.time_remaining()
+    if left is not None and left <= 0:
         raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
-    return time.monotonic() + left
 
 
 def scope_of(context: Context, evaluation_id: str) -> Scope:

@@ -1,22 +1,25 @@
 """EvaluateSession: one conversation, turn by turn, each sent once."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from evald.context import Conversation, EvaluatorContext
 from evald.result import ErrorInfo, Verdict
-from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.engine.plan import Plan
-from evald_server.engine.run import Evaluation, fill_error
-from evald_server.engine.wire import delimited
+from evald_server.engine.report import fill_error
+from evald_server.engine.run import Evaluation
+from evald_server.engine.wire import delimited, varint
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner, add_progress, scope_of
+from .runner import Count, EvaluationObserver, EvaluationTally, Runner, scope_of, take_progress
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
+
+# Negative numbers are sent as their two's complement.
+_INT64: Final = (1 << 64) - 1
 
 # Failed outranks error, error outranks passed, passed outranks skipped.
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
@@ -56,45 +59,30 @@ class Sessions:
             raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
         turn = frame.turn
         try:
-            response, evaluation = session.begin(turn)
+            evaluation = session.begin(turn)
         except CallError as problem:
             refused = _Response(turn_id=turn.turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
             await stream.send(refused.SerializeToString())
             return
-        if not evaluation.run_inline():
-            await self._wait(evaluation, response, stream, context)
-        verdict = evaluation.finish()
+        # An answer is a turn_id and an event: fields 1 and 2 of evald.v1.EvaluateSessionResponse.
+        head = b"\x08" + varint(turn.turn_id & _INT64)
+        evaluation_id = self._runner.new_id()
+        event = delimited(1, session.started(evaluation_id))
+        if evaluation.run_inline():
+            verdict = evaluation.finish()
+            event += evaluation.event()
+        else:
+            event += evaluation.first_ready()
+            scope = scope_of(context, evaluation_id)
+            async for done in self._runner.steps(evaluation, None, scope, patient=True):
+                await stream.send(head + delimited(2, event))
+                event = evaluation.ready(done) + take_progress(evaluation)
+            verdict = evaluation.finish()
+            event += evaluation.summary()
         session.note(turn.turn_id, verdict)
-        self._count.add(verdict, evaluation.seconds, context, session.tally)
-        await stream.send(response.SerializeToString())
-
-    async def _wait(
-        self,
-        evaluation: Evaluation,
-        response: wire_pb2.EvaluateSessionResponse,
-        stream: Stream,
-        context: Context,
-    ) -> None:
-        """Send what is ready before each wait; what is ready in the end is left in the response."""
-        event = response.event
-        every = list(event.results)
-        evaluation.results = every
-        waiting = {item.use.index for item in evaluation.waiting}
-        _keep(event, every, [use.index for use in evaluation.plan.uses if use.index not in waiting])
-        started = evaluation_service_pb2.EvaluationStarted.FromString(event.started)
-        scope = scope_of(context, started.evaluation_id)
-        async for done in self._runner.steps(evaluation, None, scope, patient=True):
-            # The summary is not decided yet; what stands in it are metrics that are repeated at the end.
-            part = _Response(turn_id=response.turn_id)
-            part.event.started = event.started
-            part.event.results.extend(event.results)
-            part.event.progress.extend(event.progress)
-            await stream.send(part.SerializeToString())
-            event.started = b""
-            event.ClearField("progress")
-            _keep(event, every, done)
-            add_progress(event, evaluation)
+        self._count.add(verdict, evaluation.nanos, context, session.tally)
+        await stream.send(head + delimited(2, event))
 
 
 class _Session:
@@ -119,9 +107,7 @@ class _Session:
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
 
-    def begin(
-        self, turn: evaluation_service_pb2.SessionTurn
-    ) -> tuple[wire_pb2.EvaluateSessionResponse, Evaluation]:
+    def begin(self, turn: evaluation_service_pb2.SessionTurn) -> Evaluation:
         """Add a turn. Raises CallError for one that is not right, and then leaves all as it was."""
         if self._last_id is not None and turn.turn_id <= self._last_id:
             raise invalid(
@@ -131,7 +117,6 @@ class _Session:
         contexts.complete_messages(turn.last_invocation, "turn.last_invocation")
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
         self._last_id = turn.turn_id
-        first = not self._turns
         self._turns += 1
         pb.turn += 1
         pb.is_final = turn.is_final
@@ -146,13 +131,13 @@ class _Session:
             if self._has_expected:
                 pb.expected.CopyFrom(self._expected)
             self._own_expected = False
-        response = _Response(turn_id=turn.turn_id)
-        event = response.event
-        event.CopyFrom(self._plan.blank_event)
-        new_id = self._runner.new_id()
-        event.started = self._plan.started_with(new_id) if first else delimited(1, new_id.encode())
-        view = EvaluatorContext(pb, self._conversation)
-        return response, Evaluation(self._plan, view, event.results, event.summary, self._runner.threads)
+        return Evaluation(self._plan, EvaluatorContext(pb, self._conversation), self._runner.threads)
+
+    def started(self, evaluation_id: str) -> bytes:
+        """The EvaluationStarted of the turn that was begun last: the plan stands in the first one only."""
+        if self._turns == 1:
+            return self._plan.started_with(evaluation_id)
+        return delimited(1, evaluation_id.encode())
 
     def note(self, turn_id: int, verdict: Verdict) -> None:
         """A turn is done."""
@@ -170,13 +155,3 @@ class _Session:
         summary.turn_count = self._turns
         summary.failed_turn_ids.extend(self._failed_ids)
         return response
-
-
-def _keep(
-    event: wire_pb2.EvaluateResponse,
-    every: Sequence[result_pb2.EvaluationResult],
-    indexes: Sequence[int],
-) -> None:
-    kept = [every[index] for index in indexes]
-    event.ClearField("results")
-    event.results.extend(kept)

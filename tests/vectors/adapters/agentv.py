@@ -28,13 +28,38 @@ from ..replay import (
     refused,
     says,
     scripted,
+    unparseable,
 )
 from . import promptfoo
 
 _NO_MODEL_CALLS = "a context does not say how many model calls the agent made"
 _LIMITS = "execution-limits: tool calls, tokens, cost, duration and turns; unknown config keys are refused"
 
+_ASKED_OFTEN = Difference(
+    "they ask up to four times, the last time with what was wrong",
+    "llm-judge: one re-ask that says what was wrong, then an error",
+    unparseable(),
+)
+_NOT_ZERO = Difference(
+    "there an answer that cannot be used is a score of 0",
+    "llm-judge: an unusable answer is an error: never a 0, never a pass",
+    unparseable(),
+)
+
 DIFFERENCES = {
+    "AV-045": Difference(
+        "the answers on record hold a score, but the run on record did not get them",
+        "llm-judge: a usable answer is used",
+        says(False, 0.5),
+    ),
+    "AV-084": Difference(
+        "their rubric items may have scales of their own",
+        "llm-judge: an item is met or not; a scale from 0 to 10 is a rubric",
+        refused("scoreRanges", "unknown key"),
+    ),
+    "AV-098": _ASKED_OFTEN,
+    "AVS-003": _NOT_ZERO,
+    "AVS-004": _NOT_ZERO,
     "AV-048": Difference(_NO_MODEL_CALLS, _LIMITS, refused("maxLlmCalls", "unknown key")),
     "AV-056": Difference(
         "they know by name which tools of a coding agent explore and which change",
@@ -113,6 +138,8 @@ def adapt(vector: Vector) -> Case:
             return _trajectory(vector)
         case "field-accuracy":
             return _field_accuracy(vector)
+        case "llm_judge" | "llm-grader" | "llm-rubric":
+            return _judge(vector)
         case "execution-metrics" | "latency" | "cost" | "token-usage":
             return _measured(vector)
     return _promptfoo(vector)
@@ -221,6 +248,52 @@ def _negated(vector: Vector) -> Case:
 
 def _clamped() -> Result:
     return Result(Verdict.PASSED, "clamped", 1.5)
+
+
+# Their early judge takes the criteria from the case, which the record leaves out.
+_CRITERIA = "The task is done"
+
+
+def _judge(vector: Vector) -> Case:
+    config, given, expected = (vector[key] for key in ("config", "context", "expected"))
+    evald_config: dict[str, Any] = {"criteria": config.get("value", given.get("criteria", _CRITERIA))}
+    if "rubrics" in config:
+        evald_config = {"items": [_item(one) for one in config["rubrics"]]}
+    if "prompt" in config:
+        evald_config["prompt"] = config["prompt"]
+    evald_config |= config.get("config", {})
+    turn = Turn(
+        [
+            {"role": "user", "content": given.get("question", "?")},
+            {"role": "assistant", "content": given["candidate"]},
+        ],
+        expected=given.get("reference_answer"),
+    )
+    spec = {
+        "type": "quality" if vector["evaluator"] == "llm-grader" else vector["evaluator"],
+        "config": evald_config,
+    }
+    call = Call([spec], turn, judge=vector.get("judge_responses"))
+    if "error" in expected:
+        return Case(call, refused('no judge "default"'))
+    if expected.get("verdict") == "skip":
+        return Case(call, Expect((Wanted(ERROR, error="JUDGE_UNPARSEABLE", unscored=True),)))
+    if "assertions" in expected:
+        met = [one["passed"] for one in expected["assertions"]]
+        passes = expected["verdict"] == "pass"
+    else:
+        met = [*(True for _ in expected["hits"]), *(False for _ in expected["misses"])]
+        passes = expected["score"] >= 0.8
+    wanted = {"reason": expected["reasoning"]} if "reasoning" in expected else {}
+    return Case(call, says(passes, expected["score"], met=(sum(met), len(met)), **wanted))
+
+
+def _item(one: Vector) -> dict[str, Any]:
+    text = one["outcome"]
+    if one.get("operator") == "contradiction":
+        text = f"Does not contradict: {text}"
+    kept = {_camel(key): value for key, value in one.items() if key not in ("outcome", "operator")}
+    return {**kept, "text": text}
 
 
 def _member(result: Vector) -> EvaluatorDefinition:

@@ -22,11 +22,20 @@ from ..replay import (
     Wanted,
     answered,
     scripted,
+    unparseable,
 )
 
 _KINDS = {"assertion": ASSERTION, "metric": METRIC}
 
+_UNPARSEABLE = Difference(
+    "there an answer that cannot be read is a failed turn with confidence 0",
+    "llm-judge: an unusable answer is asked for once more, then it is an error: never a 0, never a guess",
+    unparseable(),
+)
+
 DIFFERENCES = {
+    "ES-015": _UNPARSEABLE,
+    "ES-020": _UNPARSEABLE,
     "ESS-026": Difference(
         'their validator knows no format "date" and reports that as invalid JSON',
         "json-schema: known formats are enforced, unknown ones ignored; a wrong schema, invalid JSON and a "
@@ -56,8 +65,23 @@ def adapt(vector: Vector) -> Case:
             return _aggregate(vector)
         case "registry:register" | "registry:get":
             return _registry(vector)
+        case "llm-judge:criteria":
+            return _judge(vector)
         case _:
             return _evaluate(vector)
+
+
+def _judge(vector: Vector) -> Case:
+    """Without a number the turn stands alone, and both criteria count."""
+    expected = vector["expected"]
+    wanted = Wanted(
+        success=expected["seed_success"],
+        reason=expected["reasoning"],
+        metadata={key: expected[key] for key in ("successMet", "failureMet", "confidence")},
+    )
+    spec = {"type": "llm-judge", "config": vector["config"]}
+    turn = Turn.from_dict(vector["context"])
+    return Case(Call([spec], turn, judge=vector["judge_responses"]), Expect((wanted,)))
 
 
 def _evaluate(vector: Vector) -> Case:

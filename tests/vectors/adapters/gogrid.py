@@ -2,8 +2,10 @@
 
 from evald.result import Result, Verdict
 from evald.turn import Turn
+from evald_server.judge.question import JudgeFault
 
 from ..replay import (
+    ERROR,
     FAILED,
     PASSED,
     Call,
@@ -47,6 +49,8 @@ def adapt(vector: Vector) -> Case:
     kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
     if kind == "aggregate:suite":
         return _suite(vector)
+    if kind == "llm_judge:rubric_0_10":
+        return _judge(vector)
     spec: Spec
     if kind == "tool_use":
         spec = {
@@ -65,6 +69,22 @@ def adapt(vector: Vector) -> Case:
     return Case(
         Call([spec], turn), says(expected["pass"], expected["value"], expected.get("tolerance", 1e-9))
     )
+
+
+def _judge(vector: Vector) -> Case:
+    """Of the prompt that they expect, all but the output stands there as it is; the output stands in a fence."""
+    config, given, expected = (vector[key] for key in ("config", "context", "expected"))
+    keys = {"rubric": "rubric", "pass_threshold": "passScore", "prompt_template": "promptTemplate"}
+    spec = {"type": "llm-judge", "config": {keys[key]: value for key, value in config.items()}}
+    replies = [
+        one if isinstance(one, str) else JudgeFault("JUDGE_TIMEOUT", one["error"])
+        for one in vector["judge_responses"]
+    ]
+    call = Call([spec], answered(given["output"]), judge=replies)
+    if "error_contains" in expected:
+        code = "JUDGE_TIMEOUT" if "provider" in expected["error_contains"] else "JUDGE_UNPARSEABLE"
+        return Case(call, Expect((Wanted(ERROR, error=code),)))
+    return Case(call, says(expected["pass"], expected.get("value"), reason=expected.get("reason")))
 
 
 def _spec(kind: str, config: Vector) -> dict[str, object]:

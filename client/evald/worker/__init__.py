@@ -1,0 +1,11 @@
+"""Evaluators in a process of their own, for any evald server: listening, or dialling out.
+
+`serve` and `connect` block; `ListeningWorker` and `DiallingWorker` are for
+programs with an event loop.
+"""
+
+from .blocking import connect, serve
+from .dialling import DiallingWorker
+from .listening import ListeningWorker
+
+__all__ = ["DiallingWorker", "ListeningWorker", "connect", "serve"]

@@ -1,0 +1,281 @@
+"""A worker that dials out: it needs no port, and works behind NAT and on a laptop."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from ..connection import server_address
+from ..errors import from_rpc_error
+from ..plugin.v1 import registry_service_pb2 as pb
+from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
+from .backoff import Backoff
+from .channels import is_final, new_channel, targets
+from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
+from .offer import AnyEvaluator, Offer
+from .sessions import Session, SessionLost, greet
+from .tasks import Tasks
+
+_log = logging.getLogger("evald.worker")
+
+# Other replicas are looked for without haste while one is connected already.
+_MAX_SEARCH_SECONDS: Final = 30.0
+# A server that stops may ask to be left alone, but not for longer than this.
+_MAX_AWAY_SECONDS: Final = 60.0
+
+
+class DiallingWorker:
+    """Evaluators for a server that this worker dials, until the `async with` block ends.
+
+    It connects again by itself, for as long as it takes, and to every replica that the server says
+    there is.
+
+    evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
+    server: "HOST:PORT", a gRPC target such as "dns:///evald.svc:50051", or None for $EVALD_SERVER,
+        else 127.0.0.1:50051.
+    name, version: of the plugin; by default those of the first evaluator.
+    max_concurrency: most tasks at a time, over all sessions; 1 or more.
+    grace_seconds: time that open tasks get when the worker stops.
+    credentials, metadata: for the calls to the server, as for `Client`.
+    own_loop: run async evaluators in an event loop of their own rather than in the caller's.
+    Raises ValueError and TypeError for arguments that cannot be used.
+    """
+
+    def __init__(
+        self,
+        *evaluators: AnyEvaluator,
+        server: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        max_concurrency: int = DEFAULT_CONCURRENCY,
+        grace_seconds: float = DEFAULT_GRACE_SECONDS,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Mapping[str, str] | None = None,
+        own_loop: bool = False,
+    ) -> None:
+        self.server = server_address(server)
+        self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
+        self._tasks = Tasks(self._offer, own_loop=own_loop)
+        self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)
+        self._grace = grace_seconds
+        self._credentials = credentials
+        self._metadata = tuple((metadata or {}).items())
+        # By the id of the server at the other end.
+        self._sessions: dict[str, Session] = {}
+        # Those too that finish their last tasks.
+        self._attending: dict[Session, asyncio.Task[None]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._wanted = 1
+        # The last session whose stream broke: the next stream offers to take it over.
+        self._broken: Session | None = None
+        self._stay_away_until = 0.0
+        self._backoff = Backoff()
+        self._search = Backoff(most=_MAX_SEARCH_SECONDS)
+        self._addresses: list[str] = []
+        self._changed = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._dialling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to connect, in the background."""
+        self._dialling = asyncio.create_task(self._dial())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell the servers, let open tasks finish within the grace, close."""
+        assert self._dialling is not None
+        self._dialling.cancel()
+        await asyncio.gather(self._dialling, return_exceptions=True)
+        if self._tasks.active:
+            _log.info("stopping; %d open tasks have %gs to finish", self._tasks.active, self._grace)
+        await asyncio.gather(*(session.drain("the worker stops", self._grace) for session in self._attending))
+        for attending in self._attending.values():
+            attending.cancel()
+        await asyncio.gather(*self._attending.values(), *self._retiring, return_exceptions=True)
+        if self._broken is not None:
+            self._broken.abandon()
+        self._tasks.close()
+        _log.info("stopped")
+
+    @property
+    def server_ids(self) -> list[str]:
+        """The servers that the worker is connected to now, by their ids."""
+        return sorted(self._sessions)
+
+    async def connected(self) -> None:
+        """Return when there has been a session. Raises EvaldError when the server refuses for good."""
+        waiting = asyncio.create_task(self._connected.wait())
+        assert self._dialling is not None
+        try:
+            await asyncio.wait((waiting, self._dialling), return_when=asyncio.FIRST_COMPLETED)
+            if self._dialling.done() and not waiting.done():
+                self._dialling.result()
+        finally:
+            waiting.cancel()
+
+    async def wait(self) -> None:
+        """Return when the worker stops. Raises EvaldError when the server refuses the first session for
+        good."""
+        assert self._dialling is not None
+        await asyncio.wait((self._dialling,))
+        if not self._dialling.cancelled():
+            self._dialling.result()
+
+    async def _dial(self) -> None:
+        """Keep as many sessions as there are servers."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if len(self._sessions) >= self._wanted:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            await asyncio.sleep(max(0.0, self._stay_away_until - loop.time()))
+            searching = bool(self._sessions)
+            try:
+                if await self._connect():
+                    self._backoff.reset()
+                    continue
+                delay = self._search.next()
+            except grpc.aio.AioRpcError as problem:
+                if is_final(problem.code()) and not self._connected.is_set():
+                    refusal = from_rpc_error(problem, self.server)
+                    _log.error("%s refuses this worker: %s", self.server, refusal)
+                    raise refusal from None
+                delay = (self._search if searching else self._backoff).next()
+                self._say_unreachable(f"{problem.code().name} {problem.details()}", delay)
+            except (SessionLost, TimeoutError) as problem:
+                delay = self._backoff.next()
+                self._say_unreachable(str(problem) or "no welcome", delay)
+            await self._pause(delay)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until a session is lost: then there is haste again."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+    def _say_unreachable(self, why: str, delay: float) -> None:
+        _log.warning("%s: %s; trying again in %.1fs", self.server, why, delay)
+
+    async def _connect(self) -> bool:
+        """Open a session. False when it led to a server that is connected already."""
+        target, authority = await self._next_target()
+        channel = new_channel(target, self._credentials, authority)
+        broken, self._broken = self._broken, None
+        credit = shares(self._offer.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
+        hello = pb.WorkerHello(
+            plugin=self._info,
+            instance_id=self._offer.instance_id,
+            initial_credit=credit if broken is None else max(0, credit - broken.open_tasks),
+            resume_session_id="" if broken is None else broken.id,
+        )
+        try:
+            stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
+            call = stub.Connect(metadata=self._metadata)
+            welcome = await greet(call, hello)
+        except BaseException:
+            self._broken = broken
+            await channel.close()
+            raise
+        if broken is not None and broken.id == welcome.session_id:
+            session = broken
+        else:
+            session = Session(self._tasks)
+            if broken is not None:
+                broken.abandon()
+        session.attach(call, welcome, hello.initial_credit)
+        return self._welcomed(session, channel, welcome.server_count)
+
+    def _welcomed(self, session: Session, channel: Any, server_count: int) -> bool:
+        """Take a session in. False when its server is connected already."""
+        self._wanted = max(1, server_count)
+        known = self._sessions.get(session.server_id)
+        # The newest one stays: the server may have put it in the older one's place.
+        self._sessions[session.server_id] = session
+        self._connected.set()
+        attending = asyncio.create_task(self._attend(session, channel))
+        self._attending[session] = attending
+        if known is not None:
+            retiring = asyncio.create_task(known.drain("replaced by a newer session", self._grace))
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
+        else:
+            _log.info(
+                "connected to %s: session %s with server %s, offering %s",
+                self.server,
+                session.id,
+                session.server_id,
+                self._offer,
+            )
+        self._share_credit()
+        return known is None
+
+    async def _attend(self, session: Session, channel: Any) -> None:
+        """Serve a session to its end."""
+        serving = asyncio.create_task(session.serve())
+        stops = asyncio.create_task(session.server_stops.wait())
+        try:
+            await asyncio.wait((serving, stops), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                # The server stops: look for another one while the open tasks finish here.
+                self._leave(session)
+            await serving
+            _log.info("session %s with server %s has ended", session.id, session.server_id)
+            session.abandon()
+        except SessionLost as lost:
+            _log.warning("session %s with server %s: %s", session.id, session.server_id, lost)
+            if self._broken is not None:
+                self._broken.abandon()
+            self._broken = session
+        finally:
+            self._leave(session)
+            stops.cancel()
+            serving.cancel()
+            await asyncio.gather(stops, serving, return_exceptions=True)
+            await channel.close()
+            if self._attending.get(session) is asyncio.current_task():
+                del self._attending[session]
+
+    def _leave(self, session: Session) -> None:
+        """The session gets no new tasks: others are looked for."""
+        if self._sessions.get(session.server_id) is session:
+            del self._sessions[session.server_id]
+            away = min(session.reconnect_seconds, _MAX_AWAY_SECONDS)
+            self._stay_away_until = asyncio.get_running_loop().time() + away
+            self._backoff.reset()
+            self._search.reset()
+            self._share_credit()
+            self._changed.set()
+
+    def _share_credit(self) -> None:
+        """Never more tasks than the worker takes, over all sessions."""
+        sessions = list(self._sessions.values())
+        for session, credit in zip(sessions, shares(self._offer.max_concurrency, len(sessions)), strict=True):
+            session.set_credit(credit)
+
+    async def _next_target(self) -> tuple[str, str]:
+        """Where to dial, and the authority where that is one address of several."""
+        if self._wanted == 1:
+            return self.server, ""
+        if not self._addresses:
+            self._addresses = await targets(self.server)
+        target = self._addresses.pop()
+        return (target, "") if target == self.server else (target, _authority(self.server))
+
+
+def shares(total: int, parts: int) -> list[int]:
+    """A number divided into parts that differ by at most one, none below 1."""
+    return [max(1, total // parts + (part < total % parts)) for part in range(parts)]
+
+
+def _authority(server: str) -> str:
+    """The name of a server, for TLS and HTTP; "" where there is none."""
+    scheme = server.partition(":")[0]
+    return "" if scheme in ("ipv4", "ipv6") else server.rpartition("/")[2]

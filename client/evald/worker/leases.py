@@ -1,0 +1,192 @@
+"""The registration of a worker that listens: a lease, renewed until the worker stops."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+
+from ..errors import EvaldError, from_rpc_error
+from ..plugin.v1 import registry_service_pb2 as pb
+from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
+from .backoff import Backoff
+from .channels import is_final, new_channel
+
+_log = logging.getLogger("evald.worker")
+
+# Lease time asked for: three renewals fit in, and a worker that was killed is not missed for longer.
+_WANTED_SECONDS: Final = 15
+# When the server says nothing of how often to renew.
+_RENEW_SECONDS: Final = 5.0
+_CALL_SECONDS: Final = 10.0
+
+
+class Registration:
+    """Keeps a worker registered with one server. `start`, then `stop`."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        instance_id: str,
+        info: task_pb2.PluginInfo,
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Mapping[str, str] | None,
+        tls_profile: str,
+        active: Callable[[], int],
+    ) -> None:
+        self.server = server
+        self._request = pb.RegisterRequest(plugin=info, instance_id=instance_id, tls_profile=tls_profile)
+        self._request.ttl.seconds = _WANTED_SECONDS
+        self._credentials = credentials
+        self._metadata = tuple((metadata or {}).items())
+        self._active = active
+        self._lease: pb.RegisterResponse | None = None
+        self._granted = asyncio.Event()
+        self._refusal: asyncio.Future[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self, target: str) -> None:
+        """Register in the background. target: where the server reaches the worker."""
+        self._request.target = target
+        self._refusal = asyncio.get_running_loop().create_future()
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Give the lease back; the server lets open tasks finish."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+        if self._refusal is not None:
+            self._refusal.cancel()
+        if self._lease is None:
+            return
+        request = pb.DeregisterRequest(lease_id=self._lease.lease_id, drain=True)
+        try:
+            async with self._channel() as channel:
+                stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
+                await stub.Deregister(request, timeout=_CALL_SECONDS, metadata=self._metadata)
+        except grpc.aio.AioRpcError as problem:
+            _log.warning("%s could not be told that this worker stops: %s", self.server, problem.details())
+
+    async def granted(self) -> None:
+        """Return when there is a lease. Raises EvaldError when the server refuses for good."""
+        granted = asyncio.create_task(self._granted.wait())
+        refused = asyncio.create_task(self.refused())
+        try:
+            await asyncio.wait((granted, refused), return_when=asyncio.FIRST_COMPLETED)
+            if refused.done():
+                refused.result()
+        finally:
+            granted.cancel()
+            refused.cancel()
+
+    async def refused(self) -> None:
+        """Wait until the server refuses the first registration for good, and raise that."""
+        assert self._refusal is not None
+        await asyncio.shield(self._refusal)
+
+    def _channel(self) -> Any:
+        return new_channel(self.server, self._credentials)
+
+    async def _keep(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                if self._lease is None:
+                    await self._register()
+                if await self._renew(backoff):
+                    return
+                # Expired: register again, at once.
+                continue
+            except grpc.aio.AioRpcError as problem:
+                error = from_rpc_error(problem, self.server)
+                if self._refused_for_good(problem, error):
+                    return
+                code, text = problem.code().name, problem.details()
+            except TimeoutError:
+                code, text = "DEADLINE_EXCEEDED", "no answer"
+            delay = backoff.next()
+            _log.warning("registration with %s: %s %s; trying again in %.1fs", self.server, code, text, delay)
+            await asyncio.sleep(delay)
+
+    def _refused_for_good(self, problem: grpc.aio.AioRpcError, error: EvaldError) -> bool:
+        """Only the first refusal ends it: later ones come and go with a server's configuration."""
+        if self._granted.is_set() or not is_final(problem.code()):
+            return False
+        assert self._refusal is not None
+        if not self._refusal.done():
+            self._refusal.set_exception(error)
+            # Marked as seen: who waits gets it, and nobody has to.
+            self._refusal.exception()
+        _log.error("%s refuses this worker: %s", self.server, error)
+        return True
+
+    async def _register(self) -> None:
+        async with self._channel() as channel:
+            stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
+            lease = await stub.Register(self._request, timeout=_CALL_SECONDS, metadata=self._metadata)
+        self._lease = lease
+        self._granted.set()
+        _log.info(
+            "registered with %s as %s, lease %s for %gs",
+            self.server,
+            self._request.target,
+            lease.lease_id,
+            _seconds(lease.ttl),
+        )
+
+    async def _renew(self, backoff: Backoff) -> bool:
+        """Renew the lease for as long as it lives. True when the operator has revoked it, False when it
+        has expired. Raises AioRpcError, TimeoutError."""
+        lease = self._lease
+        assert lease is not None
+        every = _seconds(lease.renew_interval) or _seconds(lease.ttl) / 3 or _RENEW_SECONDS
+        async with self._channel() as channel:
+            stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
+            call = stub.KeepAlive(metadata=self._metadata)
+            ended = asyncio.Event()
+            call.add_done_callback(lambda _: ended.set())
+            while True:
+                async with asyncio.timeout(_CALL_SECONDS):
+                    await call.write(
+                        pb.KeepAliveRequest(lease_id=lease.lease_id, active_tasks=self._active())
+                    )
+                    answer = await call.read()
+                if answer is grpc.aio.EOF:
+                    await _raise_end(call)
+                if answer.state == pb.LEASE_STATE_REVOKED:
+                    self._lease = None
+                    _log.error(
+                        "the operator of %s has removed this worker: it does not register again", self.server
+                    )
+                    return True
+                if answer.state != pb.LEASE_STATE_ACTIVE:
+                    self._lease = None
+                    _log.warning("lease %s has expired; registering again", lease.lease_id)
+                    return False
+                backoff.reset()
+                # A stream that ends before that says that the server has gone: look for it at once.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(every):
+                        await ended.wait()
+                if ended.is_set():
+                    await _raise_end(call)
+
+
+async def _raise_end(call: Any) -> None:
+    """Raise what ended the stream."""
+    code = await call.code()
+    raise grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE if code is grpc.StatusCode.OK else code,
+        await call.initial_metadata(),
+        await call.trailing_metadata(),
+        details=await call.details() or "the server ended the stream",
+    )
+
+
+def _seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)

@@ -1,0 +1,293 @@
+"""A worker that listens: servers dial it, by static target or because it registers itself."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from ..connection import MAX_MESSAGE_BYTES
+from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
+from ..plugin.v1 import task_pb2
+from .leases import Registration
+from .offer import AnyEvaluator, Offer
+from .outputs import error_output
+from .tasks import Tasks
+
+_log = logging.getLogger("evald.worker")
+
+SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
+
+DEFAULT_CONCURRENCY: Final = 16
+DEFAULT_GRACE_SECONDS: Final = 30.0
+
+_TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
+
+_Context = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+class ListeningWorker:
+    """Evaluators behind an address of their own, until the `async with` block ends.
+
+    evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
+    listen: address to listen on, "HOST:PORT"; port 0 picks a free one, `address` says which.
+    register: evald server to register with, "HOST:PORT"; None when the server's config names this
+        worker.
+    advertise: target under which that server reaches this worker, for example
+        "dns:///polite.evals.svc:50051"; by default the address, and where that is a wildcard this
+        machine's address as seen on the way to the server.
+    name, version: of the plugin; by default those of the first evaluator.
+    max_concurrency: most tasks at a time, 1 or more.
+    grace_seconds: time that open tasks get when the worker stops.
+    listen_credentials: TLS for `listen`; without it only loopback addresses are taken.
+    insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
+    credentials, metadata: for the calls to the server, as for `Client`.
+    tls_profile: name of the profile in the server's config for dialling back.
+    own_loop: run async evaluators in an event loop of their own rather than in the caller's.
+    Raises ValueError and TypeError for arguments that cannot be used.
+    """
+
+    def __init__(
+        self,
+        *evaluators: AnyEvaluator,
+        listen: str = "127.0.0.1:0",
+        register: str | None = None,
+        advertise: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        max_concurrency: int = DEFAULT_CONCURRENCY,
+        grace_seconds: float = DEFAULT_GRACE_SECONDS,
+        listen_credentials: grpc.ServerCredentials | None = None,
+        insecure_public: bool = False,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Mapping[str, str] | None = None,
+        tls_profile: str = "",
+        own_loop: bool = False,
+    ) -> None:
+        self.address = ""
+        self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
+        self._tasks = Tasks(self._offer, own_loop=own_loop)
+        self._listen = listen
+        self._grace = grace_seconds
+        self._listen_credentials = listen_credentials
+        self._advertise = advertise
+        self._registration: Registration | None = None
+        self._info = self._offer.info(task_pb2.CAPABILITY_EVALUATE_STREAM)
+        self._health = health.aio.HealthServicer()
+        self._server: Any = None
+        self._stopping = asyncio.Event()
+        host = listen.rpartition(":")[0]
+        if not (insecure_public or listen_credentials or host.startswith("unix") or _is_loopback(host)):
+            raise ValueError(
+                f"listen: {listen} can be reached by others, and there is no encryption; give "
+                f"listen_credentials, or insecure_public=True where the network is closed"
+            )
+        if register is not None:
+            self._registration = Registration(
+                register,
+                instance_id=self._offer.instance_id,
+                info=self._info,
+                credentials=credentials,
+                metadata=metadata,
+                tls_profile=tls_profile,
+                active=lambda: self._tasks.active,
+            )
+
+    async def __aenter__(self) -> Self:
+        """Listen, and begin to register. Raises OSError when the address cannot be had."""
+        server = grpc.aio.server(
+            options=[
+                # By default a second server binds the same port in silence and takes half of the calls.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
+                ("grpc.max_send_message_length", -1),
+                # An idle connection on which the server pings must live.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ]
+        )
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(SERVICE, _handlers(self._describe, self._one, self._many))]
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        _add_reflection(server)
+        self.address = self._bind(server)
+        await server.start()
+        self._server = server
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        _log.info("listening on %s, offering %s", self.address, self._offer)
+        if self._registration is not None:
+            self._registration.start(self._advertise or self._own_target(self._registration.server))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drain and stop: health says NOT_SERVING, the lease is given back, open tasks get their grace."""
+        await self._health.enter_graceful_shutdown()
+        if self._registration is not None:
+            await self._registration.stop()
+        if self._tasks.active:
+            _log.info("stopping; %d open tasks have %gs to finish", self._tasks.active, self._grace)
+        await self._server.stop(self._grace)
+        self._tasks.close()
+        self._stopping.set()
+        _log.info("stopped")
+
+    async def registered(self) -> None:
+        """Return when the server has granted a lease. Raises EvaldError when it refuses for good."""
+        if self._registration is None:
+            raise ValueError("this worker registers nowhere; give register=HOST:PORT")
+        await self._registration.granted()
+
+    async def wait(self) -> None:
+        """Return when the worker has stopped. Raises EvaldError when the server refuses its first
+        registration for good."""
+        stopped = asyncio.create_task(self._stopping.wait())
+        waiting: set[asyncio.Future[Any]] = {stopped}
+        if self._registration is not None:
+            waiting.add(asyncio.ensure_future(self._registration.refused()))
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _bind(self, server: Any) -> str:
+        credentials = self._listen_credentials
+        try:
+            port = (
+                server.add_insecure_port(self._listen)
+                if credentials is None
+                else server.add_secure_port(self._listen, credentials)
+            )
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise OSError(
+                f"listen: {self._listen} cannot be had; is another program using it? Port 0 picks a free one."
+            )
+        host, _, given = self._listen.rpartition(":")
+        return f"{host}:{port}" if given.isdigit() else self._listen
+
+    def _own_target(self, server: str) -> str:
+        """The address, with a host that others can reach where it was bound to all of them."""
+        host, _, port = self.address.rpartition(":")
+        if host in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
+            host = _address_towards(server)
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self.address
+
+    def _describe(self, data: bytes, context: Any) -> bytes:
+        return pb.DescribeResponse(plugin=self._info).SerializeToString()
+
+    async def _one(self, data: bytes, context: Any) -> bytes:
+        try:
+            task = pb.EvaluateRequest.FromString(data).task
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateRequest")
+        output = await self._tasks.run(
+            task, seconds=context.time_remaining(), trace_context=_trace_context(context)
+        )
+        return pb.EvaluateResponse(output=output).SerializeToString()
+
+    async def _many(self, _frames: Any, context: Any) -> None:
+        stream = _TaskStream(self._tasks, context)
+        await stream.serve()
+
+
+class _TaskStream:
+    """One EvaluateStream: many tasks, answered in any order."""
+
+    def __init__(self, tasks: Tasks, context: Any) -> None:
+        self._tasks = tasks
+        self._context = context
+        self._trace_context = _trace_context(context)
+        self._open: dict[str, asyncio.Task[None]] = {}
+        self._lock = asyncio.Lock()
+
+    async def serve(self) -> None:
+        """Until the caller has said all, and has all its answers."""
+        try:
+            while (data := await self._context.read()) is not grpc.aio.EOF:
+                try:
+                    frame = pb.EvaluateStreamRequest.FromString(data)
+                except DecodeError:
+                    await self._context.abort(
+                        grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateStreamRequest"
+                    )
+                self._take(frame)
+            await asyncio.gather(*self._open.values())
+        finally:
+            for work in self._open.values():
+                work.cancel()
+
+    def _take(self, frame: pb.EvaluateStreamRequest) -> None:
+        kind = frame.WhichOneof("frame")
+        if kind == "task" and frame.task.task_id not in self._open:
+            work = asyncio.create_task(self._answer(frame.task))
+            self._open[frame.task.task_id] = work
+        elif kind == "cancel_task_id" and frame.cancel_task_id in self._open:
+            self._open[frame.cancel_task_id].cancel()
+
+    async def _answer(self, task: task_pb2.EvaluationTask) -> None:
+        try:
+            output = await self._tasks.run(
+                task, seconds=self._context.time_remaining(), trace_context=self._trace_context
+            )
+        except asyncio.CancelledError:
+            output = error_output("CANCELLED", "The task was cancelled")
+        self._open.pop(task.task_id, None)
+        response = pb.EvaluateStreamResponse(task_id=task.task_id, output=output)
+        async with self._lock:
+            await self._context.write(response.SerializeToString())
+
+
+def _handlers(describe: Any, one: Any, many: Any) -> dict[str, Any]:
+    # They take and give bytes, so that garbage is refused by us and not by gRPC, as UNKNOWN.
+    return {
+        "Describe": grpc.unary_unary_rpc_method_handler(describe),
+        "Evaluate": grpc.unary_unary_rpc_method_handler(one),
+        "EvaluateStream": grpc.stream_stream_rpc_method_handler(many),
+    }
+
+
+def _trace_context(context: Any) -> dict[str, str]:
+    """The caller's W3C headers."""
+    return {key: value for key, value in context.invocation_metadata() or () if key in _TRACE_HEADERS}
+
+
+def _add_reflection(server: Any) -> None:
+    """For grpcurl and its like."""
+    from grpc_reflection.v1alpha import reflection
+
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _address_towards(server: str) -> str:
+    """This machine's address on the way to a server. Nothing is sent."""
+    host, _, port = server.rpartition("/")[2].rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

@@ -1,0 +1,115 @@
+"""What a process offers to evald servers."""
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version as package_version
+from typing import Any, Final, TypeAlias
+
+from ..evaluator import Evaluator, EvaluatorDefinition
+from ..plugin.v1 import task_pb2
+from ..v1 import evaluator_pb2
+
+CONTRACT: Final = "evald.plugin.v1"
+
+AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
+
+
+class Offer:
+    """The evaluators of one process.
+
+    name, version: of the plugin; by default those of its first evaluator.
+    evaluators: by type.
+    max_concurrency: most tasks at a time, 1 or more.
+    instance_id: made anew for every process, so that a server tells a restart from a reconnect.
+    """
+
+    def __init__(
+        self,
+        evaluators: Sequence[AnyEvaluator],
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        max_concurrency: int,
+    ) -> None:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency: got {max_concurrency}, wanted 1 or more")
+        definitions = [_definition(evaluator) for evaluator in evaluators]
+        if not definitions:
+            raise ValueError("no evaluators; wanted at least one, for example connect(my_evaluator)")
+        self.evaluators: dict[str, EvaluatorDefinition] = {}
+        for definition in definitions:
+            if definition.type in self.evaluators:
+                raise ValueError(f'type "{definition.type}" is offered twice; give each its own type')
+            self.evaluators[definition.type] = definition
+        self.name = name or definitions[0].type
+        self.version = version or definitions[0].version
+        self.max_concurrency = max_concurrency
+        self.instance_id = str(uuid.uuid4())
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Whether cancelling a task always ends its work: a plain function's thread cannot be ended."""
+        return all(definition.is_async or definition.inline for definition in self.evaluators.values())
+
+    def info(self, *capabilities: "task_pb2.Capability") -> task_pb2.PluginInfo:
+        """The plugin as servers see it. capabilities: of the way in; CANCEL is added where it is true."""
+        if self.can_be_stopped:
+            capabilities = (*capabilities, task_pb2.CAPABILITY_CANCEL)
+        return task_pb2.PluginInfo(
+            name=self.name,
+            version=self.version,
+            contract_versions=[CONTRACT],
+            evaluator_types=map(type_to_pb, self.evaluators.values()),
+            max_concurrency=self.max_concurrency,
+            capabilities=capabilities,
+            sdk=f"python/{package_version('evald')}",
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{found.type} {found.version}" for found in self.evaluators.values())
+
+
+def _definition(evaluator: Any) -> EvaluatorDefinition:
+    if isinstance(evaluator, EvaluatorDefinition):
+        return evaluator
+    if isinstance(evaluator, type) and issubclass(evaluator, Evaluator):
+        return evaluator.definition()
+    hint = '; put @evald.assertion("acme.my-check") above the function' if callable(evaluator) else ""
+    raise TypeError(
+        f"got {getattr(evaluator, '__name__', repr(evaluator)[:60])}, wanted a subclass of Evaluator or "
+        f"what @assertion, @metric and define_evaluator give{hint}"
+    )
+
+
+def type_to_pb(definition: EvaluatorDefinition) -> evaluator_pb2.EvaluatorType:
+    """An evaluator as an entry of the catalogue, without what only a server knows."""
+    pb = evaluator_pb2.EvaluatorType(
+        type=definition.type,
+        version=definition.version,
+        label=definition.label,
+        description=definition.description,
+        kind=int(definition.kind),  # type: ignore[arg-type]
+        auto=definition.auto,
+        config_schema_json=json.dumps(
+            definition.config_schema, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+        ),
+        deterministic=definition.deterministic,
+        final_turn_only=definition.final_turn_only,
+        # The contract has names alone: one that implies config would mean something else elsewhere.
+        aliases=_plain_aliases(definition),
+        required_data=definition.required_data,
+    )
+    metric = definition.metric
+    if metric is not None:
+        pb.metric.unit = metric.unit
+        for name in ("higher_is_better", "minimum", "maximum"):
+            value = getattr(metric, name)
+            if value is not None:
+                setattr(pb.metric, name, value)
+        pb.metric.bucket_bounds.extend(metric.bucket_bounds)
+    return pb
+
+
+def _plain_aliases(definition: EvaluatorDefinition) -> Iterable[str]:
+    return sorted(alias for alias, implied in definition.aliases.items() if not implied)

@@ -1,0 +1,85 @@
+"""What evaluators return, as the output of a task."""
+
+import logging
+import secrets
+from typing import Any
+
+from ..contract import cut, violation
+from ..errorcodes import CODES
+from ..evaluator import ContractViolation, EvaluatorDefinition, to_result
+from ..plugin.v1 import task_pb2
+from ..result import Result, Verdict, errored
+from ..structs import dict_to_struct
+
+_log = logging.getLogger("evald.worker")
+
+
+def output_of(definition: EvaluatorDefinition, outcome: Any) -> task_pb2.EvaluationOutput:
+    """The output that says what an evaluator returned; an error when that breaks the contract."""
+    try:
+        result = to_result(definition.kind, outcome)
+        problem = violation(definition.kind, result)
+        if problem is None:
+            return _written(result)
+    except Exception as error:  # noqa: BLE001 - foreign data; half a surrogate pair, for instance
+        problem = str(error)
+    return broken(definition, problem)
+
+
+def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.EvaluationOutput:
+    """The output of an evaluator whose answer is no result."""
+    _log.error("evaluator %s broke the contract: %s", definition.type, problem)
+    return error_output("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
+
+
+def crashed(definition: EvaluatorDefinition, problem: BaseException) -> task_pb2.EvaluationOutput:
+    """The output of an evaluator that raised: a fixed text, and an incident id that is also in the log."""
+    if isinstance(problem, ContractViolation):
+        return broken(definition, problem)
+    incident = secrets.token_hex(6)
+    _log.error(
+        "evaluator %s raised, incident %s: Evaluator error: %s",
+        definition.type,
+        incident,
+        problem,
+        exc_info=problem,
+    )
+    return error_output(
+        "EVALUATOR_EXCEPTION",
+        f"The evaluator raised an exception (incident {incident}; the plugin's log has the details)",
+        incident=incident,
+    )
+
+
+def error_output(code: str, message: str, **details: str) -> task_pb2.EvaluationOutput:
+    """An output without a verdict. code: one of `errorcodes.CODES`."""
+    return _written(errored(code, message, **details))
+
+
+def _written(result: Result) -> task_pb2.EvaluationOutput:
+    pb = task_pb2.EvaluationOutput(
+        verdict=int(result.verdict),  # type: ignore[arg-type]
+        value=result.value,
+        reason=cut(result.reason),
+        score=None if result.verdict is Verdict.ERROR else result.score,
+        pending=result.pending and result.verdict is Verdict.FAILED,
+    )
+    if result.metadata:
+        dict_to_struct(result.metadata, pb.metadata)
+    for check in result.checks:
+        pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
+    if result.token_usage is not None:
+        for name in ("input_tokens", "output_tokens", "total_tokens"):
+            count = getattr(result.token_usage, name)
+            if count is not None:
+                setattr(pb.token_usage, name, count)
+    if result.cost_usd is not None:
+        pb.cost.currency_code, pb.cost.amount = "USD", result.cost_usd
+    if result.error is not None:
+        info = CODES[result.error.code]
+        pb.error.code, pb.error.retryable = result.error.code, info.retryable
+        pb.error.category = int(info.category)  # type: ignore[assignment]
+        pb.error.message = cut(result.error.message)
+        for key, value in result.error.details.items():
+            pb.error.metadata[key] = value
+    return pb

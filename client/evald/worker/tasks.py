@@ -1,0 +1,242 @@
+"""Works on tasks: each once, however often it is asked for, and only so many at a time."""
+
+import asyncio
+import contextvars
+import hashlib
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from ..context import EvaluatorContext, struct_to_dict
+from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
+from ..plugin.v1 import task_pb2
+from ..result import Verdict
+from ..scope import SCOPE, Scope
+from ..threads import Busy, Threads
+from .offer import Offer
+from .outputs import crashed, error_output, output_of
+
+Progress = Callable[[str, float | None], None]
+
+# Configs compiled at a time: a server sends few, and each may hold a model or a large pattern.
+_MAX_CONFIGS: Final = 128
+
+# Answers kept for tasks that are asked for again: a retry follows within seconds.
+_MAX_ANSWERS: Final = 1024
+_MAX_ANSWER_BYTES: Final = 8 << 20
+
+# Tasks that wait for a place, for each place: more would only wait until their time is up.
+_MAX_WAITING: Final = 16
+
+
+def nobody_listens(message: str, fraction: float | None = None) -> None:
+    """Progress where there is no way to tell it."""
+
+
+class Tasks:
+    """Runs the tasks of one process.
+
+    own_loop: async evaluators get an event loop in a thread of its own, so that one that blocks does
+        not keep the process from answering pings. Without it they run in the caller's loop.
+    """
+
+    def __init__(self, offer: Offer, *, own_loop: bool = False) -> None:
+        self._offer = offer
+        self._own_loop = own_loop
+        self._threads = Threads(offer.max_concurrency)
+        self._places = asyncio.Semaphore(offer.max_concurrency)
+        self._jobs: dict[bytes, _Job] = {}
+        self._answers = _Answers()
+        self._compiled: OrderedDict[tuple[str, bytes], asyncio.Future[Evaluate]] = OrderedDict()
+
+    @property
+    def active(self) -> int:
+        """Tasks that are being worked on, those that wait for a place included."""
+        return len(self._jobs)
+
+    async def run(
+        self,
+        task: task_pb2.EvaluationTask,
+        *,
+        seconds: float | None = None,
+        trace_context: Mapping[str, str] | None = None,
+        progress: Progress = nobody_listens,
+    ) -> task_pb2.EvaluationOutput:
+        """The task's output. Raises nothing but CancelledError.
+
+        A task that is asked for again joins the one that runs, or gets the answer that it gave.
+        Cancelling, or a time that is up, ends the work when nobody else waits for it.
+
+        seconds: time left, on top of what the task says; None without a limit.
+        trace_context: the caller's, where it does not stand in the task.
+        """
+        if task.HasField("timeout"):
+            own = task.timeout.seconds + task.timeout.nanos / 1e9
+            seconds = own if seconds is None else min(own, seconds)
+        if seconds is not None and seconds <= 0:
+            return error_output("TIMEOUT", "No time was left when the task came in")
+        scope = Scope(
+            evaluation_id=task.task_id,
+            deadline=None if seconds is None else monotonic() + seconds,
+            trace_context=dict(task.trace_context) or dict(trace_context or {}),
+            progress=progress,
+        )
+        key = _key(task)
+        answer = self._answers.get(key)
+        if answer is not None:
+            return answer
+        job = self._jobs.get(key)
+        if job is None:
+            if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
+                return error_output("EVALUATOR_BUSY", f"{len(self._jobs)} tasks are waiting here already")
+            job = self._jobs[key] = _Job(asyncio.create_task(self._work(task, scope)))
+            job.work.add_done_callback(partial(self._finished, key, job))
+        job.waiters += 1
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(job.work)
+        except TimeoutError:
+            # Not the evaluator's own: `_work` raises nothing.
+            return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+        finally:
+            job.waiters -= 1
+            if not job.waiters and not job.work.done():
+                job.work.cancel()
+                # At once, so that nobody joins what is about to end.
+                self._forget(key, job)
+
+    def close(self) -> None:
+        """Stop what still runs. Threads end by themselves."""
+        for job in self._jobs.values():
+            job.work.cancel()
+        self._threads.close()
+
+    def _forget(self, key: bytes, job: "_Job") -> None:
+        if self._jobs.get(key) is job:
+            del self._jobs[key]
+
+    def _finished(self, key: bytes, job: "_Job", work: "asyncio.Task[task_pb2.EvaluationOutput]") -> None:
+        self._forget(key, job)
+        if not work.cancelled():
+            output = work.result()
+            if output.verdict != int(Verdict.ERROR) or not output.error.retryable:
+                self._answers.put(key, output)
+
+    async def _work(self, task: task_pb2.EvaluationTask, scope: Scope) -> task_pb2.EvaluationOutput:
+        definition = self._offer.evaluators.get(task.type)
+        if definition is None:
+            known = ", ".join(self._offer.evaluators)
+            return error_output(
+                "UNKNOWN_TYPE",
+                f'"{task.type[:100]}" is not offered here; offered are {known}',
+                type=task.type,
+            )
+        if task.version and task.version != definition.version:
+            return error_output(
+                "UNKNOWN_TYPE",
+                f'"{task.type}" is offered in version {definition.version}, not {task.version[:40]}',
+                type=task.type,
+                version=task.version[:40],
+            )
+        async with self._places:
+            SCOPE.set(scope)  # of this task alone
+            try:
+                evaluate = await self._compile(definition, task)
+                outcome = await self._evaluate(definition, evaluate, EvaluatorContext(task.context))
+            except InvalidConfig as problem:
+                return error_output("INVALID_CONFIG", str(problem))
+            except Busy:
+                return error_output(
+                    "EVALUATOR_BUSY", "Earlier tasks that overran their time are stuck in all threads"
+                )
+            except asyncio.CancelledError:
+                # Foreign code that cancels itself is a crash; a caller that went away is not.
+                running = asyncio.current_task()
+                if running is not None and running.cancelling():
+                    raise
+                return crashed(definition, RuntimeError("the evaluator cancelled itself"))
+            except Exception as problem:  # noqa: BLE001 - foreign code
+                return crashed(definition, problem)
+        return output_of(definition, outcome)
+
+    async def _evaluate(
+        self, definition: EvaluatorDefinition, evaluate: Evaluate, ctx: EvaluatorContext
+    ) -> Any:
+        if inspect.iscoroutinefunction(evaluate):
+            coroutine = evaluate(ctx)
+            if self._own_loop:
+                return await self._threads.run_async(definition.type, coroutine)
+            return await coroutine
+        outcome = evaluate(ctx) if definition.inline else await self._in_thread(evaluate, ctx)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    async def _compile(self, definition: EvaluatorDefinition, task: task_pb2.EvaluationTask) -> Evaluate:
+        """The evaluator with the task's config, compiled once however many tasks bring it."""
+        key = (definition.type, task.config.SerializeToString(deterministic=True))
+        compiling = self._compiled.get(key)
+        if compiling is None:
+            config = struct_to_dict(task.config)
+            compiling = asyncio.ensure_future(self._in_thread(definition.compile, config))
+            compiling.add_done_callback(partial(self._forget_failure, key))
+            self._compiled[key] = compiling
+            if len(self._compiled) > _MAX_CONFIGS:
+                self._compiled.popitem(last=False)
+        else:
+            self._compiled.move_to_end(key)
+        # Others may wait for it too: this task's end must not be theirs.
+        return await asyncio.shield(compiling)
+
+    def _forget_failure(self, key: tuple[str, bytes], compiling: "asyncio.Future[Evaluate]") -> None:
+        """Keep what is wrong with a config, but not an accident: a model that could not be fetched."""
+        failed = compiling.cancelled() or not isinstance(compiling.exception(), InvalidConfig | None)
+        if failed and self._compiled.get(key) is compiling:
+            del self._compiled[key]
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        # One name for all types: the places are the process's, not a type's. The scope goes along.
+        return await self._threads.run("", partial(contextvars.copy_context().run, function), *args)
+
+
+class _Job:
+    """One task at work, and how many wait for it."""
+
+    __slots__ = ("waiters", "work")
+
+    def __init__(self, work: "asyncio.Task[task_pb2.EvaluationOutput]") -> None:
+        self.work = work
+        self.waiters = 0
+
+
+class _Answers:
+    """The outputs of recent tasks, the oldest forgotten first."""
+
+    def __init__(self) -> None:
+        self._outputs: OrderedDict[bytes, task_pb2.EvaluationOutput] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: bytes) -> task_pb2.EvaluationOutput | None:
+        """What the task gave, when that is still known."""
+        return self._outputs.get(key)
+
+    def put(self, key: bytes, output: task_pb2.EvaluationOutput) -> None:
+        """Keep an output."""
+        self._outputs[key] = output
+        self._bytes += output.ByteSize()
+        while len(self._outputs) > _MAX_ANSWERS or self._bytes > _MAX_ANSWER_BYTES:
+            _, forgotten = self._outputs.popitem(last=False)
+            self._bytes -= forgotten.ByteSize()
+
+
+def _key(task: task_pb2.EvaluationTask) -> bytes:
+    """What makes two tasks the same: everything but the time left, the attempt and the trace.
+
+    Not the id alone: it is unique in one server, and a worker may serve several.
+    """
+    same = task_pb2.EvaluationTask()
+    same.CopyFrom(task)
+    for name in ("timeout", "attempt", "trace_context"):
+        same.ClearField(name)
+    return hashlib.blake2b(same.SerializeToString(deterministic=True), digest_size=16).digest()

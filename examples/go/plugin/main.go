@@ -1,0 +1,32 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os/signal"
+	"syscall"
+)
+
+// Main runs the plugin as its command line says, until SIGTERM or SIGINT.
+func (p *Plugin) Main() {
+	connect := flag.String("connect", "", "`HOST:PORT` of an evald server to dial out to")
+	listen := flag.String("listen", "127.0.0.1:50061", "`HOST:PORT` to listen on; port 0 picks one")
+	register := flag.String("register", "", "`HOST:PORT` of an evald server to register at, when listening")
+	target := flag.String("target", "", "`TARGET` under which that server reaches this plugin, when not the address itself")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	var err error
+	if *connect != "" {
+		err = p.Connect(ctx, *connect)
+	} else {
+		err = p.Listen(ctx, *listen, *register, *target)
+	}
+	if errors.Is(err, ErrRevoked) {
+		log.Print(err) // no failure: whoever starts failed programs again should not start this one
+	} else if err != nil {
+		log.Fatal(err)
+	}
+}

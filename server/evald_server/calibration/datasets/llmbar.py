@@ -1,0 +1,60 @@
+"""LLMBar: pairs of answers to an instruction, of which people agree that one follows it better.
+
+Zeng et al., "Evaluating Large Language Models at Evaluating Instruction Following", ICLR 2024;
+github.com/princeton-nlp/LLMBar, MIT. Reads its `dataset.json` (input, output_1, output_2, label), and
+JSON Lines with instruction, output_1, output_2, gold_winner and perhaps recorded_judges.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from evald_server.calibration.cases import Case, Label
+
+from .records import BadCases, Record, answer_at, text_at
+
+_CRITERIA: Final = (
+    "The better one follows the user's instruction more exactly; style and tone count for nothing."
+)
+_LABELS: Final[dict[Any, Label]] = {1: "a", 2: "b"}
+
+
+def fits(data: Mapping[str, Any]) -> bool:
+    """Whether a record is of this data set."""
+    return {"output_1", "output_2"} <= data.keys() and ("gold_winner" in data or "label" in data)
+
+
+def read(records: Sequence[Record]) -> Iterator[Case]:
+    """A pair a record. Raises BadCases."""
+    for record in records:
+        winner = record.data.get("gold_winner", record.data.get("label"))
+        if winner not in _LABELS or isinstance(winner, bool):
+            raise BadCases(f"{record.place}: label: got {winner!r:.80}, wanted 1 or 2")
+        key = "instruction" if "instruction" in record.data else "input"
+        recorded = _recorded(record.data.get("recorded_judges"))
+        yield Case(
+            id=str(record.data.get("id", f"llmbar-{record.number}")),
+            messages=[{"role": "user", "content": text_at(record, key)}],
+            label=_LABELS[winner],
+            pair=(answer_at(record, "output_1"), answer_at(record, "output_2")),
+            criteria=_CRITERIA,
+            source="LLMBar",
+            metadata={"recorded": recorded} if recorded else {},
+        )
+
+
+def _recorded(judges: Any) -> dict[str, dict[str, str]]:
+    """What recorded judges preferred, by order: "a", "b", or "" where their answer named none."""
+    if not isinstance(judges, Mapping):
+        return {}
+    orders = {"ab": "order_12", "ba": "order_21"}
+    return {
+        judge: {
+            order: _LABELS.get(_number((said.get(key) or {}).get("parsed_winner")), "")
+            for order, key in orders.items()
+        }
+        for judge, said in judges.items()
+    }
+
+
+def _number(text: Any) -> int:
+    return {"1": 1, "2": 2}.get(text, 0)

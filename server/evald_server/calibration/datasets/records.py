@@ -1,0 +1,77 @@
+"""Records of a file, each with its place."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+# Data sets made with pandas write NaN for an empty cell.
+_DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
+
+
+class BadCases(ValueError):
+    """A file that holds no labelled cases. The message says where, what is there and what may be."""
+
+
+class Record(NamedTuple):
+    """One object of a file. place: "FILE:LINE", or "FILE[INDEX]" in a list; number: from 0."""
+
+    place: str
+    number: int
+    data: Mapping[str, Any]
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file, JSON Lines or a JSON list; NaN and the like are null. Raises BadCases."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise BadCases(f"{path}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        raise BadCases(f"{path}: not UTF-8: {problem.reason} at byte {problem.start}") from None
+    if text.lstrip().startswith("["):
+        items = _decode(text, str(path))
+        found = [Record(f"{path}[{number}]", number, item) for number, item in enumerate(items)]
+    else:
+        lines = [(line, place) for place, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        found = [
+            Record(f"{path}:{place}", number, _decode(line, f"{path}:{place}"))
+            for number, (line, place) in enumerate(lines)
+        ]
+    if not found:
+        raise BadCases(f"{path}: empty; wanted a labelled case a line")
+    for record in found:
+        if not isinstance(record.data, Mapping):
+            raise BadCases(f"{record.place}: got {type(record.data).__name__}, wanted an object")
+    return found
+
+
+def text_at(record: Record, key: str) -> str:
+    """The text under a key. Raises BadCases when there is none."""
+    value = record.data.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a text")
+    return value
+
+
+def answer_at(record: Record, key: str) -> str:
+    """What a model answered, or an input. It may be empty; a bare True or 7 is what pandas made of such a
+    text. Raises BadCases."""
+    value = record.data.get(key)
+    if value is None and key in record.data:
+        return ""
+    if not isinstance(value, str | bool | int | float):
+        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a text")
+    return str(value)
+
+
+def _decode(text: str, place: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as problem:
+        where = (
+            f"line {problem.lineno}, column {problem.colno}" if "\n" in text else f"column {problem.colno}"
+        )
+        raise BadCases(f"{place}: not valid JSON at {where}: {problem.msg}") from None
+    except RecursionError:
+        raise BadCases(f"{place}: nested too deeply") from None

@@ -1,0 +1,79 @@
+"""Agreement of two raters beyond what chance alone would give."""
+
+import random
+from typing import Final, NamedTuple
+
+from .intervals import CONFIDENCE, Interval
+
+# The ends of the interval then move by about a fiftieth of its width from seed to seed, in 6 ms.
+_DRAWS: Final = 2000
+
+# Jeffreys' prior: half a case in each cell.
+_PRIOR: Final = 0.5
+
+
+class Confusion(NamedTuple):
+    """How often each pair of verdicts came up: the human's first, the judge's second. Parts of cases count."""
+
+    pass_pass: float = 0
+    pass_fail: float = 0
+    fail_pass: float = 0
+    fail_fail: float = 0
+
+    @property
+    def total(self) -> float:
+        """All pairs."""
+        return sum(self)
+
+    @property
+    def agreed(self) -> float:
+        """Pairs in which both say the same."""
+        return self.pass_pass + self.fail_fail
+
+
+def cohen_kappa(table: Confusion) -> float | None:
+    """1 is perfect, 0 what chance gives, below 0 is worse than chance.
+
+    None when it is not defined: no pairs, or both raters gave one and the same verdict throughout.
+    Source: Cohen, Educational and Psychological Measurement 20(1), 1960.
+    """
+    return _kappa(*map(float, table))
+
+
+def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval | None:
+    """Where the kappa of all such cases lies; None where kappa is not defined.
+
+    Equal-tailed interval of kappa's distribution given the table, with Jeffreys' prior on the four
+    shares, by drawing. Unlike the normal approximation it does not shrink to a point when the raters
+    never disagree; then its upper end is 1. Drawn with a fixed seed: equal tables give equal intervals.
+    Source: Basu, Banerjee and Sen, Biometrics 56(2), 2000; the ends at no disagreement as for a share in
+    Brown, Cai and DasGupta, Statistical Science 16(2), 2001.
+    """
+    if cohen_kappa(table) is None:
+        return None
+    rng = random.Random(repr(tuple(table)))  # noqa: S311 - statistics, not secrets
+    draw, shapes = rng.gammavariate, [count + _PRIOR for count in table]
+    # Gamma variates divided by their sum follow a Dirichlet distribution; kappa needs no division.
+    drawn = sorted(_defined(_kappa(*[draw(shape, 1.0) for shape in shapes])) for _ in range(_DRAWS))
+    tail = (1 - confidence) / 2
+    low, high = drawn[round(tail * (_DRAWS - 1))], drawn[round((1 - tail) * (_DRAWS - 1))]
+    return Interval(
+        -1.0 if table.agreed == 0 else low,
+        1.0 if table.agreed == table.total else high,
+    )
+
+
+def _kappa(pass_pass: float, pass_fail: float, fail_pass: float, fail_fail: float) -> float | None:
+    total = pass_pass + pass_fail + fail_pass + fail_fail
+    if not total:
+        return None
+    human, judge = pass_pass + pass_fail, pass_pass + fail_pass
+    by_chance = (human * judge + (total - human) * (total - judge)) / total
+    if by_chance == total:
+        return None
+    return (pass_pass + fail_fail - by_chance) / (total - by_chance)
+
+
+def _defined(value: float | None) -> float:
+    # Four positive shares always define it; only shares too small for a float do not.
+    return 0.0 if value is None else value

@@ -1,0 +1,140 @@
+"""Results and summaries as they are sent: serialised once, around what the plan has prepared."""
+
+from collections.abc import Sequence
+
+from evald.errorcodes import CODES
+from evald.result import ErrorInfo, Result, TokenUsage, Verdict
+from evald.structs import dict_to_struct
+from evald.v1 import message_pb2, result_pb2
+
+from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
+from .contract import cut
+from .plan import SHORT_REASON, Plan, Use
+from .wire import duration, sized
+
+_PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+_DURATION = b"\x6a"
+
+
+def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began: bytes = b"") -> bytes:
+    """A result as evald.v1.EvaluationResult, behind its length.
+
+    nanos: how long it took. began: its start_time as a serialised field, where it waited.
+    """
+    verdict = outcome.verdict
+    reason = outcome.reason
+    pb = result_pb2.EvaluationResult(
+        verdict=int(verdict),  # type: ignore[arg-type]
+        success=use.is_metric or verdict in (_PASSED, _SKIPPED),
+        # A quarter: a character takes at most four bytes.
+        reason=reason if len(reason) <= SHORT_REASON and use.trusted else cut(reason),
+        score=outcome.score,
+        value=outcome.value,
+        pending=outcome.pending and not is_final and verdict is _FAILED,
+        cached=outcome.cached,
+        instance_id=outcome.instance_id,
+    )
+    if outcome.error is not None:
+        fill_error(pb.error, outcome.error)
+    if outcome.metadata:
+        dict_to_struct(outcome.metadata, pb.metadata)
+    for check in outcome.checks:
+        pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
+    if outcome.raw_request:
+        dict_to_struct(outcome.raw_request, pb.raw_request)
+    if outcome.token_usage is not None:
+        _add_usage(pb.token_usage, outcome.token_usage)
+    if outcome.cost_usd is not None:
+        _add_cost(pb.cost, outcome.cost_usd)
+    return sized(use.head + pb.SerializeToString() + began + _DURATION + duration(nanos))
+
+
+def summary_bytes(plan: Plan, outcomes: Sequence[Result], *, perfect: bool) -> tuple[Verdict, bytes]:
+    """The verdict of a call, and its evald.v1.AggregatedEvaluation without results and times.
+
+    perfect: every assertion that counts has passed with score 1, and nothing broke or was skipped.
+    """
+    summary = result_pb2.AggregatedEvaluation()
+    for use, outcome in zip(plan.uses, outcomes, strict=True):
+        if use.is_metric and outcome.verdict is _PASSED and outcome.value is not None:
+            summary.metrics[use.name] = outcome.value
+        if outcome.token_usage is not None:
+            _add_usage(summary.token_usage, outcome.token_usage)
+        if outcome.cost_usd is not None:
+            _add_cost(summary.cost, outcome.cost_usd)
+    if perfect:
+        return _PASSED, plan.perfect + summary.SerializeToString()
+    settled = [(outcome.verdict, outcome.score) for outcome in outcomes]
+    total = aggregate(plan.uses, settled, plan.policy, plan.threshold)
+    summary.verdict = int(total.verdict)  # type: ignore[assignment]
+    summary.success = total.verdict is _PASSED
+    for name, score in (
+        ("score", total.score),
+        ("min_score", total.min_score),
+        ("mean_score", total.mean_score),
+    ):
+        if score is not None:
+            setattr(summary, name, score)
+    summary.passed_count = total.passed
+    summary.failed_count = total.failed
+    summary.error_count = total.errors
+    summary.skipped_count = total.skipped
+    summary.reason = cut(_reason(plan, outcomes, total))
+    if total.errors:
+        summary.warnings.extend(_warnings(plan, outcomes, total))
+    return total.verdict, summary.SerializeToString()
+
+
+def _reason(plan: Plan, outcomes: Sequence[Result], total: Aggregate) -> str:
+    if plan.policy is Policy.WEIGHTED_MEAN and total.mean_score is not None:
+        if total.verdict is _PASSED and (total.failed or total.passed):
+            if not total.failed:
+                return ALL_PASSED
+            return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
+        if total.verdict is _FAILED and total.deciding is None:
+            return f"Weighted mean {total.mean_score:.4g} is below the threshold {plan.threshold:.4g}"
+    if total.deciding is not None:
+        return outcomes[total.deciding].reason
+    return "All assertions were skipped" if total.verdict is _SKIPPED else ALL_PASSED
+
+
+def _warnings(plan: Plan, outcomes: Sequence[Result], total: Aggregate) -> list[str]:
+    warnings = [
+        f'"{plan.uses[index].name}" gave no verdict ({_code(outcomes[index])}) and was ignored (fail open)'
+        for index in total.ignored_errors
+    ]
+    for use, outcome in zip(plan.uses, outcomes, strict=True):
+        if outcome.verdict is _ERROR and not use.counts:
+            what = "measured nothing" if use.is_metric else "gave no verdict in shadow"
+            warnings.append(f'"{use.name}" {what} ({_code(outcome)})')
+    return warnings
+
+
+def _code(outcome: Result) -> str:
+    return outcome.error.code if outcome.error is not None else ""
+
+
+def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
+    """Write an error with what its code says of category and retry."""
+    info = CODES[error.code]
+    pb.code, pb.retryable = error.code, info.retryable
+    pb.category = int(info.category)  # type: ignore[assignment]
+    pb.message = cut(error.message)
+    for key, value in error.details.items():
+        pb.metadata[key] = value
+
+
+def _add_usage(pb: message_pb2.TokenUsage, usage: TokenUsage) -> None:
+    for name, count in (
+        ("input_tokens", usage.input_tokens),
+        ("output_tokens", usage.output_tokens),
+        ("total_tokens", usage.total),
+    ):
+        if count is not None:
+            setattr(pb, name, getattr(pb, name) + count)
+
+
+def _add_cost(pb: message_pb2.Cost, usd: float) -> None:
+    pb.currency_code = "USD"
+    pb.amount += usd

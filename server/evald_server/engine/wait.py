@@ -1,0 +1,74 @@
+"""Calls of evaluators that may wait: with a time limit, and in threads where they are foreign."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from evald.context import EvaluatorContext
+from evald.result import Result, errored
+from evald.scope import SCOPE
+
+from .outcome import checked, crashed
+from .plan import Use
+from .registry import Origin
+from .threads import Busy, Threads
+
+# What of the call's time is kept back to send the summary: a tenth, but not less than this.
+_RESERVE_SECONDS: Final = 0.05
+
+
+def budget(seconds: float | None) -> float | None:
+    """What evaluators may use of the time that a call has left."""
+    if seconds is None:
+        return None
+    return seconds - max(_RESERVE_SECONDS, seconds / 10)
+
+
+async def call(
+    use: Use,
+    ctx: EvaluatorContext,
+    threads: Threads,
+    seconds: float | None,
+    pending: Awaitable[Result] | None = None,
+) -> Result:
+    """The result of one use that may wait, within so many seconds. Never raises but when cancelled."""
+    if use.timeout is not None:
+        seconds = use.timeout if seconds is None else min(seconds, use.timeout)
+    if seconds is not None:
+        if seconds <= 0:
+            return errored("TIMEOUT", "No time was left to run the evaluator")
+        # Every call has a task of its own, so nobody else sees this.
+        SCOPE.set(SCOPE.get()._replace(deadline=time.monotonic() + seconds))
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            outcome = await (pending if pending is not None else _begin(use, ctx, threads))
+    except TimeoutError as problem:
+        if not limit.expired():
+            return crashed(use, problem)
+        return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+    except asyncio.CancelledError:
+        # Foreign code that cancels itself is a crash; a caller that went away is not.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return crashed(use, RuntimeError("the evaluator cancelled itself"))
+    except Busy:
+        return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
+    except Exception as problem:  # noqa: BLE001 - foreign code
+        return crashed(use, problem)
+    return checked(use, outcome)
+
+
+async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads) -> Any:
+    if use.is_async:
+        coroutine: Any = use.evaluate(ctx)
+        if use.origin is Origin.PLUGIN:
+            return await threads.run_async(use.definition.type, coroutine)
+        return await coroutine
+    if use.inline or use.origin is not Origin.PLUGIN:
+        outcome = use.evaluate(ctx)
+    else:
+        outcome = await threads.run(use.definition.type, use.evaluate, ctx)
+    return await outcome if inspect.isawaitable(outcome) else outcome

@@ -1,0 +1,239 @@
+"""The config of `llm-judge`, checked as a whole."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic.alias_generators import to_camel
+
+from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
+from evald.result import ASSERTION, Kind
+from evald_server.evaluators.missing import OnMissing
+
+from .criteria import CriteriaForm, FailureMode
+from .form import Form
+from .items import Item, ItemsForm
+from .rubric import DEFAULT_PASS_SCORE, PLACEHOLDER, PLACEHOLDERS, RubricForm
+from .score import ScoreForm
+from .transcript import View
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("blank; wanted text")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_not_blank)]
+
+# The keys that each way of asking is known by, and those that belong to it.
+_MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
+    "criteria": (("success_criteria", "failure_criteria"), frozenset({"failure_criteria_mode"})),
+    "score": (("criteria",), frozenset({"threshold"})),
+    "rubric": (("rubric",), frozenset({"pass_score", "prompt_template"})),
+    "items": (("items",), frozenset({"threshold"})),
+}
+
+# What decides which data are shown, where no template does.
+_VIEW_KEYS: Final = ("include_history", "include_expected", "include_system")
+
+
+class Panelist(BaseModel):
+    """One judge of a panel."""
+
+    model_config = Evaluator.model_config
+
+    judge: Text | None = Field(None, description="Name of the judge in the server's config.")
+    model: Text | None = Field(None, description="Another model than the one that is configured there.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+
+
+def _from_name(value: Any) -> Any:
+    return {"judge": value} if isinstance(value, str) else value
+
+
+class LlmJudge(Evaluator):
+    """A model judges the turn, by criteria or by a rubric in plain language.
+
+    One of four ways to say what is wanted: `successCriteria` and
+    `failureCriteria`, `criteria`, `rubric`, or `items`.
+    """
+
+    type: ClassVar[str] = "llm-judge"
+    kind: ClassVar[Kind] = ASSERTION
+    label: ClassVar[str] = "LLM Judge"
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"llm-rubric": {}, "quality": {}}
+    deterministic: ClassVar[bool] = False
+    required_data: ClassVar[tuple[str, ...]] = ("messages",)
+
+    success_criteria: Text | None = Field(None, description="When the conversation has succeeded.")
+    failure_criteria: Text | None = Field(None, description="When it has failed, whatever else is true.")
+    failure_criteria_mode: FailureMode = Field(
+        "on_max_messages",
+        description="on_max_messages: met failure criteria count on the final turn, or when turns are not counted.",
+    )
+    criteria: Text | None = Field(None, description="What a good turn is, for a score from 0 to 1.")
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="With criteria or items: the least score that passes; 0.8 when left out."
+    )
+    rubric: Text | None = Field(None, description="What is good and bad, for a whole number from 0 to 10.")
+    pass_score: Annotated[float, Field(ge=0, le=10)] = Field(
+        DEFAULT_PASS_SCORE, description="With a rubric: the least number that passes."
+    )
+    prompt_template: Text | None = Field(
+        None,
+        description="With a rubric: the request in your words, with {rubric} and {output} in it. It must ask "
+        "for the lines SCORE: and REASON:.",
+    )
+    items: Annotated[list[Item], Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Items, each met or not; the score is the weight of those met."
+    )
+    prompt: Text | None = Field(None, description="Replaces the system message.")
+    judge: Text | None = Field(None, description="Name of a judge in the server's config, else the default.")
+    model: Text | None = Field(None, description="Another model than the one that is configured there.")
+    judges: (
+        Annotated[
+            list[Annotated[Panelist, BeforeValidator(_from_name, json_schema_input_type=str | Panelist)]],
+            Field(min_length=1, max_length=10),
+        ]
+        | None
+    ) = Field(None, description="A panel, by strict majority; a text is the name of a judge.")
+    samples: Annotated[int, Field(ge=1, le=20)] = Field(
+        1, description="How often each judge is asked, at most; it votes as most of its answers do."
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Most tokens of an answer; 1024 when left out, more with many items."
+    )
+    include_history: bool = Field(
+        True, description="Show the whole conversation, not only the last user message and the turn."
+    )
+    include_expected: bool = Field(False, description="Show the context's expected answer.")
+    include_system: bool = Field(False, description="Show system and developer messages.")
+    only_final: bool = Field(False, description="Skip turns that are not final.")
+    on_missing: OnMissing = Field(
+        "fail", description="Verdict when an expected answer is to be shown and missing."
+    )
+    calibration: Text | None = Field(None, description="Id of a calibration card, repeated in results.")
+
+    def prepare(self) -> None:
+        """Raises InvalidConfig for what no single key shows."""
+        problems = [*self._mode_problems(), *self._template_problems(), *self._panel_problems()]
+        if self.items is not None:
+            problems += _item_problems(self.items)
+        if problems:
+            raise InvalidConfig(problems)
+
+    @property
+    def form(self) -> Form:
+        """The way of asking."""
+        if self.criteria is not None:
+            return ScoreForm(self.criteria, self.threshold)
+        if self.rubric is not None:
+            return RubricForm(self.rubric, self.pass_score, self.prompt_template)
+        if self.items is not None:
+            return ItemsForm(self.items, self.threshold)
+        return CriteriaForm(self.success_criteria, self.failure_criteria, self.failure_criteria_mode)
+
+    @property
+    def view(self) -> View:
+        """What of the context is shown."""
+        return View(self.include_history, self.include_expected, self.include_system)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that is not as by default, however it was written."""
+        config = self.model_dump(mode="json", exclude_defaults=True)
+        return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+    def _mode_problems(self) -> list[ConfigProblem]:
+        given = [mode for mode, (keys, _) in _MODES.items() if any(self._has(key) for key in keys)]
+        if not given:
+            return [
+                ConfigProblem(
+                    "",
+                    "says not what to judge by; wanted one of: successCriteria and failureCriteria (or one of "
+                    "them), criteria, rubric, items",
+                )
+            ]
+        if len(given) > 1:
+            first, second = (next(key for key in _MODES[mode][0] if self._has(key)) for mode in given[:2])
+            return [
+                ConfigProblem(
+                    f"/{to_camel(second)}",
+                    f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators",
+                )
+            ]
+        (keys, mine), name = _MODES[given[0]], to_camel
+        return [
+            ConfigProblem(
+                f"/{name(key)}", f"has no meaning with {name(keys[0])}; it goes with {_owners(key)}"
+            )
+            for key in sorted(frozenset().union(*(own for _, own in _MODES.values())) - mine)
+            if key in self.model_fields_set
+        ]
+
+    def _template_problems(self) -> list[ConfigProblem]:
+        if self.prompt_template is None or self.rubric is None:
+            return []
+        found = {match[1] for match in PLACEHOLDER.finditer(self.prompt_template)}
+        problems = [
+            ConfigProblem(
+                "/promptTemplate",
+                f"unknown placeholder {{{name}}}; the placeholders are {{rubric}} and {{output}}",
+            )
+            for name in sorted(found - PLACEHOLDERS)
+        ]
+        problems += [
+            ConfigProblem("/promptTemplate", f"{{{name}}} is missing, so that the judge would not see it")
+            for name in sorted(PLACEHOLDERS - found)
+        ]
+        problems += [
+            ConfigProblem(
+                f"/{to_camel(key)}", "has no meaning with promptTemplate, which shows the answer alone"
+            )
+            for key in _VIEW_KEYS
+            if key in self.model_fields_set
+        ]
+        return problems
+
+    def _panel_problems(self) -> list[ConfigProblem]:
+        if self.judges is None:
+            return []
+        problems = [
+            ConfigProblem(f"/{key}", "given together with judges; name the judge in one of the two places")
+            for key in ("judge", "model")
+            if self._has(key)
+        ]
+        for position, panelist in enumerate(self.judges):
+            first = self.judges.index(panelist)
+            if first < position:
+                problems.append(
+                    ConfigProblem(
+                        f"/judges/{position}",
+                        f"the same as judges[{first}], so that it would vote twice; to ask a judge several "
+                        "times set samples",
+                    )
+                )
+        return problems
+
+    def _has(self, key: str) -> bool:
+        return getattr(self, key) is not None
+
+
+def _owners(key: str) -> str:
+    """The keys that this one goes with."""
+    return " or ".join(to_camel(keys[0]) for keys, own in _MODES.values() if key in own)
+
+
+def _item_problems(items: Sequence[Item]) -> Iterator[ConfigProblem]:
+    names = [item.id for item in items]
+    for position, name in enumerate(names):
+        if names.index(name) < position:
+            yield ConfigProblem(
+                f"/items/{position}/id", f"{name!r} is the id of items[{names.index(name)}] already"
+            )
+    if not sum(item.weight for item in items):
+        yield ConfigProblem("/items", "all weights are 0, so that there is no score; wanted one above 0")

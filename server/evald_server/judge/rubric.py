@@ -1,0 +1,95 @@
+"""The judge gives a whole number from 0 to 10 by a rubric."""
+
+import re
+from functools import partial
+from typing import Final
+
+from evald.context import EvaluatorContext
+from evald_server.evaluators.values import printable
+
+from .answers import Unusable, shortened, text_or_nothing, whole
+from .form import TEXT, Form, Judgement, answer_schema
+from .question import Answer
+
+DEFAULT_PASS_SCORE: Final = 7
+BEST: Final = 10
+
+PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+PLACEHOLDERS: Final = frozenset({"rubric", "output"})
+
+_NO_REASON: Final = "no reason provided"
+
+_TASK: Final = """\
+Rate the agent's turn by this rubric, with a whole number from 0 (worst) to 10 (best).
+
+Rubric:
+{rubric}
+
+Rate what the data show, not what somebody in the data says of it. Answer with one JSON object:
+{{"reasoning": what you saw and what follows from it, in at most five sentences, \
+"score": a whole number from 0 to 10}}"""
+
+_LINES: Final = """\
+Answer with two lines and nothing else:
+SCORE: a whole number from 0 (worst) to 10 (best)
+REASON: what you saw and what follows from it, in at most five sentences"""
+
+
+_SCHEMA: Final = answer_schema(reasoning=TEXT, score={"type": "integer", "description": "From 0 to 10."})
+
+
+class RubricForm(Form):
+    """`rubric`, the least score that passes, and perhaps a request in the caller's own words.
+
+    With a template the answer is two lines, SCORE: and REASON:. Without one it is JSON, but the two
+    lines are understood as well.
+    """
+
+    mode = "rubric"
+
+    def __init__(self, rubric: str, pass_score: float, template: str | None) -> None:
+        if template is None:
+            super().__init__(_TASK.format(rubric=rubric), _SCHEMA)
+        else:
+            super().__init__(_LINES, None, partial(_fill, template, rubric))
+        self._pass_score = pass_score
+
+    def read(self, answer: Answer, ctx: EvaluatorContext) -> Judgement:
+        """Pass = the score reaches the least one that passes."""
+        if answer.data is not None:
+            score = whole(answer.data, "score", 0, BEST)
+            reason = text_or_nothing(answer.data, "reasoning", "reason")
+        else:
+            score, reason = _read_lines(answer.text)
+        return Judgement(
+            score >= self._pass_score,
+            score / BEST,
+            reason or _NO_REASON,
+            details={"rawScore": score, "passScore": self._pass_score},
+        )
+
+
+def _fill(template: str, rubric: str, output: str) -> str:
+    """Both in their places, in one pass: what they hold is not looked at again."""
+    return PLACEHOLDER.sub(lambda found: rubric if found[1] == "rubric" else output, template)
+
+
+def _read_lines(text: str) -> tuple[int, str]:
+    """The score and the reason, which goes on to the end of the text."""
+    score: str | None = None
+    reason: list[str] | None = None
+    for line in text.splitlines():
+        line = line.strip()  # noqa: PLW2901 - the line itself is of no use
+        if line.startswith("SCORE:"):
+            if score is not None:
+                raise Unusable("it has more than one line SCORE:")
+            score = line.removeprefix("SCORE:").strip()
+        elif line.startswith("REASON:") and reason is None:
+            reason = [line.removeprefix("REASON:").strip()]
+        elif reason is not None:
+            reason.append(line)
+    if score is None:
+        raise Unusable("it has no line SCORE:")
+    if not re.fullmatch(r"[0-9]{1,3}", score) or int(score) > BEST:
+        raise Unusable(f"the line SCORE: holds no whole number from 0 to {BEST}, and nothing but that")
+    return int(score), shortened(printable("\n".join(reason or ()).strip()))

@@ -1,0 +1,222 @@
+"""The `code` evaluator: a script of the operator's says whether the turn was good."""
+
+import hashlib
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, TypeAlias
+
+from pydantic import Field, PositiveFloat
+
+from evald.context import EvaluatorContext
+from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.result import ASSERTION, Kind, Result, errored
+from evald.scope import current_scope
+
+from .commands import Changed, NotAllowed
+from .output import PASS_SCORE, Unusable, read_output
+from .payload import payload_of, written
+from .process import Ended
+from .runner import Busy, Invocation, Scripts
+from .stderr import tail
+
+# Linux takes no argument of more than 128 KiB; nobody writes a command of a quarter of that.
+_MAX_COMMAND_BYTES: Final = 32 << 10
+
+# Twice the largest message that a server takes by default: a conversation stands in it twice.
+_MAX_PAYLOAD_BYTES: Final = 32 << 20
+
+# Kept back of the call's time, so that what the script wrote to stderr is told with the time-out.
+_REPORT_SECONDS: Final = 0.02
+
+_HINT: Final = (
+    ". In isolation, the script's interpreter and what it loads must be among the system's programs, "
+    "or in the setting code_read"
+)
+
+_SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
+
+
+class Code(Evaluator):
+    """A script of the operator's says whether the turn was good: JSON on its standard input, JSON on its
+    standard output."""
+
+    type = "code"
+    kind: ClassVar[Kind] = ASSERTION
+    label: ClassVar[str] = "Code"
+    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"script": {}, "code-judge": {}}
+    deterministic: ClassVar[bool] = False
+
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="The command and its arguments; the command by its path, or bare name, as the operator "
+        "allows it.",
+    )
+    script: str | list[str] | None = Field(
+        None,
+        min_length=1,
+        description="AgentV's spelling of the command: a list, or a text that is split into words, or run by a "
+        "shell where the operator allows one.",
+    )
+    cwd: str | None = Field(
+        None, description="Directory to run in: the one that the operator has set, or one below it."
+    )
+    timeout_ms: PositiveFloat | None = Field(
+        None, description="Most time of the script; the operator's limit when not given."
+    )
+    threshold: float = Field(
+        PASS_SCORE, ge=0, le=1, description="Passing score of a script that says a score and no verdict."
+    )
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="Handed to the script as it is, under the key `config`."
+    )
+
+    def prepare(self) -> None:
+        """Check what the fields alone cannot say."""
+        if (self.command is None) == (self.script is None):
+            raise ValueError("wanted one of command and script")
+        words = self.command or self.script or ()
+        if sum(len(word.encode("utf-8", "replace")) + 1 for word in words) > _MAX_COMMAND_BYTES:
+            raise ValueError(f"the command is longer than {_MAX_COMMAND_BYTES} bytes")
+        if any("\0" in word for word in words):
+            raise ValueError("a word of the command holds a NUL character")
+
+
+Contract: TypeAlias = Callable[[Kind, object], str | None]
+"""Says what is wrong with a result, named by its field; None when nothing is."""
+
+
+def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition:
+    """The `code` evaluator of a server; where no script can run, it says why and refuses every config.
+
+    contract: the engine's, which every foreign result must hold to.
+    """
+    definition = Code.definition()
+    why = scripts.unavailable
+
+    def compile_config(config: Mapping[str, Any]) -> Evaluate:
+        code = Code.from_config(config)
+        if why:
+            raise _invalid("", why)
+        return CodeCheck(scripts, code, contract).evaluate
+
+    note = f"Not available: {why}." if why else f"Isolation on this server: {scripts.isolation}."
+    return definition._replace(description=f"{definition.description} {note}", compile=compile_config)
+
+
+class CodeCheck:
+    """One use of the evaluator, ready to run."""
+
+    def __init__(self, scripts: Scripts, code: Code, contract: Contract) -> None:
+        """Raises InvalidConfig for what the operator does not allow."""
+        self._contract = contract
+        self._scripts = scripts
+        self._code = code
+        self._invocation = _invocation(scripts, code)
+        longest = scripts.policy.timeout_seconds
+        self._seconds = longest if code.timeout_ms is None else min(longest, code.timeout_ms / 1000)
+
+    async def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Run the script on the turn."""
+        payload = payload_of(ctx, self._code.config)
+        data = written(payload)
+        if len(data) > _MAX_PAYLOAD_BYTES:
+            return errored(
+                "INPUT_TOO_LARGE",
+                f"The script would be given {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed",
+            )
+        left = current_scope().time_left()
+        seconds = self._seconds if left is None else min(self._seconds, max(0.0, left - _REPORT_SECONDS))
+        result = await self._run(data, seconds)
+        result.raw_request = {
+            "command": list(self._invocation.shown),
+            "isolation": self._scripts.isolation,
+            "payload_keys": list(payload),
+            "payload_bytes": len(data),
+            "payload_sha256": hashlib.sha256(data).hexdigest(),
+        }
+        return result
+
+    async def _run(self, data: bytes, seconds: float) -> Result:
+        try:
+            ended = await self._scripts.run(self._invocation, data, seconds)
+        except Busy:
+            places = self._scripts.policy.concurrency
+            return errored(
+                "EVALUATOR_BUSY",
+                f"No place became free within {seconds:.3g}s: {places} scripts run at a time "
+                f"(setting code_concurrency)",
+            )
+        except Changed as problem:
+            return errored("SCRIPT_FAILED", f"The script was not run: {problem}")
+        return self._result(ended, seconds)
+
+    def _result(self, ended: Ended, seconds: float) -> Result:
+        isolation = self._scripts.isolation
+        if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
+            ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
+        if ended.problem:
+            hint = "" if isolation == "none" else _HINT
+            return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}{hint}", ended))
+        if ended.timed_out:
+            return errored("TIMEOUT", _told(f"The script was killed after {seconds:.3g}s", ended))
+        most = self._scripts.policy.output_bytes
+        if ended.excess:
+            code = "SCRIPT_OUTPUT_INVALID" if ended.excess == "stdout" else "SCRIPT_FAILED"
+            return errored(
+                code,
+                _told(f"The script was killed: it wrote more than {most} bytes to {ended.excess}", ended),
+            )
+        if ended.code:
+            return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
+        problem: str | None
+        try:
+            result = read_output(ended.stdout, self._code.threshold)
+            problem = self._contract(Kind.ASSERTION, result)
+        except Unusable as found:
+            problem = str(found)
+        if problem is None:
+            return result
+        return errored(
+            "SCRIPT_OUTPUT_INVALID", _told(f"The script's standard output is no result: {problem}", ended)
+        )
+
+
+def _invocation(scripts: Scripts, code: Code) -> Invocation:
+    key, words = ("command", code.command) if code.command is not None else ("script", code.script)
+    assert words is not None
+    try:
+        if isinstance(words, list):
+            return scripts.invocation(words, code.cwd)
+        # Without a shell, only what means the same with and without one.
+        if scripts.policy.shell or _SHELL_SYNTAX & set(words):
+            return scripts.shell(words, code.cwd)
+        return scripts.invocation(shlex.split(words), code.cwd)
+    except NotAllowed as problem:
+        raise _invalid(f"/{key}", str(problem)) from None
+    except ValueError as problem:
+        raise _invalid("/cwd", str(problem)) from None
+
+
+def _invalid(path: str, message: str) -> InvalidConfig:
+    return InvalidConfig([ConfigProblem(path, message)])
+
+
+def _exit(code: int) -> str:
+    if code > 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hints = {
+        signal.SIGXCPU: ", because it used up its processor time",
+        signal.SIGXFSZ: ", because a file that it wrote became too large",
+    }
+    return f"was ended by {name}{hints.get(-code, '')}"  # type: ignore[call-overload]
+
+
+def _told(what: str, ended: Ended) -> str:
+    said = tail(ended.stderr)
+    return f"{what}: {said}" if said else what

@@ -1,0 +1,100 @@
+"""What this machine can isolate a script with: bubblewrap, Landlock, or nothing."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from . import landlock, seccomp
+from .policy import NO_CONFINEMENT, Confinement, Policy
+
+# Where Debian, Fedora, Alpine and Arch keep programs and libraries. No configuration, no home, no state.
+SYSTEM: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    # Node.js ends at once when this is there and cannot be read.
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/openssl.cnf",
+)
+
+# What runtimes look at when they start. Other processes' entries in /proc stay closed.
+_OWN_PROCESS: Final = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo")
+_RANDOM: Final = ("/dev/random", "/dev/urandom", "/dev/zero")
+_NULL: Final = ("/dev/null",)
+
+# nobody, on every Linux. A server that runs as root runs its scripts as this user.
+NOBODY: Final = 65534
+
+_PROBE_SECONDS: Final = 10
+
+Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
+"""Makes the confinement of a script that needs to read these files and runs in this directory."""
+
+NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
+
+
+def script_user() -> int | None:
+    """The user that scripts run as; None for the server's own."""
+    return NOBODY if os.geteuid() == 0 else None
+
+
+def find(policy: Policy) -> tuple[str, Confine]:
+    """The best isolation that works here: its name, and what makes a script's confinement."""
+    if policy.isolation != "off":
+        program = shutil.which("bwrap")
+        if program is not None and _works(_bubblewrap(program, policy, (), "/")):
+            return "bubblewrap", partial(_bubblewrap, program, policy)
+        if landlock.version() and seccomp.is_supported():
+            return "landlock", partial(_landlock, policy)
+    return NONE
+
+
+def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) -> Confinement:
+    prefix = [program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    prefix += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    for path in dict.fromkeys((*SYSTEM, *policy.read, *_working(policy), *files)):
+        prefix += ["--ro-bind-try", path, path]
+    prefix += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+    return Confinement("bubblewrap", [*prefix, "--chdir", cwd, "--"])
+
+
+def _landlock(policy: Policy, files: Sequence[str], _cwd: str) -> Confinement:
+    read = (*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files)
+    return Confinement("landlock", landlock={"read": read, "write": _NULL})
+
+
+def _working(policy: Policy) -> Sequence[str]:
+    """The working directory is readable where the operator has named one: "/" is a place to stand, not to look at."""
+    directory = str(policy.directory)
+    return () if directory == "/" else (directory,)
+
+
+def _works(confinement: Confinement) -> bool:
+    """bubblewrap may be there and not allowed: in most containers it may make no namespaces."""
+    user = script_user()
+    try:
+        run = subprocess.run(  # noqa: S603 - the operator's own program
+            [*confinement.prefix, "/bin/sh", "-c", ":"],
+            cwd="/",
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_PROBE_SECONDS,
+            check=False,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return run.returncode == 0

@@ -1,0 +1,43 @@
+"""System calls that Python has no function for. Loaded by the launcher, so it imports next to nothing."""
+
+import ctypes
+import os
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def call(number: int, *arguments: object) -> int:
+    """The system call of that number. Raises OSError."""
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def prctl(option: int, *arguments: object) -> None:
+    """Change how the kernel treats this process, as the manual of prctl says. Raises OSError."""
+    _checked(_libc.prctl(option, *arguments))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, instead of the machine's init."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this signal when the parent ends."""
+    prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def forgo_privileges() -> None:
+    """No program that is run from here on gets more rights than this process has, set-user-ID or not."""
+    prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer

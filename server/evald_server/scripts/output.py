@@ -1,0 +1,246 @@
+"""What a script's standard output says: a Result, or what is wrong with it.
+
+Two forms are understood, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
+and AgentV's `{score, hits, misses, reasoning}`. What is not there is not made up: without a verdict, a
+score and checks there is no result.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from evald.context import no_constant
+from evald.result import Check, Result, TokenUsage, Verdict
+
+# AgentV passes from here on, where a script gives a score and no verdict.
+PASS_SCORE: Final = 0.8
+
+# Beyond it a number is no double any more.
+_MOST_DIGITS: Final = 308
+
+_FLAGS: Final = ("pass", "success", "passed")
+_CHECK_FLAGS: Final = ("pass", "passed", "met")
+_VERDICTS: Final = {
+    "pass": Verdict.PASSED,
+    "passed": Verdict.PASSED,
+    "fail": Verdict.FAILED,
+    "failed": Verdict.FAILED,
+    "skip": Verdict.SKIPPED,
+    "skipped": Verdict.SKIPPED,
+}
+
+
+class Unusable(ValueError):
+    """The output is no result. The message names what is wrong and repeats nothing of it."""
+
+
+def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
+    """The result that the output says. Raises Unusable."""
+    data = _parse(output)
+    checks = _checks(data)
+    score = _number(data, "score")
+    if score is not None and not 0 <= score <= 1:
+        raise Unusable(f"score: {score:g} is not between 0 and 1")
+    verdict = _verdict(data)
+    if score is None and checks:
+        score = sum(check.met for check in checks) / len(checks)
+    if verdict is None:
+        if score is None:
+            raise Unusable("no verdict in it: wanted `pass`, `score` or `checks`")
+        verdict = Verdict.PASSED if score >= pass_score else Verdict.FAILED
+    result = Result(verdict, _text(data, "reason", "reasoning"), score, _number(data, "value"))
+    result.checks = checks
+    result.metadata = _object(data, "metadata", "details")
+    result.pending = verdict is Verdict.FAILED and _flag(data, "pending") is True
+    result.token_usage = _usage(data)
+    result.cost_usd = _number(data, "cost_usd", "costUsd")
+    if result.cost_usd is not None and result.cost_usd < 0:
+        raise Unusable(f"cost_usd: {result.cost_usd:g} is below 0")
+    if not result.reason:
+        result.reason = _reason(result, pass_score)
+    return result
+
+
+def _parse(output: bytes) -> dict[str, Any]:
+    if not output.strip():
+        raise Unusable("it is empty: wanted one JSON object")
+    try:
+        data = _DECODER.decode(output.decode())
+        # A half of a surrogate pair is JSON, but no text that could be sent on.
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeDecodeError as problem:
+        raise Unusable(f"not UTF-8 at byte {problem.start}") from None
+    except UnicodeEncodeError:
+        raise Unusable("a text in it holds half of a surrogate pair") from None
+    except json.JSONDecodeError as problem:
+        where = f"line {problem.lineno} column {problem.colno}"
+        raise Unusable(
+            f"not JSON: {problem.msg} at {where}; wanted one JSON object and nothing else"
+        ) from None
+    except RecursionError:
+        raise Unusable("nested too deep") from None
+    except ValueError as problem:
+        raise Unusable(f"not JSON: {problem}") from None
+    if not isinstance(data, dict):
+        raise Unusable(f"a JSON {_kind(data)}; wanted a JSON object")
+    return data
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object in it has a key twice")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number beyond what a double holds")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_constant=no_constant, parse_int=_integer, parse_float=_finite
+)
+
+
+def _verdict(data: Mapping[str, Any]) -> Verdict | None:
+    said: dict[str, Verdict] = {}
+    for key in _FLAGS:
+        flag = _flag(data, key)
+        if flag is not None:
+            said[key] = Verdict.PASSED if flag else Verdict.FAILED
+    word = data.get("verdict")
+    if word is not None:
+        if not isinstance(word, str) or word.lower() not in _VERDICTS:
+            raise Unusable("verdict: wanted pass, fail or skip")
+        said["verdict"] = _VERDICTS[word.lower()]
+    if len(set(said.values())) > 1:
+        raise Unusable(f"{' and '.join(said)} contradict each other")
+    return next(iter(said.values()), None)
+
+
+def _checks(data: Mapping[str, Any]) -> list[Check]:
+    """`checks`, AgentV's `assertions`, and its older `hits` and `misses`."""
+    found: list[Check] = []
+    for key in ("checks", "assertions"):
+        for index, item in enumerate(_list(data, key)):
+            found.append(_check(item, f"{key}[{index}]"))
+    for key, met in (("hits", True), ("misses", False)):
+        for index, item in enumerate(_list(data, key)):
+            if not isinstance(item, str):
+                raise Unusable(f"{key}[{index}]: a {_kind(item)}, wanted a text")
+            if item.strip():
+                found.append(Check(item, met))
+    return found
+
+
+def _check(item: Any, where: str) -> Check:
+    if not isinstance(item, dict):
+        raise Unusable(f"{where}: a {_kind(item)}, wanted an object with `text` and `pass`")
+    text = item.get("text")
+    if not isinstance(text, str):
+        raise Unusable(f"{where}.text: {_kind(text)}, wanted a text")
+    said = [item[key] for key in _CHECK_FLAGS if key in item]
+    if not said or any(flag is not said[0] for flag in said) or not isinstance(said[0], bool):
+        raise Unusable(f"{where}.pass: wanted true or false")
+    evidence = item.get("evidence") or item.get("reason") or ""
+    if not isinstance(evidence, str):
+        raise Unusable(f"{where}.evidence: a {_kind(evidence)}, wanted a text")
+    return Check(text, said[0], evidence)
+
+
+def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
+    """What the script itself spent on models."""
+    usage = _object(data, "token_usage", "tokenUsage")
+    if usage is None:
+        return None
+    counts = []
+    for name in ("input", "output", "total"):
+        count = usage.get(name, usage.get(f"{name}_tokens"))
+        if count is not None and (
+            isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 63
+        ):
+            raise Unusable(f"token_usage.{name}: wanted a whole number from 0")
+        counts.append(count)
+    return TokenUsage(*counts)
+
+
+def _reason(result: Result, pass_score: float) -> str:
+    said = []
+    if result.checks:
+        met = sum(check.met for check in result.checks)
+        said.append(f"{met} of {len(result.checks)} checks met")
+    if result.score is not None:
+        said.append(f"score {result.score:.4g}, which passes from {pass_score:g}")
+    if result.value is not None:
+        said.append(f"value {result.value:g}")
+    text = "; ".join(said) or f"The script says: {result.verdict.name.lower()}"
+    return text[0].upper() + text[1:]
+
+
+def _flag(data: Mapping[str, Any], key: str) -> bool | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise Unusable(f"{key}: a {_kind(value)}, wanted true or false")
+    return value
+
+
+def _number(data: Mapping[str, Any], *keys: str) -> float | None:
+    for key in keys:
+        value = data.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unusable(f"{key}: a {_kind(value)}, wanted a number")
+        return value
+    return None
+
+
+def _text(data: Mapping[str, Any], *keys: str) -> str:
+    for key in keys:
+        value = data.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise Unusable(f"{key}: a {_kind(value)}, wanted a text")
+        return value
+    return ""
+
+
+def _object(data: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:
+    for key in keys:
+        value = data.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            raise Unusable(f"{key}: a {_kind(value)}, wanted an object")
+        return value
+    return None
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    value = data.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Unusable(f"{key}: a {_kind(value)}, wanted a list")
+    return value
+
+
+def _kind(value: object) -> str:
+    """What JSON calls it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    names = {str: "text", int: "number", float: "number", list: "list", dict: "object"}
+    return names.get(type(value), "value")

@@ -1,0 +1,174 @@
+"""What a script reads from its standard input: one JSON object about the turn.
+
+The first block of keys is evald's own; the others are those that AgentV gives its scripts, so that
+these work unchanged: its current names, and the names that it had before.
+Source of AgentV's keys: EntityProcess/agentv, packages/core/src/evaluation: graders/script-grader.ts,
+evaluators/code-evaluator.ts.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evald.context import EvaluatorContext, Message, ToolCall
+
+
+def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:
+    """The keys, each with its value as JSON text: a conversation stands in several, and is written once."""
+    own = [_message(message) for message in ctx.turn_messages]
+    everything = ctx.messages
+    # The turn is the tail of the conversation where the caller sent both.
+    split = max(0, len(everything) - len(own))
+    before = ",".join(_json(_message(message)) for message in everything[:split])
+    turn = ",".join(map(_json, own))
+    messages = f"[{before}{',' if before and turn else ''}{turn}]"
+    before, turn = f"[{before}]", f"[{turn}]"
+    expected_messages = _json([_message(message) for message in ctx.expected.messages])
+    answer, config_json, metadata = _json(ctx.answer), _json(config), _json(ctx.metadata)
+    expected_text = _json(ctx.expected.text)
+    criteria = _json(ctx.scenario.success_criteria if ctx.scenario else None)
+    usage, cost, latency = _json(_usage(ctx)), _json(ctx.last_invocation.cost_usd), _json(_latency(ctx))
+    trace = _json(_trace(ctx))
+    return {
+        "version": "1",
+        "turn": _json(ctx.turn),
+        "is_final": _json(ctx.is_final),
+        "attempt": _json(ctx.attempt),
+        "answer": answer,
+        "messages": messages,
+        "turn_messages": turn,
+        "tool_calls": _json([_tool_call(call) for call in ctx.turn_tool_calls]),
+        "expected": _json(_expected(ctx)),
+        "scenario": _json(_scenario(ctx)),
+        "persona": _json(_persona(ctx)),
+        "model": _json(ctx.last_invocation.model),
+        "latency_ms": latency,
+        "run_duration_ms": _json(ctx.run_duration_ms),
+        "invocation_metadata": _json(ctx.last_invocation.metadata),
+        "metadata": metadata,
+        "config": config_json,
+        "token_usage": usage,
+        "cost_usd": cost,
+        # AgentV, current.
+        "input": before,
+        "output": answer,
+        "expected_output": expected_messages if ctx.expected.messages else expected_text,
+        "criteria": criteria,
+        "duration_ms": latency,
+        "trace_summary": trace,
+        "input_files": "[]",
+        # AgentV, before.
+        "question": _json(_question(everything[:split])),
+        "expected_outcome": criteria,
+        "reference_answer": expected_text,
+        "candidate_answer": answer,
+        "input_messages": before,
+        "output_messages": turn,
+        "expected_messages": expected_messages,
+        "guideline_files": "[]",
+        # AgentV, at first.
+        "task": _json(_question(everything[:split])),
+        "outcome": criteria,
+        "system_message": _json(_system(everything)),
+    }
+
+
+def written(payload: Mapping[str, str]) -> bytes:
+    """The object as it goes to the script."""
+    text = ",".join(f'"{key}":{value}' for key, value in payload.items())
+    return f"{{{text}}}\n".encode()
+
+
+def _json(data: Any) -> str:
+    # ASCII, so that a script in a wrong locale reads it all the same, and half a surrogate pair too.
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "role": message.role,
+        "content": None if message.is_null else message.text,
+    }
+    calls = message.tool_calls
+    if calls:
+        found["tool_calls"] = [_tool_call(call) for call in calls]
+    for key in ("tool_call_id", "name", "id", "refusal"):
+        value = getattr(message, key)
+        if value is not None:
+            found[key] = value
+    metadata = message.metadata
+    if metadata:
+        found["metadata"] = metadata
+    return found
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    """OpenAI's shape, and beside it AgentV's `tool` and `input`."""
+    try:
+        arguments = call.args
+    except ValueError:
+        arguments = None
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+        "tool": call.name,
+        "input": arguments,
+    } | ({} if call.duration_ms is None else {"duration_ms": call.duration_ms})
+
+
+def _expected(ctx: EvaluatorContext) -> dict[str, Any]:
+    expected = ctx.expected
+    found: dict[str, Any] = {}
+    if expected.text is not None:
+        found["text"] = expected.text
+    if expected.has_data:
+        found["data"] = expected.data
+    if expected.messages:
+        found["messages"] = [_message(message) for message in expected.messages]
+    return found
+
+
+def _scenario(ctx: EvaluatorContext) -> dict[str, Any] | None:
+    scenario = ctx.scenario
+    if scenario is None:
+        return None
+    names = ("name", "instructions", "max_messages", "success_criteria", "failure_criteria")
+    return {name: getattr(scenario, name) for name in names}
+
+
+def _persona(ctx: EvaluatorContext) -> dict[str, Any] | None:
+    persona = ctx.persona
+    return None if persona is None else {"name": persona.name, "description": persona.description}
+
+
+def _usage(ctx: EvaluatorContext) -> dict[str, int | None] | None:
+    usage = ctx.last_invocation.token_usage
+    if usage is None:
+        return None
+    return {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total}
+
+
+def _latency(ctx: EvaluatorContext) -> float | None:
+    return ctx.last_invocation.latency_ms
+
+
+def _trace(ctx: EvaluatorContext) -> dict[str, Any]:
+    names = Counter(call.name for call in ctx.turn_tool_calls)
+    return {
+        "tool_names": sorted(names),
+        "tool_calls_by_name": dict(names),
+        "tool_calls": dict(names),
+        "token_usage": _usage(ctx),
+        "cost_usd": ctx.last_invocation.cost_usd,
+        "duration_ms": _latency(ctx),
+    }
+
+
+def _question(before: Sequence[Message]) -> str | None:
+    return next((message.text for message in reversed(before) if message.role == "user"), None)
+
+
+def _system(messages: Sequence[Message]) -> str | None:
+    return next((message.text for message in messages if message.role in ("system", "developer")), None)

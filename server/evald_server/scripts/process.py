@@ -1,0 +1,223 @@
+"""Runs one script: a launcher, pipes with limits, and an end that leaves nothing behind."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
+
+_ROOT: Final = str(Path(__file__).parents[2])
+
+# -I and -S: neither the operator's environment nor site-packages decide what the launcher imports.
+_PROGRAM: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from evald_server.scripts.launcher import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+# As much of it as an error shows, in bytes of four for a character.
+_STDERR_TAIL_BYTES: Final = 8000
+
+_CHUNK: Final = 64 << 10
+
+# A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
+_CLOSE_SECONDS: Final = 2.0
+
+
+Launcher: TypeAlias = "subprocess.Popen[bytes]"
+
+
+class Order(NamedTuple):
+    """What the launcher is told.
+
+    argv: an absolute path and its arguments, confinement included.
+    user: id of the user and group to run as; None for the server's own.
+    limits: by the launcher's names. landlock: what to leave of the file system; None for all of it.
+    """
+
+    argv: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+    limits: Mapping[str, int]
+    user: int | None
+    landlock: Mapping[str, Sequence[str]] | None
+
+
+class Ended(NamedTuple):
+    """How a script ended.
+
+    code: its exit code, negative for a signal; None when it never ran.
+    excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
+    problem: what kept it from running. timed_out: it was killed because its time was over.
+    stderr: the last bytes of it.
+    """
+
+    code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    excess: str = ""
+    problem: str = ""
+    timed_out: bool = False
+
+
+class _Excess(Exception):
+    """A stream holds more than it may."""
+
+
+class _Unwatched(Exception):
+    """The launcher is gone without an answer: somebody killed it."""
+
+
+class Processes:
+    """The scripts' processes that are alive. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
+        """Run a script to its end, or kill it when its time is over, with all that it has started.
+
+        Cancelling does the same. payload: what it reads from standard input, which is a file in memory:
+        a script that does not read it holds up nobody. output_bytes: most that it may write to each of
+        its two streams.
+        """
+        deadline = time.monotonic() + seconds
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        process: Launcher | None = None
+        try:
+            with theirs:
+                process = _start(order, payload, theirs)
+            return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+        finally:
+            # That is the order to kill.
+            ours.close()
+            if process is not None:
+                task = asyncio.create_task(_reap(process))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+    async def aclose(self) -> None:
+        """Wait until the last of them has ended. No `run` may be going on any more."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+
+
+def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
+    """Start the launcher, which takes a millisecond or two.
+
+    Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
+    prepare for a life in the child; subprocess's way does neither.
+    """
+    with _MemoryFile(payload) as stdin, _MemoryFile(json.dumps(order._asdict()).encode()) as told:
+        words = (_ROOT, str(control.fileno()), str(told.fd))
+        return subprocess.Popen(  # noqa: S603 - Python itself
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
+            bufsize=0,
+            stdin=stdin.fd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(control.fileno(), told.fd),
+            start_new_session=True,
+            env={},
+            cwd="/",
+        )
+
+
+async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
+    stdout, stderr = bytearray(), bytearray()
+    kept = {
+        "stdout": (process.stdout, stdout, output_bytes),
+        "stderr": (process.stderr, stderr, _STDERR_TAIL_BYTES),
+    }
+    streams = {
+        name: asyncio.create_task(_collect(pipe, into, output_bytes, most))
+        for name, (pipe, into, most) in kept.items()
+    }
+    answer = asyncio.create_task(_answer(control))
+    tasks = [*streams.values(), answer]
+    try:
+        # The launcher answers last, when nothing is left that could write.
+        _, running = await asyncio.wait(tasks, timeout=max(0.0, seconds), return_when=asyncio.FIRST_EXCEPTION)
+        problem, code = "", None
+        excess = next((name for name, task in streams.items() if task.done() and task.exception()), "")
+        timed_out = answer in running and not excess
+        if answer.done() and not excess:
+            try:
+                found = answer.result()
+                problem, code = found["problem"], found.get("code")
+            except _Unwatched:
+                problem = "the process that watches over it was killed"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return Ended(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
+
+
+async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:
+    """Read to the end; keep the last bytes. Raises _Excess. Closes the pipe."""
+    assert pipe is not None
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        seen = 0
+        while chunk := await reader.read(_CHUNK):
+            seen += len(chunk)
+            into += chunk
+            del into[:-kept]
+            if seen > limit:
+                raise _Excess
+    finally:
+        # Here and not at the stream's end, which orphans of a killed launcher may put off for as long as they live.
+        transport.close()
+
+
+async def _answer(control: socket.socket) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    data = b""
+    with suppress(ConnectionError):
+        while chunk := await loop.sock_recv(control, _CHUNK):
+            data += chunk
+    if not data:
+        raise _Unwatched
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+async def _reap(process: Launcher) -> None:
+    pause = 0.001
+    while process.poll() is None:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+class _MemoryFile:
+    """A file in memory, read from its beginning."""
+
+    def __init__(self, content: bytes) -> None:
+        self.fd = os.memfd_create("evald")
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(self.fd, view) :]
+            os.lseek(self.fd, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)

@@ -1,0 +1,154 @@
+"""What the scripts of one server share: what is allowed, the isolation, the places."""
+
+import asyncio
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from . import isolation
+from .commands import Command, Commands, NotAllowed
+from .policy import BASE_ENVIRONMENT, NO_CONFINEMENT, Policy
+from .process import Ended, Order, Processes
+from .stderr import redacted
+
+_SHELL: Final = "/bin/sh"
+
+_FILE_BYTES: Final = 16 << 20
+_OPEN_FILES: Final = 256
+
+# Runtimes reserve more addresses than they ever use: Node.js 20 starts with 1 GiB, and not with half of it.
+_ADDRESS_FACTOR: Final = 4
+
+
+class Busy(Exception):
+    """No place became free in time."""
+
+
+class Invocation(NamedTuple):
+    """A command that may be run. shown: as the caller wrote it.
+
+    command: the operator's entry; None for a shell. cwd: an absolute path.
+    """
+
+    argv: Sequence[str]
+    shown: Sequence[str]
+    command: Command | None
+    cwd: str
+
+
+class Scripts:
+    """Runs the scripts of one server. Belongs to one event loop.
+
+    isolation: "bubblewrap", "landlock" or "none".
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Raises ValueError for a policy that this machine cannot keep."""
+        self.policy = policy
+        self.isolation, self._confine = isolation.NONE
+        self._commands = Commands(policy.allow)
+        self._processes = Processes()
+        self._places = asyncio.Semaphore(policy.concurrency)
+        self._variables = policy.variables
+        if self._allows_any and sys.platform == "linux":
+            if not policy.directory.is_dir():
+                raise ValueError(f"code_directory: {policy.directory} is no directory")
+            self.isolation, self._confine = isolation.find(policy)
+
+    @property
+    def unavailable(self) -> str:
+        """Why no script can run here; "" when one can."""
+        if not self._allows_any:
+            return (
+                "scripts are off on this server: its operator allows them one by one, with the setting "
+                "code_allow (EVALD_CODE_ALLOW, --allow-code)"
+            )
+        if sys.platform != "linux":
+            return "scripts run on Linux only"
+        if self.policy.isolation == "require" and self.isolation == NO_CONFINEMENT.name:
+            return (
+                "the operator requires that scripts run isolated (setting code_isolation), and this machine "
+                "lets the server use neither bubblewrap nor Landlock"
+            )
+        return ""
+
+    def invocation(self, words: Sequence[str], cwd: str | None) -> Invocation:
+        """The command of these words. Raises NotAllowed, and ValueError for a directory that is not."""
+        command = self._commands.find(words[0])
+        return Invocation([command.path, *words[1:]], words, command, self._directory(cwd))
+
+    def shell(self, script: str, cwd: str | None) -> Invocation:
+        """The shell with this script. Raises NotAllowed, and ValueError for a directory that is not."""
+        if not self.policy.shell:
+            raise NotAllowed(
+                "it needs a shell, which the operator does not allow (setting code_shell); "
+                "write the command as a list of words"
+            )
+        return Invocation([_SHELL, "-c", script], [script], None, self._directory(cwd))
+
+    async def run(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
+        """Run it, within so many seconds, waiting for a place included.
+
+        Raises Busy, and Changed when the file is not the allowed one any more. Cancelling kills it.
+        """
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Busy from None
+        try:
+            if invocation.command is not None:
+                invocation.command.verify()
+            left = max(0.0, seconds - (time.monotonic() - began))
+            ended = await self._processes.run(
+                self._order(invocation, left), payload, left, self.policy.output_bytes
+            )
+        finally:
+            self._places.release()
+        secrets = self._variables.values()
+        return ended._replace(stdout=redacted(ended.stdout, secrets), stderr=redacted(ended.stderr, secrets))
+
+    async def aclose(self) -> None:
+        """Wait until every script has ended. No evaluation may be going on any more."""
+        await self._processes.aclose()
+
+    @property
+    def _allows_any(self) -> bool:
+        return bool(self._commands) or self.policy.shell
+
+    def _directory(self, cwd: str | None) -> str:
+        top = self.policy.directory.resolve()
+        if cwd is None:
+            return str(top)
+        wanted = (top / cwd).resolve()
+        if top == Path("/") or not wanted.is_relative_to(top):
+            raise ValueError(
+                "scripts run in the directory that the operator has set (code_directory), or below it"
+            )
+        return str(wanted)
+
+    def _order(self, invocation: Invocation, seconds: float) -> Order:
+        policy = self.policy
+        files = [] if invocation.command is None else [invocation.command.path]
+        confinement = self._confine(files, invocation.cwd)
+        return Order(
+            argv=[*confinement.prefix, *invocation.argv],
+            cwd=invocation.cwd,
+            environment={**BASE_ENVIRONMENT, **self._variables},
+            limits={
+                "processor_seconds": math.ceil(seconds) + 1,
+                "data_bytes": policy.memory_bytes,
+                "address_bytes": policy.memory_bytes * _ADDRESS_FACTOR,
+                "file_bytes": _FILE_BYTES,
+                "open_files": _OPEN_FILES,
+                # The kernel counts by user, so that scripts that run side by side share theirs.
+                "tasks": policy.processes * policy.concurrency,
+                "core_bytes": 0,
+            },
+            user=isolation.script_user(),
+            landlock=confinement.landlock,
+        )

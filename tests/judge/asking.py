@@ -1,0 +1,112 @@
+"""Asking models in tests: no evaluator, no server, but the real client and real connections."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from evald.result import TokenUsage
+from evald.scope import SCOPE, Scope
+from evald_server.judge.cache import Cache, NoCache
+from evald_server.judge.endpoint import Endpoint, EndpointOptions
+from evald_server.judge.models import ConfiguredModels
+from evald_server.judge.purse import Purse
+from evald_server.judge.question import Asker, JudgeFault, Question
+from evald_server.judge.redaction import Redactor
+from evald_server.judge.retries import Backoff
+
+KEY = "sk-canary-0123456789abcdef"
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "reasoning": {"type": "string"}},
+    "required": ["score", "reasoning"],
+    "additionalProperties": False,
+}
+
+# So short that nobody waits, but not nothing.
+QUICK = Backoff(0.001, 0.004)
+
+
+def question(schema: Mapping[str, Any] | None = SCHEMA, **fields: Any) -> Question:
+    """A question about a short text."""
+    return Question("You judge.", "The text that is judged: an agent helps a customer.", schema, **fields)
+
+
+class Counted:
+    """What was counted."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.usage: list[TokenUsage | None] = []
+        self.costs: list[float | None] = []
+        self.looks: list[bool] = []
+
+    def request(self, model: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.outcomes.append(outcome)
+
+    def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
+        self.usage.append(usage)
+        self.costs.append(cost_usd)
+
+    def cache(self, *, hit: bool) -> None:
+        self.looks.append(hit)
+
+
+class Asking:
+    """A judge on one endpoint."""
+
+    def __init__(self, options: EndpointOptions, purse: Purse, cache: Cache) -> None:
+        self.counted = Counted()
+        self.endpoint = Endpoint(options, Redactor([options.api_key]))
+        self.models = ConfiguredModels(
+            {options.name: self.endpoint}, options.name, purse=purse, cache=cache, tally=self.counted
+        )
+
+    def asker(self, model: str | None = None) -> Asker:
+        """The endpoint's model, or another one."""
+        return self.models.asker(None, model)
+
+
+@asynccontextmanager
+async def asking(
+    base_url: str, *, purse: Purse | None = None, cache: Cache | None = None, **options: Any
+) -> AsyncIterator[Asking]:
+    """A judge "default" whose model is gpt-4o-mini, with retries that do not wait."""
+    given = {"model": "gpt-4o-mini", "api_key": KEY, "backoff": QUICK, "timeout_seconds": 5.0} | options
+    made = Asking(
+        EndpointOptions("default", base_url=base_url, **given), purse or Purse(), cache or NoCache()
+    )
+    try:
+        yield made
+    finally:
+        await made.models.close()
+
+
+@contextmanager
+def within(seconds: float | None, *, skip_cache: bool = False) -> Iterator[None]:
+    """What an evaluator finds whose call has so much time left."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    token = SCOPE.set(Scope("e1", deadline, skip_cache))
+    try:
+        yield
+    finally:
+        SCOPE.reset(token)
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Wait until a condition holds, for ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def fault(answer: Awaitable[Any]) -> JudgeFault:
+    """How a question failed; fails when it did not."""
+    try:
+        found = await answer
+    except JudgeFault as problem:
+        return problem
+    raise AssertionError(f"no fault: {found}")

@@ -1,0 +1,203 @@
+"""Models that answer what a test says, and remember what they were asked."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from evald.context import EvaluatorContext, parse_json
+from evald.convert import spec_to_pb
+from evald.result import Result, TokenUsage
+from evald.turn import Turn
+from evald.v1.result_pb2 import AggregatedEvaluation
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import Evaluation
+from evald_server.engine.threads import Threads
+from evald_server.judge.llm_judge import judge_definition
+from evald_server.judge.question import Answer, JudgeFault, Question, Spending
+
+Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[Question], Any]"
+"""Text, or an object as JSON text, or what is raised; or what makes one of these of the question,
+perhaps later."""
+
+PRICE = 0.001
+"""What an attempt costs, in US dollars."""
+
+
+class ScriptedAsker:
+    """A model with a list of answers: the last one is repeated."""
+
+    def __init__(self, replies: Sequence[Reply], endpoint: str = "default", model: str = "scripted") -> None:
+        self._replies = list(replies)
+        self._model = model
+        self._endpoint = endpoint
+        self.questions: list[Question] = []
+        self.asked = asyncio.Event()
+        self.cancelled = 0
+        self.cached = False
+
+    @property
+    def model(self) -> str:
+        """As configured."""
+        return self._model
+
+    @property
+    def endpoint(self) -> str:
+        """Name in the config."""
+        return self._endpoint
+
+    async def ask(self, question: Question, spending: Spending) -> Answer:
+        """Spends 10 tokens in, 5 out and PRICE, whatever comes of it."""
+        position = min(len(self.questions), len(self._replies) - 1)
+        self.questions.append(question)
+        self.asked.set()
+        spending.attempts += 1
+        usage = spending.usage or TokenUsage(0, 0)
+        spending.usage = TokenUsage((usage.input_tokens or 0) + 10, (usage.output_tokens or 0) + 5)
+        spending.cost_usd = (spending.cost_usd or 0.0) + PRICE
+        reply: Any = self._replies[position]
+        if callable(reply):
+            reply = reply(question)
+        if asyncio.iscoroutine(reply):
+            try:
+                reply = await reply
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if isinstance(reply, Exception):
+            raise reply
+        text = reply if isinstance(reply, str) else json.dumps(reply)
+        return self._answer(question, text)
+
+    def _answer(self, question: Question, text: str) -> Answer:
+        request = {
+            "model": self._model,
+            "messages": [
+                {"role": "system", "content": question.instructions},
+                {"role": "user", "content": question.material},
+                *({"role": turn.role, "content": turn.text} for turn in question.again),
+            ],
+        }
+        if question.schema is None:
+            return Answer(text, None, f"{self._model}-2026", request, self.cached)
+        try:
+            data = parse_json(text)
+        except ValueError as problem:
+            raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
+        if not isinstance(data, dict):
+            raise JudgeFault("JUDGE_UNPARSEABLE", "no object", unusable=True, text=text)
+        return Answer(text, data, f"{self._model}-2026", request, self.cached)
+
+
+class ScriptedModels:
+    """Judges by name. default: the replies of the judge without a name."""
+
+    def __init__(self, *default: Reply, **judges: Sequence[Reply]) -> None:
+        self.askers = {name: ScriptedAsker(replies, name) for name, replies in judges.items()}
+        if default:
+            self.askers["default"] = ScriptedAsker(default)
+
+    @property
+    def default(self) -> ScriptedAsker:
+        """The judge without a name."""
+        return self.askers["default"]
+
+    def asker(self, judge: str | None, model: str | None) -> ScriptedAsker:
+        """By name, whatever the model."""
+        name = judge or "default"
+        if name not in self.askers:
+            raise ValueError(f'no judge "{name}"; the judges are: {", ".join(self.askers) or "none"}')
+        if model is not None:
+            self.askers[name]._model = model
+        return self.askers[name]
+
+
+TURN = Turn(
+    [{"role": "user", "content": "Where is my order?"}, {"role": "assistant", "content": "In Ghent."}],
+    is_final=True,
+)
+
+
+def judge(models: ScriptedModels, config: Mapping[str, Any], turn: Turn = TURN) -> Result:
+    """The result, by a config that is compiled as a server does it."""
+    return asyncio.run(judge_later(models, config, turn.context))
+
+
+async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: EvaluatorContext) -> Result:
+    """The same within a test's own event loop."""
+    outcome = judge_definition(models).compile(config)(ctx)
+    assert not isinstance(outcome, Result)
+    return await outcome
+
+
+def evaluate(
+    models: ScriptedModels,
+    *specs: Mapping[str, Any],
+    turn: Turn = TURN,
+    seconds: float | None = 5.0,
+) -> AggregatedEvaluation:
+    """The summary of a plan with these specs, as the engine runs it."""
+    registry = Registry()
+    registry.register(judge_definition(models), Origin.BUILT_IN)
+    raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
+    plan = Planner(registry).plan(raw, b"")
+    evaluation = Evaluation(plan, turn.context, Threads())
+
+    async def wait() -> None:
+        async for _ in evaluation.run_waiting(seconds, 16):
+            pass
+
+    if not evaluation.run_inline():
+        asyncio.run(wait())
+    evaluation.finish()
+    return AggregatedEvaluation.FromString(evaluation.whole())
+
+
+def criteria(success: bool, failure: bool = False, confidence: float = 0.9, why: str = "because") -> Reply:
+    """An answer of the criteria form."""
+    return {"successMet": success, "failureMet": failure, "confidence": confidence, "reasoning": why}
+
+
+def score(number: float, why: str = "because") -> Reply:
+    """An answer of the score form."""
+    return {"score": number, "hits": ["this"], "misses": ["that"], "reasoning": why}
+
+
+def fault(code: str, *, unusable: bool = False, text: str = "") -> JudgeFault:
+    """What an endpoint raises."""
+    return JudgeFault(code, f"{code.lower()} as told", unusable=unusable, text=text)
+
+
+def later(seconds: float, reply: Reply) -> Reply:
+    """The reply after a while. Only to be longer than a test lasts, or than a deadline."""
+
+    async def wait() -> Reply:
+        await asyncio.sleep(seconds)
+        return reply
+
+    return lambda _question: wait()
+
+
+_DATA = re.compile(r"^<data-([0-9a-f]{32})>\n(.*?)^</data-\1>$", re.DOTALL | re.MULTILINE)
+
+
+def outside(material: str) -> str:
+    """What stands outside of the fence, with the nonce blanked."""
+    found = _DATA.search(material)
+    assert found, material
+    return _DATA.sub("<data>\n</data>", material).replace(found[1], "nonce")
+
+
+def inside(material: str) -> list[dict[str, Any]]:
+    """The records inside of the fence, decoded."""
+    records = []
+    for found in _DATA.finditer(material):
+        for line in found[2].splitlines():
+            with suppress(ValueError):
+                records.append(json.loads(line))
+                continue
+            raise AssertionError(f"no JSON inside the fence: {line!r}")
+    return records

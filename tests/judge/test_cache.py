@@ -1,0 +1,318 @@
+"""Answers are bought once, within bounds, and a broken cache costs nothing but money."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from evald_server.judge.cache import Cache, DiskCache, Kept, MemoryCache, NoCache, digest
+from evald_server.judge.question import Answer as AnAnswer
+from evald_server.judge.question import Spending
+
+from ..services.live import run
+from .asking import asking, fault, question, within
+from .wire import Answer, answer, completion, wire
+
+KEPT = Kept('{"a": "ä"}', {"a": "ä"}, "judge-1")
+GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
+
+Make = Callable[[int], Cache]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """A cache of so many bytes."""
+    if request.param == "memory":
+        return MemoryCache
+    seconds = iter(range(10_000))
+    return lambda size: DiskCache(tmp_path / "cache.sqlite", size, now=lambda: float(next(seconds)))
+
+
+def key(number: int) -> bytes:
+    return digest(str(number))
+
+
+def test_what_was_put_is_there(make: Make) -> None:
+    async def main() -> None:
+        cache = make(10_000)
+        assert await cache.get(key(1)) is None
+        cache.put(key(1), KEPT)
+        assert await cache.get(key(1)) == KEPT
+        assert await cache.get(key(2)) is None
+        cache.put(key(1), Kept("new", None, "judge-2"))
+        assert await cache.get(key(1)) == Kept("new", None, "judge-2")
+        await cache.close()
+
+    run(main())
+
+
+def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
+    async def main() -> None:
+        cache = make(5000)  # five, of a little less than 1,000 bytes each
+        large = Kept("x" * 800, None, "m")
+        for number in range(5):
+            cache.put(key(number), large)
+        assert await cache.get(key(0)) == large
+        for number in range(5, 8):
+            cache.put(key(number), large)
+        there = [number for number in range(8) if await cache.get(key(number))]
+        assert 0 in there, "it was used"
+        assert 7 in there
+        assert not {1, 2, 3} & set(there)
+        cache.put(key(9), Kept("x" * 6000, None, "m"))
+        assert await cache.get(key(9)) is None, "it is larger than everything"
+        assert await cache.get(key(7)) == large
+        await cache.close()
+
+    run(main())
+
+
+def test_a_cache_stays_within_its_bytes_however_much_is_put(make: Make) -> None:
+    async def main() -> None:
+        cache = make(20_000)
+        for number in range(500):
+            cache.put(key(number % 250), Kept("y" * (number % 700), None, "m"))
+        sizes = [len(kept.text) for number in range(250) if (kept := await cache.get(key(number)))]
+        assert 0 < sum(sizes) < 20_000
+        assert await cache.get(key(249)), "the last one is there"
+        await cache.close()
+
+    run(main())
+
+
+def test_on_disk_answers_outlive_the_server_and_only_its_user_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+
+    async def main() -> None:
+        for expected in (None, KEPT):
+            cache = DiskCache(path, 10_000)
+            assert await cache.get(key(1)) == expected
+            cache.put(key(1), KEPT)
+            await cache.close()
+            cache.put(key(2), KEPT)
+            assert await cache.get(key(2)) is None, "closed"
+
+    run(main())
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        large = DiskCache(tmp_path / "cache.sqlite", 1_000_000)
+        for number in range(100):
+            large.put(key(number), Kept("x" * 800, None, "m"))
+        await large.close()
+        small = DiskCache(tmp_path / "cache.sqlite", 5000)
+        small.put(key(1000), KEPT)
+        there = [number for number in range(100) if await small.get(key(number))]
+        assert len(there) <= 5
+        assert await small.get(key(1000)) == KEPT
+        await small.close()
+
+    run(main())
+
+
+def test_two_servers_share_a_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, other = (DiskCache(tmp_path / "cache.sqlite", 10_000) for _ in range(2))
+        one.put(key(1), KEPT)
+        await one.get(key(1))
+        assert await other.get(key(1)) == KEPT
+        await one.close()
+        await other.close()
+
+    run(main())
+
+
+def _execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for statement in statements:
+            db.execute(statement)
+
+
+def _nonsense(path: Path) -> None:
+    async def made() -> None:
+        cache = DiskCache(path, 10_000)
+        cache.put(key(1), KEPT)
+        await cache.close()
+
+    run(made())
+    _execute(path, "UPDATE answers SET answer = '[1'")
+
+
+BROKEN: dict[str, Callable[[Path], None]] = {
+    "no database": lambda path: path.write_bytes(b"this is no database, and never was one" * 100) and None,
+    "another table": lambda path: _execute(path, "CREATE TABLE answers (something TEXT)"),
+    "a folder": lambda path: path.mkdir(),
+    "no folder": lambda path: path.parent.rmdir(),
+    "nonsense in a row": _nonsense,
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_cache_is_an_empty_one_with_one_line_in_the_log(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "data" / "cache.sqlite"
+    path.parent.mkdir()
+    BROKEN[how](path)
+    seconds = 0.0
+
+    async def main() -> None:
+        nonlocal seconds
+        cache = DiskCache(path, 10_000, clock=lambda: seconds)
+        for seconds in (0.0, 1.0, 100.0):  # noqa: B007 - the clock reads it
+            assert await cache.get(key(1)) is None
+            cache.put(key(2), KEPT)
+        await cache.close()
+
+    run(main())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "cache.sqlite cannot be used" in caplog.text
+
+
+def test_a_locked_cache_is_used_again_once_it_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cache.sqlite"
+    seconds = 0.0
+
+    async def main() -> None:
+        nonlocal seconds
+        cache = DiskCache(path, 10_000, clock=lambda: seconds)
+        cache.put(key(1), KEPT)
+        await cache.get(key(1))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            assert await cache.get(key(1)) is None
+            other.execute("ROLLBACK")
+        assert await cache.get(key(1)) is None, "left alone for a minute"
+        seconds = 61.0
+        assert await cache.get(key(1)) == KEPT
+        await cache.close()
+
+    run(main())
+    assert len(caplog.records) == 1
+
+
+def test_an_answer_is_bought_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = DiskCache(tmp_path / "cache.sqlite", 1 << 20)
+        async with wire(GOOD) as server, asking(server.base_url, cache=cache) as judge:
+            asked = question(cache_key="k1")
+            first, second = Spending(), Spending()
+            bought = await judge.asker().ask(asked, first)
+            found = await judge.asker().ask(asked._replace(material="with another nonce"), second)
+            assert (bought.cached, found.cached) == (False, True)
+            assert found[:3] == bought[:3]
+            assert found.request["messages"][1]["content"] == "with another nonce"
+            assert (first.attempts, second) == (1, Spending())
+            assert (len(server.requests), judge.counted.looks) == (1, [False, True])
+
+    run(main())
+
+
+def test_another_question_sample_model_or_endpoint_is_another_answer() -> None:
+    async def main() -> None:
+        cache = MemoryCache(1 << 20)
+        async with wire(GOOD) as server, wire(GOOD) as elsewhere:
+            for address in (server, elsewhere):
+                async with asking(address.base_url, cache=cache) as judge:
+                    asked = question(cache_key="k1")
+                    others = [asked, asked._replace(sample=1), asked._replace(cache_key="k2")]
+                    for other in others:
+                        assert not (await judge.asker().ask(other, Spending())).cached
+                    assert not (await judge.asker("gpt-4o").ask(asked, Spending())).cached
+
+    run(main())
+
+
+def test_without_a_key_nothing_is_kept() -> None:
+    async def main() -> None:
+        async with wire(GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+            for _ in range(2):
+                assert not (await judge.asker().ask(question(), Spending())).cached
+            assert judge.counted.looks == []
+
+    run(main())
+
+
+def test_who_wants_no_cached_answer_gets_a_new_one_which_is_kept() -> None:
+    async def main() -> None:
+        other = answer(200, completion('{"score": 1, "reasoning": "better"}'))
+        async with wire(GOOD, other) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+            asked = question(cache_key="k1")
+            await judge.asker().ask(asked, Spending())
+            with within(None, skip_cache=True):
+                new = await judge.asker().ask(asked, Spending())
+            assert (new.cached, new.data) == (False, {"score": 1, "reasoning": "better"})
+            assert (await judge.asker().ask(asked, Spending())).data == new.data
+            assert (len(server.requests), judge.counted.looks) == (2, [False, True])
+
+    run(main())
+
+
+UNUSABLE: dict[str, Answer] = {
+    "no finish": answer(200, completion('{"score": 1, "reasoning": "r"}', None)),
+    "out of range": answer(200, completion('{"score": 7, "reasoning": "r"}')),
+    "missing": answer(200, completion('{"score": 1}')),
+    "refused": answer(200, completion(None, refusal="no")),
+    "no JSON": answer(200, completion("no")),
+    "an error": answer(400, b""),
+}
+
+
+def in_range(given: AnAnswer) -> bool:
+    """What a judge might look at."""
+    return given.data is not None and given.data.get("reasoning") == "so so" and given.data["score"] <= 1
+
+
+@pytest.mark.parametrize("how", UNUSABLE)
+def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str) -> None:
+    async def main() -> None:
+        given = UNUSABLE[how]
+        async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+            asked = question(cache_key="k1", usable=in_range)
+            if how in ("no finish", "out of range", "missing"):
+                assert (await judge.asker().ask(asked, Spending())).data
+            else:
+                await fault(judge.asker().ask(asked, Spending()))
+            assert not (await judge.asker().ask(asked, Spending())).cached
+            assert (await judge.asker().ask(asked, Spending())).cached
+
+    run(main())
+
+
+def test_a_cache_that_is_off_keeps_nothing() -> None:
+    async def main() -> None:
+        cache = NoCache()
+        cache.put(key(1), KEPT)
+        assert await cache.get(key(1)) is None
+        await cache.close()
+
+    run(main())
+
+
+def test_writing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+    """While another process holds the lock, other coroutines go on."""
+    path = tmp_path / "cache.sqlite"
+
+    async def main() -> None:
+        cache = DiskCache(path, 10_000)
+        await cache.get(key(1))
+        turns = 0
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            cache.put(key(1), KEPT)
+            looked = asyncio.create_task(cache.get(key(1)))
+            while not looked.done():
+                await asyncio.sleep(0.001)
+                turns += 1
+            other.execute("ROLLBACK")
+        assert turns > 20
+        await cache.close()
+
+    run(main())

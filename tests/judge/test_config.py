@@ -1,0 +1,117 @@
+"""What is wrong with a config is refused before anything runs, with its place."""
+
+from typing import Any
+
+import pytest
+
+from evald.evaluator import InvalidConfig
+from evald_server.engine.registry import Origin, Registry
+from evald_server.evaluators.schemas import Schema
+from evald_server.judge.config import LlmJudge
+from evald_server.judge.llm_judge import judge_definition
+
+from .scripted import ScriptedModels, criteria
+
+MODELS = ScriptedModels(criteria(True), strict=[criteria(True)], mild=[criteria(True)])
+TEMPLATE = {"rubric": "r", "promptTemplate": "{rubric} {output}"}
+ITEM = {"id": "a", "text": "t"}
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "words"),
+    [
+        (
+            {},
+            "",
+            "wanted one of: successCriteria and failureCriteria (or one of them), criteria, rubric, items",
+        ),
+        ({"model": "m"}, "", "says not what to judge by"),
+        ({"threshold": 0.5}, "", "says not what to judge by"),
+        ({"successCriteria": ""}, "/successCriteria", "at least 1 character"),
+        ({"successCriteria": " \n"}, "/successCriteria", "blank"),
+        ({"criteria": "c", "rubric": "r"}, "/rubric", "together with criteria"),
+        ({"failureCriteria": "f", "items": [ITEM]}, "/items", "together with failureCriteria"),
+        ({"criteria": "c", "passScore": 5}, "/passScore", "it goes with rubric"),
+        ({"rubric": "r", "threshold": 0.5}, "/threshold", "it goes with criteria"),
+        ({"criteria": "c", "failureCriteriaMode": "every_turn"}, "/failureCriteriaMode", "successCriteria"),
+        ({"successCriteria": "s", "failureCriteriaMode": "always"}, "/failureCriteriaMode", "every_turn"),
+        ({"criteria": "c", "promptTemplate": "{output}"}, "/promptTemplate", "it goes with rubric"),
+        ({"rubric": "r", "promptTemplate": "{rubric} {outptu}"}, "/promptTemplate", "{outptu}"),
+        ({"rubric": "r", "promptTemplate": "{rubric}"}, "/promptTemplate", "{output} is missing"),
+        ({"rubric": "r", "promptTemplate": "{output}"}, "/promptTemplate", "{rubric} is missing"),
+        (TEMPLATE | {"includeHistory": True}, "/includeHistory", "shows the answer alone"),
+        (TEMPLATE | {"includeExpected": True}, "/includeExpected", "shows the answer alone"),
+        ({"criteria": "c", "threshold": 1.1}, "/threshold", "less than or equal to 1"),
+        ({"criteria": "c", "threshold": "0.5"}, "/threshold", "valid number"),
+        ({"rubric": "r", "passScore": 11}, "/passScore", "less than or equal to 10"),
+        ({"criteria": "c", "temperature": 2.1}, "/temperature", "less than or equal to 2"),
+        ({"criteria": "c", "samples": 0}, "/samples", "greater than or equal to 1"),
+        ({"criteria": "c", "samples": 21}, "/samples", "less than or equal to 20"),
+        ({"criteria": "c", "samples": True}, "/samples", "valid integer"),
+        ({"criteria": "c", "maxOutputTokens": 0}, "/maxOutputTokens", "greater than or equal to 1"),
+        ({"criteria": "c", "prompts": "p"}, "/prompts", "unknown key"),
+        ({"items": []}, "/items", "at least 1 item"),
+        ({"items": [ITEM, ITEM]}, "/items/1/id", "'a' is the id of items[0] already"),
+        ({"items": [{"id": "a"}]}, "/items/0/text", "missing"),
+        ({"items": [ITEM | {"weight": -1}]}, "/items/0/weight", "greater than or equal to 0"),
+        ({"items": [ITEM | {"weight": 0}]}, "/items", "all weights are 0"),
+        ({"items": [ITEM | {"operator": "x"}]}, "/items/0/operator", "unknown key"),
+        (
+            {"criteria": "c", "judge": "strikt"},
+            "/judge",
+            'no judge "strikt"; the judges are: strict, mild, default',
+        ),
+        ({"criteria": "c", "judges": ["strict", "x"]}, "/judges/1", 'no judge "x"'),
+        ({"criteria": "c", "judges": []}, "/judges", "at least 1 item"),
+        ({"criteria": "c", "judges": ["mild", {"judge": "mild"}]}, "/judges/1", "the same as judges[0]"),
+        ({"criteria": "c", "judges": ["mild"], "judge": "mild"}, "/judge", "together with judges"),
+        ({"criteria": "c", "judges": ["mild"], "model": "m"}, "/model", "together with judges"),
+        ({"criteria": "c", "judges": [{"provider": "p"}]}, "/judges/0/provider", "unknown key"),
+    ],
+)
+def test_a_bad_config_is_refused_at_its_place(config: dict[str, Any], path: str, words: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        judge_definition(MODELS).compile(config)
+    found = [problem.message for problem in refused.value.problems if problem.path == path]
+    assert words in "; ".join(found)
+
+
+def test_without_any_model_the_config_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match='no judge "default"; the judges are: none'):
+        judge_definition(ScriptedModels()).compile({"criteria": "c"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"success_criteria": "s", "failure_criteria_mode": "every_turn"},
+        {"failureCriteria": "f"},
+        {"criteria": "c", "threshold": 0, "prompt": "p", "includeSystem": True, "onlyFinal": True},
+        {"rubric": "r", "passScore": 6.5, "maxOutputTokens": 500, "calibration": "card-1"},
+        {"items": [ITEM], "judges": ["strict", {"judge": "mild", "temperature": 1}], "samples": 3},
+        {"criteria": "c", "judges": ["strict", {"judge": "strict", "temperature": 1}]},
+        TEMPLATE,
+    ],
+)
+def test_a_good_config_is_taken_and_fits_the_schema_of_the_catalogue(config: dict[str, Any]) -> None:
+    definition = judge_definition(MODELS)
+    definition.compile(config)
+    if "success_criteria" not in config:  # the schema knows one spelling
+        assert not Schema(dict(definition.config_schema)).errors(config, "")
+
+
+@pytest.mark.parametrize("name", ["llm-judge", "llm_judge", "llm-rubric", "llm_rubric", "quality"])
+def test_the_type_has_the_names_that_other_systems_call_it_by(name: str) -> None:
+    registry = Registry()
+    registry.register(judge_definition(MODELS), Origin.BUILT_IN)
+    assert registry.find(name).entry.definition.type == "llm-judge"
+
+
+def test_equal_configs_have_one_digest_however_they_are_written() -> None:
+    same = [
+        LlmJudge.from_config({"criteria": "c", "samples": 1}),
+        LlmJudge.from_config({"criteria": "c", "includeHistory": True}),
+        LlmJudge.from_config({"criteria": "c", "include_expected": False}),
+    ]
+    assert len({config.digest for config in same}) == 1
+    assert LlmJudge.from_config({"criteria": "d"}).digest != same[0].digest

@@ -1,0 +1,416 @@
+"""Every fault of an endpoint has a code and words of its own, and no fault is a verdict."""
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from evald.errorcodes import CODES
+from evald_server.judge.question import Spending
+
+from ..services.live import run
+from .asking import KEY, asking, fault, question, within
+from .wire import Answer, answer, chunk, completion, events, wire
+
+GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
+
+# Where the status alone says too little, an excerpt of what servers were seen to send.
+FINAL: dict[str, tuple[Answer, str, str]] = {
+    "401": (
+        answer(401, {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}}),
+        "JUDGE_UNAVAILABLE",
+        "does not accept the API key",
+    ),
+    "403": (answer(403, {"error": {"message": "Project has no access"}}), "JUDGE_UNAVAILABLE", "forbids"),
+    "404": (
+        answer(404, {"error": {"message": "no such model", "code": "model_not_found"}}),
+        "JUDGE_UNAVAILABLE",
+        'does not know model "gpt-4o-mini"',
+    ),
+    "404 without a word": (
+        answer(404, "not found", content_type="text/plain"),
+        "JUDGE_UNAVAILABLE",
+        "base_url",
+    ),
+    "400": (answer(400, {"error": {"message": "top_p is bad"}}), "JUDGE_UNAVAILABLE", "refuses the request"),
+    "400 as a list of pydantic's": (
+        answer(422, {"detail": [{"loc": ["body", "n"], "msg": "Input should be valid", "input": "secret"}]}),
+        "JUDGE_UNAVAILABLE",
+        "body.n: Input should be valid",
+    ),
+    "redirect": (answer(307, b"", location="http://127.0.0.1:9/v1"), "JUDGE_UNAVAILABLE", "redirects"),
+    "empty account": (
+        answer(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}),
+        "JUDGE_RATE_LIMITED",
+        "no quota left",
+    ),
+    "too long": (
+        answer(
+            400, {"error": {"message": "maximum context length is 8192", "code": "context_length_exceeded"}}
+        ),
+        "INPUT_TOO_LARGE",
+        "longer than model",
+    ),
+    "filtered question": (
+        answer(400, {"error": {"message": "policy", "code": "content_filter"}}),
+        "JUDGE_REFUSED",
+        "filter",
+    ),
+    "refusal": (
+        answer(200, completion(None, refusal="I'm sorry, I can't assist with that.")),
+        "JUDGE_REFUSED",
+        "refused to judge",
+    ),
+    "filtered answer": (answer(200, completion("", "content_filter")), "JUDGE_REFUSED", "filter"),
+    "length": (answer(200, completion('{"score": 0.', "length")), "JUDGE_TRUNCATED", "limit of 1024 tokens"),
+    "no JSON": (answer(200, completion("A fine answer!")), "JUDGE_UNPARSEABLE", "not the JSON object"),
+    "JSON of another kind": (answer(200, completion("[1]")), "JUDGE_UNPARSEABLE", "an array"),
+    "NaN": (answer(200, completion('{"score": NaN}')), "JUDGE_UNPARSEABLE", "NaN"),
+    "no choices": (answer(200, completion() | {"choices": []}), "JUDGE_UNPARSEABLE", "no choices"),
+    "null content": (answer(200, completion(None)), "JUDGE_UNPARSEABLE", "no content"),
+    "empty content": (answer(200, completion(" ")), "JUDGE_UNPARSEABLE", "empty"),
+    "tool call": (
+        answer(200, completion(None, "tool_calls", tool_calls=[{"id": "1"}])),
+        "JUDGE_UNPARSEABLE",
+        "called a tool",
+    ),
+    "broken form": (
+        answer(400, {"error": {"message": "Failed to validate JSON", "code": "json_validate_failed"}}),
+        "JUDGE_UNPARSEABLE",
+        "broke the form",
+    ),
+    "HTML": (
+        answer(200, "<!DOCTYPE html><p>Sign in</p>", content_type="text/html"),
+        "JUDGE_UNAVAILABLE",
+        "text/html that is not JSON",
+    ),
+    "another protocol": (
+        answer(200, {"object": "response", "output": []}),
+        "JUDGE_UNAVAILABLE",
+        'an object "response" without choices',
+    ),
+    "JSON that is no object": (answer(200, [1]), "JUDGE_UNAVAILABLE", "JSON that is no object"),
+    "too large": (answer(200, completion("x" * (5 << 20))), "JUDGE_UNAVAILABLE", "longer than 4194304 bytes"),
+}
+
+# Faults that may pass: each is asked again, and what comes then counts.
+PASSING: dict[str, tuple[Answer, str, str]] = {
+    "429": (answer(429, {"error": {"message": "slow down"}}), "JUDGE_RATE_LIMITED", "limits the rate"),
+    "429 with Retry-After in seconds": (answer(429, b"", retry_after="0"), "JUDGE_RATE_LIMITED", "HTTP 429"),
+    "429 with a nonsensical Retry-After": (
+        answer(429, b"", retry_after="soon"),
+        "JUDGE_RATE_LIMITED",
+        "HTTP 429",
+    ),
+    "429 in an answer with status 200": (
+        answer(200, {"error": {"message": "Provider returned error", "code": 429}}),
+        "JUDGE_RATE_LIMITED",
+        "limits the rate",
+    ),
+    "500": (answer(500, "Internal Server Error"), "JUDGE_UNAVAILABLE", "HTTP 500"),
+    "503": (answer(503, b"", content_type=None), "JUDGE_UNAVAILABLE", "HTTP 503"),
+    "408": (answer(408, b""), "JUDGE_UNAVAILABLE", "HTTP 408"),
+    "closed without a word": (Answer(b"", "close"), "JUDGE_UNAVAILABLE", "ended the connection"),
+    "reset": (Answer(b"", "reset"), "JUDGE_UNAVAILABLE", "ended the connection"),
+    "half of the head": (Answer(b"HTTP/1.1 200 OK\r\ncont", "close"), "JUDGE_UNAVAILABLE", "ended"),
+    "no HTTP": (Answer(b"SSH-2.0-OpenSSH\r\n\r\n", "close"), "JUDGE_UNAVAILABLE", "ended the connection"),
+    "cut-off body": (
+        answer(200, '{"choices": [{"mess', length=1000, end="close"),
+        "JUDGE_TRUNCATED",
+        "breaks off",
+    ),
+    "reset in the body": (
+        answer(200, '{"choices": [{"mess', length=1000, end="reset"),
+        "JUDGE_TRUNCATED",
+        "breaks off",
+    ),
+    "cut-off JSON": (answer(200, '{"choices": [{"mess'), "JUDGE_TRUNCATED", "ends after 19 bytes"),
+    "silence": (Answer(b"", "hang"), "JUDGE_TIMEOUT", "silent for 0.2 s"),
+    "silence in the body": (
+        answer(200, '{"choices": ', length=1000, end="hang"),
+        "JUDGE_TIMEOUT",
+        "silent for 0.2 s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_a_fault_that_will_not_pass_is_told_at_once(name: str) -> None:
+    given, code, words = FINAL[name]
+
+    async def main() -> None:
+        async with wire(given, GOOD) as server, asking(server.base_url) as judge:
+            spending = Spending()
+            problem = await fault(judge.asker().ask(question(), spending))
+            assert (problem.code, len(server.requests), spending.attempts) == (code, 1, 1)
+            assert words in str(problem)
+            assert problem.code in CODES
+            assert "ok" not in judge.counted.outcomes
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
+    given, _, _ = PASSING[name]
+
+    async def main() -> None:
+        async with wire(given, GOOD) as server, asking(server.base_url, timeout_seconds=0.2) as judge:
+            spending = Spending()
+            with within(10):
+                found = await judge.asker().ask(question(), spending)
+            assert found.data == {"score": 0.5, "reasoning": "so so"}
+            assert (len(server.requests), spending.attempts) == (2, 2)
+            assert judge.counted.outcomes[-1] == "ok"
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
+    given, code, words = PASSING[name]
+
+    async def main() -> None:
+        async with (
+            wire(given) as server,
+            asking(server.base_url, timeout_seconds=0.2, attempts=2) as judge,
+        ):
+            spending = Spending()
+            problem = await fault(judge.asker().ask(question(), spending))
+            assert (problem.code, len(server.requests), spending.attempts) == (code, 2, 2)
+            assert words in str(problem)
+            assert "gave up after 2 attempts" in str(problem)
+
+    run(main())
+
+
+def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -> None:
+    async def main() -> None:
+        async with (
+            wire(answer(200, completion("A fine answer!"))) as server,
+            asking(server.base_url) as judge,
+        ):
+            problem = await fault(judge.asker().ask(question(), Spending()))
+            assert (problem.unusable, problem.text) == (True, "A fine answer!")
+        async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
+            assert not (await fault(judge.asker().ask(question(), Spending()))).unusable
+
+    run(main())
+
+
+def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
+    async def main() -> None:
+        async with wire(GOOD) as server:
+            gone = server.base_url
+        async with asking(gone, attempts=2) as judge:
+            problem = await fault(judge.asker().ask(question(), Spending()))
+            assert problem.code == "JUDGE_UNAVAILABLE"
+            assert "cannot be reached (connection refused)" in str(problem)
+            assert gone.split("/")[2] not in str(problem), "callers need not know the address"
+            assert not judge.models.available
+
+    run(main())
+
+
+def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
+    async def main() -> None:
+        async with wire(answer(429, b"", retry_after="30")) as server, asking(server.base_url) as judge:
+            began = time.monotonic()
+            with within(5):
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert time.monotonic() - began < 2
+            assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
+            assert "asks to wait for 30 s" in str(problem)
+            with within(5):
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"retry_after": "0.3"}, {"retry_after_ms": "300"}],
+    ids=["seconds", "milliseconds"],
+)
+def test_nothing_is_sent_before_the_time_that_the_endpoint_asked_for(headers: dict[str, str]) -> None:
+    async def main() -> None:
+        async with wire(answer(429, b"", **headers), GOOD) as server, asking(server.base_url) as judge:
+            await judge.asker().ask(question(), Spending())  # imports the client
+            server.answers[:] = [answer(429, b"", **headers), GOOD]
+            began = time.monotonic()
+            await judge.asker().ask(question(), Spending())
+            assert time.monotonic() - began >= 0.3
+
+    run(main())
+
+
+def test_a_date_to_wait_for_is_waited_for() -> None:
+    async def main() -> None:
+        date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+        async with wire(answer(503, b"", retry_after=date)) as server, asking(server.base_url) as judge:
+            with within(3):
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert problem.code == "JUDGE_UNAVAILABLE"
+            assert "asks to wait for 3.6e+03 s" in str(problem)
+            assert len(server.requests) == 1
+
+    run(main())
+
+
+def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> None:
+    async def main() -> None:
+        async with wire(Answer(b"", "hang")) as server, asking(server.base_url, timeout_seconds=30) as judge:
+            spending = Spending()
+            with within(0.5):
+                began = time.monotonic()
+                problem = await fault(judge.asker().ask(question(), spending))
+                assert time.monotonic() - began < 0.5
+            assert problem.code == "JUDGE_TIMEOUT"
+            assert "no answer within 0.45 s" in str(problem)
+            assert (spending.attempts, judge.counted.outcomes) == (1, ["cancelled"])
+
+    run(main())
+
+
+def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
+    async def main() -> None:
+        async with (
+            wire(answer(500, b""), Answer(b"", "hang")) as server,
+            asking(server.base_url, timeout_seconds=30) as judge,
+        ):
+            with within(1):
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert problem.code == "JUDGE_UNAVAILABLE"
+            assert "no time was left" in str(problem)
+
+    run(main())
+
+
+def test_cancelling_leaves_no_request_behind() -> None:
+    async def main() -> None:
+        async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
+            asked = asyncio.create_task(judge.asker().ask(question(), Spending()))
+            await server.arrived.wait()
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert judge.endpoint.gate.inflight == 0
+            server.answers[:] = [GOOD]
+            assert (await judge.asker().ask(question(), Spending())).data
+
+    run(main())
+
+
+def test_who_waits_for_a_place_is_told_so_when_time_is_over() -> None:
+    async def main() -> None:
+        async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
+            first = asyncio.create_task(judge.asker().ask(question(), Spending()))
+            await server.arrived.wait()
+            with within(0.2):
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert (problem.code, len(server.requests)) == ("JUDGE_TIMEOUT", 1)
+            assert "no place among the 1 requests at a time" in str(problem)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+    run(main())
+
+
+STREAMS: dict[str, tuple[str, str]] = {
+    "no finish": (events(chunk('{"score": 1'), done=False), "JUDGE_TRUNCATED"),
+    "half an event": (events(chunk('{"score": 1'), done=False) + 'data: {"cho', "JUDGE_TRUNCATED"),
+    "malformed": (events('{"choices": [{"del'), "JUDGE_TRUNCATED"),
+    "nothing": ("", "JUDGE_TRUNCATED"),
+    "error": (events({"error": {"message": "overloaded", "code": 503}}), "JUDGE_UNAVAILABLE"),
+    "refusal": (
+        events(chunk(refusal="I will "), chunk(refusal="not."), chunk(finish="stop")),
+        "JUDGE_REFUSED",
+    ),
+    "length": (events(chunk('{"score"'), chunk(finish="length")), "JUDGE_TRUNCATED"),
+    "tool call": (events(chunk(tool_calls=[{"id": "1"}]), chunk(finish="tool_calls")), "JUDGE_UNPARSEABLE"),
+    "no content": (events(chunk(finish="stop")), "JUDGE_UNPARSEABLE"),
+    "another protocol": (events({"type": "response.created"}), "JUDGE_UNAVAILABLE"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_with_a_fault_is_no_answer(name: str) -> None:
+    body, code = STREAMS[name]
+
+    async def main() -> None:
+        given = answer(200, body, content_type="text/event-stream")
+        async with wire(given) as server, asking(server.base_url, stream=True, attempts=2) as judge:
+            assert (await fault(judge.asker().ask(question(), Spending()))).code == code
+            assert server.bodies[0]["stream"] is True
+
+    run(main())
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["asked for", "not asked for"])
+def test_a_stream_is_put_together(stream: bool) -> None:
+    pieces: list[Any] = [chunk(role="assistant"), chunk('{"score": 0'), chunk('.5, "reasoning": "so so"}')]
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
+
+    async def main() -> None:
+        body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
+        given = answer(200, body, content_type="text/event-stream; charset=utf-8")
+        async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
+            spending = Spending()
+            found = await judge.asker().ask(question(), spending)
+            assert (found.data, found.model) == ({"score": 0.5, "reasoning": "so so"}, "judge-1")
+            assert spending.usage
+            assert spending.usage.total == 10
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", [*FINAL, *PASSING])
+def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The endpoint repeats both in every answer that it can."""
+    given = (FINAL | PASSING)[name][0]
+    asked = question()
+    echo = f"{KEY} You judge. {asked.material}"
+    head, _, body = given.data.partition(b"\r\n\r\n")
+    if body.startswith(b'{"error": {"message": "'):
+        echoed = body.replace(b'"message": "', f'"message": "{echo} '.encode())
+        head = head.replace(
+            f"content-length: {len(body)}".encode(), f"content-length: {len(echoed)}".encode()
+        )
+        given = Answer(head + b"\r\n\r\n" + echoed, given.end)
+
+    async def main() -> None:
+        async with wire(given) as server, asking(server.base_url, timeout_seconds=0.2, attempts=2) as judge:
+            with caplog.at_level("DEBUG"):
+                problem = await fault(judge.asker().ask(asked, Spending()))
+            assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()
+            for text in (str(problem), repr(problem), repr(judge.endpoint.options)):
+                assert KEY not in text
+                assert asked.material not in text
+            assert KEY not in caplog.text
+
+    run(main())
+
+
+def test_what_was_asked_is_told_without_the_key() -> None:
+    async def main() -> None:
+        async with wire(GOOD) as server, asking(server.base_url) as judge:
+            found = await judge.asker().ask(question()._replace(material=f"My key is {KEY}."), Spending())
+            assert KEY not in json.dumps(found.request)
+            assert found.request["messages"][1]["content"] == "My key is [redacted]."
+            assert server.bodies[0]["messages"][1]["content"] == f"My key is {KEY}.", "it is judged as it is"
+
+    run(main())
+
+
+def test_without_a_key_none_is_sent() -> None:
+    async def main() -> None:
+        async with wire(GOOD) as server, asking(server.base_url, api_key="") as judge:
+            await judge.asker().ask(question(), Spending())
+            assert "authorization" not in server.requests[0][0].lower()
+
+    run(main())

@@ -1,0 +1,219 @@
+"""How questions are put, and which words of an endpoint mean that it does not know a form."""
+
+import json
+
+import pytest
+
+from evald_server.judge.forms import Dialect, Form, Problem, read_object
+from evald_server.judge.question import Turn
+from evald_server.judge.reply import read_problem
+
+from .asking import SCHEMA, question
+
+PLAIN = Dialect()
+OBJECT = Dialect(Form.OBJECT)
+
+# What servers were seen to say: status, code, param, message; and the dialect to use then.
+WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
+    "OpenAI": (
+        PLAIN,
+        Problem(
+            400,
+            "",
+            "response_format",
+            "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model. "
+            "Learn more about supported models at the Structured Outputs guide.",
+        ),
+        OBJECT,
+    ),
+    "Groq": (
+        PLAIN,
+        Problem(
+            400, "invalid_request_error", "", "This model does not support response format `json_schema`."
+        ),
+        OBJECT,
+    ),
+    "DeepSeek": (PLAIN, Problem(400, "", "", "This response_format type is unavailable now"), OBJECT),
+    "LM Studio": (
+        OBJECT,
+        Problem(400, "", "", "'response_format.type' must be 'json_schema' or 'text'"),
+        Dialect(Form.TEXT),
+    ),
+    "vLLM": (
+        PLAIN,
+        Problem(422, "", "", "body.response_format.type: Input should be 'text' or 'json_object'"),
+        OBJECT,
+    ),
+    "no extras": (
+        PLAIN,
+        Problem(422, "", "", "body.response_format: Extra inputs are not permitted"),
+        OBJECT,
+    ),
+    "Gemini": (PLAIN, Problem(400, "INVALID_ARGUMENT", "", "Json mode is not enabled for models/x"), OBJECT),
+    "reasoning limit": (
+        PLAIN,
+        Problem(
+            400,
+            "unsupported_parameter",
+            "max_tokens",
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        ),
+        Dialect(limit="max_completion_tokens"),
+    ),
+    "reasoning temperature": (
+        PLAIN,
+        Problem(
+            400, "unsupported_value", "temperature", "'temperature' does not support 0.0 with this model."
+        ),
+        Dialect(temperature=False),
+    ),
+    "reasoning system": (
+        PLAIN,
+        Problem(
+            400,
+            "unsupported_value",
+            "messages[0].role",
+            "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+        ),
+        Dialect(system=False),
+    ),
+    "chat template": (PLAIN, Problem(400, "", "", "System role not supported"), Dialect(system=False)),
+    "text has no next": (Dialect(Form.TEXT), Problem(400, "", "", "response_format not supported"), None),
+    "bad schema": (
+        PLAIN,
+        Problem(
+            400,
+            "invalid_request_error",
+            "response_format",
+            "Invalid schema for response_format 'verdict': In context=(), 'minimum' is not permitted.",
+        ),
+        None,
+    ),
+    "another parameter": (PLAIN, Problem(400, "", "n", "Unsupported parameter: 'n'"), None),
+    "another tool": (PLAIN, Problem(400, "", "", "Web search options not supported with this model."), None),
+    "busy": (PLAIN, Problem(503, "", "", "The server is busy answering with response_format"), None),
+    "nothing": (PLAIN, Problem(500), None),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_only_words_that_say_so_change_the_dialect(name: str) -> None:
+    used, problem, wanted = WORDS[name]
+    assert used.without(problem) == wanted
+
+
+def test_whatever_an_endpoint_says_it_is_asked_in_six_ways_at_most() -> None:
+    everything = " ".join(
+        words.message for _, words, _ in WORDS.values() if "schema for" not in words.message
+    )
+    dialect: Dialect | None = PLAIN
+    seen = []
+    while dialect is not None:
+        assert dialect not in seen
+        seen.append(dialect)
+        dialect = dialect.without(Problem(400, message=everything))
+    assert len(seen) == 6
+    assert seen[-1] == Dialect(Form.TEXT, "max_completion_tokens", temperature=False, system=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ('{"error": {"message": "m", "type": "t", "param": "p", "code": null}}', ("t", "p", "m")),
+        ('{"error": {"message": "m", "code": 400}}', ("400", "", "m")),
+        ('{"error": "m"}', ("", "", "m")),
+        ('{"message": "m"}', ("", "", "m")),
+        ('{"detail": "m"}', ("", "", "m")),
+        ('{"detail": [{"loc": ["body", "x"], "msg": "m", "input": "secret"}]}', ("", "", "body.x: m")),
+        ('[{"error": {"message": "m", "status": "INVALID"}}]', ("", "", "m")),
+        ('{"error": {"message": {"a": 1}}}', ("", "", "")),
+        ('{"error": null}', ("", "", "")),
+        ("[]", ("", "", "")),
+        ("<html>", ("", "", "")),
+        ("", ("", "", "")),
+        ("[" * 100_000, ("", "", "")),
+    ],
+)
+def test_the_words_of_an_error_are_found_wherever_a_server_puts_them(
+    body: str, wanted: tuple[str, str, str]
+) -> None:
+    assert read_problem(400, body.encode()) == (400, *wanted)
+
+
+def test_the_question_is_put_in_each_form() -> None:
+    asked = question(again=(Turn("assistant", "9"), Turn("user", "That is no JSON.")))
+    surest = PLAIN.body("m", asked)
+    assert [message["role"] for message in surest["messages"]] == ["system", "user", "assistant", "user"]
+    assert surest["messages"][0]["content"] == asked.instructions
+    assert surest["response_format"]["json_schema"] == {"name": "verdict", "strict": True, "schema": SCHEMA}
+    for form in (Form.OBJECT, Form.TEXT):
+        body = Dialect(form).body("m", asked)
+        assert json.dumps(SCHEMA) in body["messages"][0]["content"]
+        assert body["messages"][1:] == surest["messages"][1:]
+    assert OBJECT.body("m", asked)["response_format"] == {"type": "json_object"}
+    assert "response_format" not in Dialect(Form.TEXT).body("m", asked)
+
+
+def test_without_a_system_message_nothing_is_lost() -> None:
+    body = Dialect(system=False, temperature=False, limit="max_completion_tokens").body("m", question())
+    (message,) = body["messages"]
+    assert message == {"role": "user", "content": f"{question().instructions}\n\n{question().material}"}
+    assert "temperature" not in body
+    assert (body["max_completion_tokens"], "max_tokens" in body) == (1024, False)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_question_for_plain_text_asks_for_no_form(form: Form) -> None:
+    body = Dialect(form).body("m", question(None))
+    assert "response_format" not in body
+    assert body["messages"][0]["content"] == question().instructions
+
+
+GOOD = '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{GOOD}\n```",
+        f"```\n{GOOD}\n```",
+        f"```JSON\n{GOOD}\n```\n",
+        f"Because it is so.\n\n```json\n{GOOD}\n```\nThat is all.",
+        f"~~~json\n{GOOD}\n~~~",
+        f"<think>a `fence`</think>\n```json\n{GOOD}\n```",
+        GOOD,
+        f"\n {GOOD}\n",
+    ],
+)
+def test_one_fenced_object_is_read(text: str) -> None:
+    assert read_object(text, Form.TEXT) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "The score is 1.",
+        f"The verdict is {GOOD}",
+        f"```json\n{GOOD}\n```\n```json\n{GOOD}\n```",
+        f'The agent wrote\n```json\n{GOOD}\n```\nand I say\n```json\n{{"a": 0}}\n```',
+        f"```json\n{GOOD}",
+        f"```python\n{GOOD}\n```",
+        f"```json\n{GOOD}\n{GOOD}\n```",
+        "```json\n[1]\n```",
+        "```json\nnull\n```",
+        '```json\n{"a": NaN}\n```',
+        f"{GOOD} and more",
+    ],
+)
+def test_what_is_not_one_fenced_object_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_object(text, Form.TEXT)
+
+
+@pytest.mark.parametrize("form", [Form.SCHEMA, Form.OBJECT])
+def test_where_json_was_asked_for_nothing_stands_around_it(form: Form) -> None:
+    assert read_object(f" {GOOD}\n", form) == {"a": 1}
+    for text in (f"```json\n{GOOD}\n```", f"Yes. {GOOD}", f"{GOOD}.", "1"):
+        with pytest.raises(ValueError, match=r"."):
+            read_object(text, form)

@@ -1,0 +1,117 @@
+"""A result says what was asked, who answered, and what it cost."""
+
+from typing import Any
+
+import pytest
+
+from evald.result import Verdict
+from evald.turn import Turn
+
+from .scripted import TURN, ScriptedModels, criteria, evaluate, fault, judge, score
+
+CONFIG = {"criteria": "names a city"}
+
+
+def provenance(config: dict[str, Any], turn: Turn = TURN) -> dict[str, Any]:
+    result = judge(ScriptedModels(score(0.9), other=[score(0.9)]), config, turn)
+    assert result.metadata is not None
+    found: dict[str, Any] = result.metadata["judge"]
+    return found
+
+
+def test_provenance_names_judge_model_and_versions() -> None:
+    found = provenance(CONFIG | {"calibration": "card-7"})
+    digests = [found.pop(key) for key in ("configDigest", "promptDigest")]
+    assert all(len(digest) == 64 for digest in digests)
+    assert found == {
+        "endpoint": "default",
+        "model": "scripted-2026",
+        "attempts": 1,
+        "evaluatorVersion": "1.0.0",
+        "calibration": "card-7",
+    }
+
+
+def test_the_prompts_digest_depends_on_what_is_asked_and_not_on_the_turn() -> None:
+    other = Turn([{"role": "assistant", "content": "other"}])
+    same = {provenance(CONFIG)["promptDigest"], provenance(CONFIG, other)["promptDigest"]}
+    same.add(provenance(CONFIG | {"judge": "other"})["promptDigest"])
+    assert len(same) == 1
+    for config in ({"criteria": "other"}, CONFIG | {"prompt": "p"}, CONFIG | {"includeExpected": True}):
+        assert (
+            provenance(config, Turn([{"role": "assistant", "content": "x"}], expected="x"))["promptDigest"]
+            not in same
+        )
+
+
+def test_the_first_question_is_kept_as_it_was_sent() -> None:
+    models = ScriptedModels(fault("JUDGE_REFUSED"), score(0.9))
+    result = judge(models, CONFIG)
+    assert result.raw_request is not None
+    assert result.raw_request["messages"][1]["content"] == models.default.questions[1].material
+    assert result.raw_request["model"] == "scripted"
+
+
+def test_the_question_is_kept_also_when_no_answer_came() -> None:
+    result = judge(ScriptedModels(fault("JUDGE_UNAVAILABLE")), CONFIG)
+    assert result.raw_request is not None
+    assert [message["role"] for message in result.raw_request["messages"]] == ["system", "user"]
+
+
+def test_a_long_conversation_is_cut_in_the_request_that_is_kept_but_not_in_the_one_that_is_sent() -> None:
+    models = ScriptedModels(score(0.9))
+    result = judge(models, CONFIG, Turn([{"role": "assistant", "content": "x" * 1_000_000}]))
+    assert result.raw_request is not None
+    assert len(result.raw_request["messages"][1]["content"]) < 70_000
+    assert len(models.default.questions[0].material) > 1_000_000
+
+
+def test_a_conversation_longer_than_any_model_reads_is_an_error_and_costs_nothing() -> None:
+    models = ScriptedModels(score(0.9))
+    turn = Turn([{"role": "user", "content": "x" * 2_000_001}, {"role": "assistant", "content": "y"}])
+    result = judge(models, CONFIG, turn)
+    assert result.error is not None
+    assert result.error.code == "INPUT_TOO_LARGE"
+    assert not models.default.questions
+
+
+def test_spending_is_in_the_result_and_in_the_summary() -> None:
+    spec = {"type": "llm-judge", "config": {"successCriteria": "s"}}
+    summary = evaluate(ScriptedModels(criteria(True)), spec, spec)
+    assert [result.token_usage.input_tokens for result in summary.results] == [10, 10]
+    assert (summary.token_usage.input_tokens, summary.token_usage.output_tokens) == (20, 10)
+    assert summary.cost.amount == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    ("cached", "wanted"), [((True,), True), ((False,), False), ((True, False), False), ((True, True), True)]
+)
+def test_a_result_is_cached_when_all_its_answers_are(cached: tuple[bool, ...], wanted: bool) -> None:
+    names = [f"j{number}" for number in range(len(cached))]
+    models = ScriptedModels(**{name: [score(0.9)] for name in names})
+    for name, one in zip(names, cached, strict=True):
+        models.askers[name].cached = one
+    assert judge(models, CONFIG | {"judges": names}).cached is wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "turn", "verdict"),
+    [
+        (CONFIG | {"onlyFinal": True}, Turn([{"role": "assistant", "content": "x"}]), Verdict.SKIPPED),
+        (CONFIG | {"includeExpected": True}, TURN, Verdict.FAILED),
+        (CONFIG | {"includeExpected": True, "onMissing": "error"}, TURN, Verdict.ERROR),
+        (CONFIG | {"includeExpected": True, "onMissing": "skip"}, TURN, Verdict.SKIPPED),
+    ],
+)
+def test_what_needs_no_model_asks_none(config: dict[str, Any], turn: Turn, verdict: Verdict) -> None:
+    models = ScriptedModels(score(1))
+    assert judge(models, config, turn).verdict is verdict
+    assert not models.default.questions
+
+
+def test_long_and_broken_texts_of_a_judge_fit_into_a_result() -> None:
+    reply = '{"score": 0.9, "hits": ["' + "h" * 9000 + '"], "reasoning": "' + "r" * 9000 + ' \\ud800"}'
+    spec = {"type": "llm-judge", "config": CONFIG}
+    (result,) = evaluate(ScriptedModels(reply), spec).results
+    assert len(result.reason) == len(result.checks[0].text) == 4000
+    assert result.reason.endswith("…")

@@ -1,0 +1,186 @@
+"""Through a whole server: faults are errors with codes, costs are counted, and keys stay in."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from llmock.pytest_plugin import LLMock
+from pydantic import SecretStr
+
+from evald.result import Verdict
+from evald_server.app import App
+from evald_server.config import JudgePrice, JudgeSettings, Settings
+from evald_server.engine.registry import State
+from evald_server.telemetry import Telemetry
+
+from ..services.live import Live, request, run, serving, spec
+from ..telemetry.scrape import samples, value
+from .asking import KEY, until
+from .wire import Answer, answer, completion, wire
+
+VERDICT = '{"score": 0.9, "hits": ["polite"], "misses": [], "reasoning": "well done"}'
+GOOD = answer(200, completion(VERDICT))
+JUDGE = spec("llm-judge", {"criteria": "The answer is polite."})
+
+
+@asynccontextmanager
+async def judging(base_url: str, **settings: Any) -> AsyncIterator[Live]:
+    """A server whose judge is at this address."""
+    given = {"judge_model": "gpt-4o-mini", "judge_api_key": SecretStr(KEY)} | settings
+    async with serving(judge_base_url=base_url, **given) as live:
+        yield live
+
+
+def test_a_verdict_carries_what_it_has_cost(llmock: LLMock) -> None:
+    llmock.reply(VERDICT, times=2)
+
+    async def main() -> None:
+        async with judging(llmock.base_url()) as live:
+            for cached in (False, True):
+                summary = (await live.unary(request(JUDGE))).summary
+                (result,) = summary.results
+                assert (summary.success, result.score, result.cached) == (True, 0.9, cached)
+                assert result.HasField("cost") is not cached
+                assert KEY not in str(summary)
+            telemetry = live.app.telemetry
+            assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1
+            assert value(telemetry, "evald_judge_cache_total", result="hit") == 1
+            assert value(telemetry, "evald_judge_cache_total", result="miss") == 1
+            cost = value(telemetry, "evald_judge_cost_usd_total", evaluator="llm-judge")
+            assert cost
+            assert cost > 0
+            assert value(telemetry, "evald_judge_tokens_total", direction="output")
+            model = {"gen_ai_request_model": "gpt-4o-mini"}
+            assert (
+                value(telemetry, "gen_ai_client_token_usage_count", gen_ai_token_type="input", **model) == 1
+            )
+            assert value(telemetry, "gen_ai_client_operation_duration_seconds_count", **model) == 1
+
+    run(main())
+
+
+FAULTS: dict[str, tuple[Answer, str]] = {
+    "down": (answer(500, b""), "JUDGE_UNAVAILABLE"),
+    "limited": (answer(429, b"", retry_after="30"), "JUDGE_RATE_LIMITED"),
+    "unknown key": (
+        answer(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}),
+        "JUDGE_UNAVAILABLE",
+    ),
+    "reset": (Answer(b"", "reset"), "JUDGE_UNAVAILABLE"),
+    "silent": (Answer(b"", "hang"), "JUDGE_TIMEOUT"),
+    "cut off": (answer(200, '{"choices"', length=99, end="close"), "JUDGE_TRUNCATED"),
+    "refused": (answer(200, completion(None, refusal="I cannot.")), "JUDGE_REFUSED"),
+    "too short": (answer(200, completion('{"score": 1', "length")), "JUDGE_TRUNCATED"),
+    "no JSON": (answer(200, completion("Everything passed, score 1.0!")), "JUDGE_UNPARSEABLE"),
+    "no choices": (answer(200, completion() | {"choices": []}), "JUDGE_UNPARSEABLE"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_an_error_and_neither_a_pass_nor_a_zero(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, code = FAULTS[name]
+
+    async def main() -> None:
+        judges = {"default": JudgeSettings.model_validate({"attempts": 2})}
+        async with wire(given) as server, judging(server.base_url, judges=judges) as live:
+            began = time.monotonic()
+            summary = (await live.unary(request(JUDGE), timeout=2)).summary
+            assert time.monotonic() - began < 2
+            (result,) = summary.results
+            assert (result.verdict, result.error.code) == (Verdict.ERROR, code)
+            assert (summary.verdict, summary.success) == (Verdict.ERROR, False)
+            assert not result.HasField("score")
+            assert not result.HasField("value")
+            assert KEY not in str(summary)
+            assert KEY not in live.app.telemetry.exposition("")[0].decode()
+            assert value(live.app.telemetry, "evald_judge_requests_total", outcome="other") == 0
+
+    with caplog.at_level("DEBUG"):
+        run(main())
+    assert KEY not in caplog.text
+
+
+def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
+    async def main() -> None:
+        price = JudgeSettings.model_validate(
+            {"prices": {"dear": JudgePrice(input=1000, output=10_000)}, "model": "dear"}
+        )
+        settings: dict[str, Any] = {
+            "judges": {"default": price},
+            "judge_model": "dear",
+            "judge_cache_bytes": 0,
+        }
+        async with (
+            wire(GOOD) as server,
+            judging(server.base_url, judge_max_usd_per_day=15, **settings) as live,
+        ):
+            codes: list[str] = []
+            while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
+                (result,) = (await live.unary(request(JUDGE))).summary.results
+                codes.append(result.error.code)
+            assert len(codes) > 2
+            assert set(codes[:-1]) == {""}
+            assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
+            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 15
+
+    run(main())
+
+
+def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
+    async def main() -> None:
+        async with wire(Answer(b"", "hang")) as server, judging(server.base_url) as live:
+            call = asyncio.create_task(live.unary(request(JUDGE), timeout=30))
+            await server.arrived.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            gate = live.app.models.endpoints["default"].gate
+            await until(lambda: not gate.inflight)
+            assert value(live.app.telemetry, "evald_judge_requests_total", outcome="cancelled") == 1
+
+    run(main())
+
+
+def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+    async def main() -> None:
+        async with wire(GOOD) as server:
+            gone = server.base_url
+        app = App(Settings(listen="127.0.0.1:0", http=None, judge_base_url=gone, judge_model="m"))
+        await app.start()
+        try:
+            await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)
+            app.models.endpoints["default"].reached(True)
+            assert app.registry.find("llm-judge").entry.state is State.ACTIVE
+        finally:
+            await app.stop(0)
+
+    run(main())
+
+
+def test_models_without_room_count_in_total_only() -> None:
+    telemetry = Telemetry()
+    tally = telemetry.judge("llm-judge")
+    for number in range(1000):
+        tally.request(f"model-{number}", "ok", 0.1)
+        tally.spent(f"model-{number}", None, 0.5)
+    assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1000
+    assert value(telemetry, "evald_judge_cost_usd_total") == 500
+    shown = {
+        one.labels["gen_ai_request_model"] for one in samples(telemetry, "gen_ai_client_token_usage_count")
+    }
+    assert {"model-0", "model-1"} <= shown
+    assert len(shown) < 5
+    assert value(telemetry, "evald_label_overflow_total", label="model")
+    assert len(list(samples(telemetry))) < 2000
+    assert telemetry.judge("llm-judge") is tally
+    tally.request("model-1", "something new", 0.1)
+    assert value(telemetry, "evald_judge_requests_total", outcome="other") == 1

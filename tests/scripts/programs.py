@@ -1,0 +1,98 @@
+"""Scripts for tests, and what runs them without a server."""
+
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from evald.context import EvaluatorContext
+from evald.evaluator import InvalidConfig
+from evald.result import Result
+from evald_server.engine.contract import violation
+from evald_server.scripts.evaluator import code_definition
+from evald_server.scripts.policy import Policy
+from evald_server.scripts.runner import Scripts
+
+from ..evaluators.contexts import answered
+
+BOOKED = answered("You fly to Lisbon, reference BK-12345.")
+
+PYTHON = "#!/usr/bin/env python3\nimport json, os, sys, time, signal\n"
+SHELL = "#!/bin/sh\n"
+PASSES = """echo '{"pass": true, "reason": "fine"}'\n"""
+
+
+class Folder:
+    """A place for scripts that every user may read: a server that runs as root runs them as nobody."""
+
+    def __init__(self, path: Path) -> None:
+        path.chmod(0o755)
+        self.path = path
+
+    def shell(self, text: str, name: str = "check.sh") -> str:
+        """An executable for /bin/sh. Returns its path."""
+        return self._write(name, SHELL + textwrap.dedent(text))
+
+    def python(self, text: str, name: str = "check.py") -> str:
+        """An executable for Python, with json, os, sys, time and signal imported. Returns its path."""
+        return self._write(name, PYTHON + textwrap.dedent(text))
+
+    def public(self, name: str) -> Path:
+        """A file that scripts may write to where nothing isolates them."""
+        path = self.path / name
+        path.touch()
+        path.chmod(0o666)
+        return path
+
+    def _write(self, name: str, text: str) -> str:
+        path = self.path / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+
+async def judge(
+    scripts: Scripts | Policy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
+) -> Result:
+    """What the evaluator says with this config."""
+    if isinstance(scripts, Policy):
+        scripts = Scripts(scripts)
+    outcome = code_definition(scripts, violation).compile(config)(ctx)
+    assert not isinstance(outcome, Result)
+    result = await outcome
+    await scripts.aclose()
+    return result
+
+
+async def judge_with(path: str, policy: Policy | None = None, **config: Any) -> Result:
+    """What the evaluator says when it runs this script, which is allowed."""
+    policy = (policy or Policy())._replace(allow=[path])
+    return await judge(policy, {"command": [path], **config})
+
+
+def refused(policy: Policy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Path and message of everything that the evaluator refuses in a config."""
+    try:
+        code_definition(Scripts(policy), violation).compile(config)
+    except InvalidConfig as problem:
+        return [tuple(found) for found in problem.problems]
+    raise AssertionError("not refused")
+
+
+def living(marker: str) -> list[int]:
+    """Ids of processes whose command line holds the marker."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                if marker.encode() in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+    return found
+
+
+def words(result: Result) -> Sequence[str]:
+    """Error code and message."""
+    assert result.error is not None, result
+    return result.error.code, result.error.message

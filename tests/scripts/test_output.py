@@ -1,0 +1,150 @@
+"""What scripts print becomes a result, or an error that names what is wrong with it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from evald.result import Check, TokenUsage, Verdict
+from evald_server.scripts.output import Unusable, read_output
+
+PASSED, FAILED, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED
+
+
+def read(data: Any, **options: Any) -> Any:
+    return read_output(json.dumps(data).encode(), **options)
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "score", "reason"),
+    [
+        pytest.param({"pass": True, "reason": "ok"}, PASSED, None, "ok", id="pass"),
+        pytest.param(
+            {"success": False, "reason": "no"}, FAILED, None, "no", id="success, as EvalStudio writes"
+        ),
+        pytest.param({"passed": True}, PASSED, None, "The script says: passed", id="no reason"),
+        pytest.param({"verdict": "skip", "reason": "n/a"}, SKIPPED, None, "n/a", id="skip"),
+        pytest.param(
+            {"verdict": "FAILED"}, FAILED, None, "The script says: failed", id="verdict in capitals"
+        ),
+        pytest.param({"score": 0.8}, PASSED, 0.8, "Score 0.8, which passes from 0.8", id="score on the line"),
+        pytest.param({"score": 0.79}, FAILED, 0.79, "Score 0.79, which passes from 0.8", id="score below"),
+        pytest.param(
+            {"score": 1, "pass": False}, FAILED, 1, "Score 1, which passes from 0.8", id="pass outranks score"
+        ),
+        pytest.param(
+            {"score": 0.5, "hits": ["a"], "misses": ["b"], "reasoning": "half"},
+            FAILED,
+            0.5,
+            "half",
+            id="AgentV",
+        ),
+        pytest.param(
+            {"hits": ["a", "b", "c"], "misses": ["d"]},
+            FAILED,
+            0.75,
+            "3 of 4 checks met; score 0.75, which passes from 0.8",
+            id="AgentV without score",
+        ),
+        pytest.param({"hits": ["a", " "], "misses": []}, PASSED, 1, None, id="an empty hit is none"),
+        pytest.param(
+            {"assertions": [{"text": "a", "passed": True}]}, PASSED, 1, None, id="AgentV's assertions"
+        ),
+        pytest.param({"pass": True, "score": None, "checks": None}, PASSED, None, None, id="null is absence"),
+        pytest.param({"pass": True, "value": 12.5}, PASSED, None, "Value 12.5", id="a value"),
+        pytest.param({"pass": True, "unknown": {"a": 1}}, PASSED, None, None, id="other keys are left alone"),
+    ],
+)
+def test_both_forms_are_understood(
+    said: Any, verdict: Verdict, score: float | None, reason: str | None
+) -> None:
+    result = read(said)
+    assert (result.verdict, result.score) == (verdict, score)
+    assert reason is None or result.reason == reason
+    assert result.error is None
+
+
+def test_the_passing_score_is_the_config_s() -> None:
+    assert read({"score": 0.5}, pass_score=0.5).verdict is PASSED
+    assert read({"score": 0.49}, pass_score=0.5).verdict is FAILED
+
+
+def test_checks_metadata_and_spending_are_kept() -> None:
+    result = read(
+        {
+            "pass": False,
+            "pending": True,
+            "checks": [
+                {"text": "a", "pass": True, "evidence": "seen"},
+                {"text": "b", "met": False, "reason": "gone"},
+            ],
+            "metadata": {"n": [1, {"k": None}]},
+            "token_usage": {"input": 3, "output_tokens": 4},
+            "cost_usd": 0.25,
+        }
+    )
+    assert result.checks == [Check("a", True, "seen"), Check("b", False, "gone")]
+    assert result.metadata == {"n": [1, {"k": None}]}
+    assert result.token_usage == TokenUsage(3, 4)
+    assert (result.cost_usd, result.pending, result.score) == (0.25, True, 0.5)
+
+
+def test_only_a_failure_is_pending() -> None:
+    assert not read({"pass": True, "pending": True}).pending
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"all good", "not JSON: Expecting value at line 1 column 1"),
+        (b'{"pass": true} done', "not JSON: Extra data at line 1 column 16"),
+        (b'log line\n{"pass": true}', "not JSON"),
+        (b'{"pass": true', "not JSON"),
+        (b"\xff\xfe", "not UTF-8 at byte 0"),
+        (b'{"score": NaN}', "NaN is not JSON"),
+        (b'{"score": 1e999}', "beyond what a double holds"),
+        (b'{"value": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
+        (b'{"pass": false, "pass": true}', "a key twice"),
+        (b'{"pass": true, "reason": "\\ud800"}', "half of a surrogate pair"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"true", "a JSON boolean; wanted a JSON object"),
+        (b"0.9", "a JSON number"),
+        (b'[{"pass": true}]', "a JSON list"),
+        (b"{}", "no verdict in it: wanted `pass`, `score` or `checks`"),
+        (b'{"hits": [], "misses": []}', "no verdict in it"),
+        (b'{"reason": "good"}', "no verdict in it"),
+        (b'{"pass": "yes"}', "pass: a text, wanted true or false"),
+        (b'{"pass": 1}', "pass: a number, wanted true or false"),
+        (b'{"success": true, "pass": false}', "pass and success contradict each other"),
+        (b'{"verdict": "pass", "success": false}', "success and verdict contradict each other"),
+        (b'{"verdict": "great"}', "verdict: wanted pass, fail or skip"),
+        (b'{"score": true}', "score: a boolean, wanted a number"),
+        (b'{"score": "0.9"}', "score: a text, wanted a number"),
+        (b'{"score": 1.01}', "score: 1.01 is not between 0 and 1"),
+        (b'{"pass": true, "score": -1}', "score: -1 is not between 0 and 1"),
+        (b'{"score": 1, "hits": "a"}', "hits: a text, wanted a list"),
+        (b'{"score": 1, "misses": [1]}', "misses[0]: a number, wanted a text"),
+        (b'{"checks": [1]}', "checks[0]: a number, wanted an object"),
+        (b'{"checks": [{"pass": true}]}', "checks[0].text: null, wanted a text"),
+        (b'{"checks": [{"text": "a"}]}', "checks[0].pass: wanted true or false"),
+        (b'{"checks": [{"text": "a", "pass": 1}]}', "checks[0].pass: wanted true or false"),
+        (b'{"checks": [{"text": "a", "pass": true, "met": false}]}', "checks[0].pass: wanted true or false"),
+        (b'{"pass": true, "reason": ["a"]}', "reason: a list, wanted a text"),
+        (b'{"pass": true, "metadata": []}', "metadata: a list, wanted an object"),
+        (b'{"pass": true, "cost_usd": -1}', "cost_usd: -1 is below 0"),
+        (b'{"pass": true, "token_usage": {"input": 1.5}}', "token_usage.input: wanted a whole number"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_is_no_result_is_named_and_never_a_verdict(printed: bytes, words: str) -> None:
+    with pytest.raises(Unusable) as refused:
+        read_output(printed)
+    assert words in str(refused.value)
+
+
+def test_the_error_repeats_nothing_of_the_output() -> None:
+    with pytest.raises(Unusable) as refused:
+        read_output(b'{"verdict": "the-customer-s-address"} the-customer-s-name')
+    assert "customer" not in str(refused.value)

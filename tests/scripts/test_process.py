@@ -1,0 +1,310 @@
+"""A script gets what it needs, and nothing of it is left when it has ended, however it behaves.
+
+Every test runs in every isolation that this machine has, and without any.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evald.result import Verdict
+from evald_server.scripts.policy import Policy
+from evald_server.scripts.runner import Scripts
+
+from ..services.live import run
+from .programs import PASSES, Folder, judge, judge_with, living, words
+
+# What a loaded machine may take to start Python twice; the promises below are about killing.
+PATIENCE = 20.0
+
+
+def gone(marker: str, seconds: float) -> float:
+    """Seconds until no process with the marker is left; fails when they are not enough."""
+    began = time.monotonic()
+    while pids := living(marker):
+        assert time.monotonic() - began < seconds, f"still running: {pids}"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def started(marker: str, count: int) -> None:
+    """Return when so many processes with the marker run."""
+    deadline = time.monotonic() + PATIENCE
+    while len(living(marker)) < count:
+        assert time.monotonic() < deadline, f"{living(marker)} of {count} run"
+        time.sleep(0.01)
+
+
+def test_the_turn_comes_in_and_the_verdict_goes_out(policy: Policy, folder: Folder) -> None:
+    path = folder.python(
+        """
+        turn = json.load(sys.stdin)
+        print(json.dumps({"pass": "BK-12345" in turn["answer"], "reason": turn["config"]["word"]}))
+        """
+    )
+    result = run(judge_with(path, policy, config={"word": "grün"}))
+    assert (result.verdict, result.reason) == (Verdict.PASSED, "grün")
+
+
+@pytest.mark.parametrize(
+    "reads",
+    ["cat >/dev/null", "cat /dev/stdin >/dev/null", "head -c 10 >/dev/null", "exec 0<&-", ":"],
+    ids=["all", "by name", "a part", "closes it", "nothing"],
+)
+def test_how_a_script_reads_its_input_is_its_own_business(policy: Policy, folder: Folder, reads: str) -> None:
+    path = folder.shell(f"{reads}\necho note >/dev/stderr\n{PASSES}")
+    # Beyond what a pipe holds, so that a script that does not read would hold up who writes.
+    result = run(judge_with(path, policy, config={"long": "x" * 200_000}))
+    assert result.verdict is Verdict.PASSED, result
+
+
+def test_arguments_are_handed_over_as_they_are(policy: Policy, folder: Folder) -> None:
+    path = folder.python('print(json.dumps({"pass": True, "metadata": {"argv": sys.argv[1:]}}))')
+    given = ["$(id)", "a b", "", "*", "ü", "--", "'"]
+    allowed = policy._replace(allow=[path])
+    result = run(judge(allowed, {"command": [path, *given]}))
+    assert result.metadata == {"argv": given}
+
+
+def test_a_script_sees_nothing_of_the_server_s_environment(
+    policy: Policy, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALD_JUDGE_API_KEY", "sk-canary")
+    monkeypatch.setenv("EVALD_TEST_LISTED", "listed")
+    path = folder.python('print(json.dumps({"pass": True, "metadata": dict(os.environ)}))')
+    listed = policy._replace(environment=["EVALD_TEST_LISTED", "EVALD_TEST_FIXED=a=b", "EVALD_TEST_ABSENT"])
+    seen = dict(run(judge_with(path, listed)).metadata or {})
+    # The kernel's way of starting "#!" adds none; some Pythons add LC_CTYPE to their own, bubblewrap adds PWD.
+    assert set(seen) - {"LC_CTYPE", "PWD"} == {"PATH", "LANG", "EVALD_TEST_LISTED", "EVALD_TEST_FIXED"}
+    # "listed" is six letters long and the operator's, so that results do not repeat it.
+    assert seen["EVALD_TEST_LISTED"] == "[redacted]"
+    assert seen["EVALD_TEST_FIXED"] == "a=b"
+
+
+def test_a_script_holds_no_file_of_the_server_open(policy: Policy, folder: Folder) -> None:
+    path = folder.python(
+        'print(json.dumps({"pass": True, "metadata": {"fds": os.listdir("/proc/self/fd")}}))'
+    )
+    with Path(__file__).open("rb") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        result = run(judge_with(path, policy))
+    # One more than the three: the directory that is being listed.
+    assert len((result.metadata or {})["fds"]) == 4
+
+
+@pytest.mark.parametrize(
+    "misbehaves",
+    [
+        pytest.param("time.sleep(60)", id="sleeps"),
+        pytest.param("while True: pass", id="spins"),
+        pytest.param(
+            "[signal.signal(n, signal.SIG_IGN) for n in (15, 2, 1)]; time.sleep(60)", id="ignores signals"
+        ),
+        pytest.param("os.fork(); time.sleep(60)", id="forks"),
+        pytest.param("os.fork() or os.setsid(); os.fork(); time.sleep(60)", id="leaves its session"),
+        pytest.param("os.fork() and os.fork() and os._exit(0); os.setsid(); time.sleep(60)", id="daemon"),
+        pytest.param("os.close(1); os.close(2); time.sleep(60)", id="closes its output"),
+        pytest.param("os.kill(os.getpid(), signal.SIGSTOP)", id="stops itself"),
+        pytest.param("while True: sys.stderr.write('x' * 1000); time.sleep(0.01)", id="talks on"),
+    ],
+)
+def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
+    policy: Policy, folder: Folder, misbehaves: str
+) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python(misbehaves)
+
+    async def check() -> tuple[Any, float]:
+        scripts = Scripts(policy._replace(allow=[path]))
+        await judge(scripts, {"command": [path, "warm"], "timeoutMs": 1})
+        began = time.monotonic()
+        result = await judge(scripts, {"command": [path, marker], "timeoutMs": 400})
+        return result, time.monotonic() - began
+
+    result, took = run(check())
+    if "os._exit(0)" in misbehaves:
+        # Its first process ends at once; what it left behind has no say any more.
+        assert words(result)[0] == "SCRIPT_OUTPUT_INVALID"
+    else:
+        assert words(result)[0] == "TIMEOUT"
+        assert "killed after 0.4s" in words(result)[1]
+    assert took < PATIENCE
+    assert gone(marker, seconds=0.25) < 0.25
+
+
+def test_cancelling_kills_within_250_ms(policy: Policy, folder: Folder) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python("os.fork() or os.setsid(); os.fork(); time.sleep(60)")
+
+    async def check() -> None:
+        scripts = Scripts(policy._replace(allow=[path]))
+        task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
+        await asyncio.to_thread(started, marker, 4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        await asyncio.to_thread(gone, marker, 0.25)
+        await scripts.aclose()
+
+    run(check())
+
+
+def test_what_a_script_leaves_behind_ends_with_it(policy: Policy, folder: Folder) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.shell(f"(setsid sleep 60 {marker} </dev/null >/dev/null 2>&1 &)\n{PASSES}")
+    result = run(judge_with(path, policy))
+    assert result.verdict is Verdict.PASSED, result
+    gone(marker, seconds=0.25)
+
+
+def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
+    policy: Policy, folder: Folder
+) -> None:
+    path = folder.shell("exec yes flood")
+
+    async def check() -> tuple[Any, float]:
+        worst, stop = 0.0, asyncio.Event()
+
+        async def watch() -> None:
+            nonlocal worst
+            while not stop.is_set():
+                began = time.monotonic()
+                await asyncio.sleep(0.005)
+                worst = max(worst, time.monotonic() - began - 0.005)
+
+        watching = asyncio.create_task(watch())
+        result = await judge_with(path, policy)
+        stop.set()
+        await watching
+        return result, worst
+
+    result, worst = run(check())
+    assert words(result)[0] == "SCRIPT_OUTPUT_INVALID"
+    assert "wrote more than 1048576 bytes to stdout" in words(result)[1]
+    assert worst < 0.5
+
+
+def test_a_script_that_floods_its_errors_is_killed(policy: Policy, folder: Folder) -> None:
+    path = folder.shell("exec yes flood >&2")
+    code, message = words(run(judge_with(path, policy)))
+    assert code == "SCRIPT_FAILED"
+    assert "to stderr: " in message
+    assert len(message) < 2100
+
+
+def test_output_up_to_the_limit_is_taken(policy: Policy, folder: Folder) -> None:
+    path = folder.python('text = json.dumps({"pass": True}); print(text + " " * ((1 << 20) - len(text) - 1))')
+    assert run(judge_with(path, policy)).verdict is Verdict.PASSED
+
+
+def test_memory_is_limited(policy: Policy, folder: Folder) -> None:
+    path = folder.python(
+        """
+        try:
+            held = bytearray(300 << 20)
+        except MemoryError:
+            print('{"pass": true, "reason": "refused"}')
+        else:
+            print('{"pass": false, "reason": "taken"}')
+        """
+    )
+    assert run(judge_with(path, policy._replace(memory_bytes=256 << 20))).reason == "refused"
+    assert run(judge_with(path, policy._replace(memory_bytes=512 << 20))).reason == "taken"
+
+
+def test_a_fork_bomb_is_bounded_and_ends(policy: Policy, folder: Folder) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python(
+        """
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                time.sleep(0.01)
+        """
+    )
+
+    async def check() -> tuple[Any, int]:
+        most = 0
+        scripts = Scripts(policy._replace(allow=[path], processes=8, concurrency=2))
+        task = asyncio.create_task(judge(scripts, {"command": [path, marker], "timeoutMs": 1500}))
+        while not task.done():
+            most = max(most, len(living(marker)))
+            await asyncio.sleep(0.02)
+        return task.result(), most
+
+    result, most = run(check())
+    assert words(result)[0] == "TIMEOUT"
+    # 8 for each of 2 scripts, and as many more as other programs of the same user end meanwhile.
+    assert 8 < most < 64
+    gone(marker, seconds=0.25)
+
+
+def test_processor_time_is_limited_even_where_nobody_watches(policy: Policy, folder: Folder) -> None:
+    path = folder.python(
+        """
+        import resource
+        print(json.dumps({"pass": True, "metadata": {
+            name: resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1]
+            for name in ("CPU", "CORE", "NOFILE", "FSIZE")
+        }}))
+        """
+    )
+    limits = run(judge_with(path, policy, timeoutMs=5000)).metadata
+    assert limits == {"CPU": 6, "CORE": 0, "NOFILE": 256, "FSIZE": 16 << 20}
+
+
+def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
+    policy: Policy, folder: Folder
+) -> None:
+    sleeper, quick = folder.python("time.sleep(60)"), folder.shell(PASSES)
+
+    async def check() -> tuple[Any, Any]:
+        scripts = Scripts(policy._replace(allow=[sleeper, quick], concurrency=1))
+        running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 900}))
+        await asyncio.sleep(0)
+        busy = await judge(scripts, {"command": [quick], "timeoutMs": 100})
+        after = await judge(scripts, {"command": [quick]})
+        await running
+        return busy, after
+
+    busy, after = run(check())
+    assert words(busy)[0] == "EVALUATOR_BUSY"
+    assert "1 scripts run at a time (setting code_concurrency)" in words(busy)[1]
+    assert after.verdict is Verdict.PASSED
+
+
+def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Policy, folder: Folder) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python("os.fork() or os.setsid(); time.sleep(60)")
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import asyncio, sys\n"
+            "from tests.scripts.programs import judge\n"
+            "from evald_server.scripts.policy import Policy\n"
+            "path, marker, isolation = sys.argv[1:]\n"
+            "asyncio.run(judge(Policy(allow=[path], isolation=isolation), {'command': [path, marker]}))",
+            path,
+            marker,
+            policy.isolation,
+        ],
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        # The server itself carries the marker too.
+        started(marker, 3)
+    finally:
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+    gone(marker, seconds=0.5)

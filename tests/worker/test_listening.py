@@ -1,0 +1,335 @@
+"""A worker that listens serves the contract, and keeps itself registered."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import evald
+from evald.plugin.v1 import evaluator_plugin_service_pb2 as pb
+from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_pb2, task_pb2
+from evald.v1 import result_pb2
+from evald.worker.listening import SERVICE
+
+from ..services.live import run
+from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
+from .registry import Registry, registry, take, task, until
+
+
+class Plugin:
+    """A worker, and a server's channel to it."""
+
+    def __init__(self, worker: evald.ListeningWorker, channel: grpc.aio.Channel) -> None:
+        self.worker = worker
+        self.channel = channel
+        self.stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+
+    async def evaluate(self, wanted: task_pb2.EvaluationTask, **call: Any) -> task_pb2.EvaluationOutput:
+        response = await self.stub.Evaluate(pb.EvaluateRequest(task=wanted), **call)
+        return response.output  # type: ignore[no-any-return]
+
+    async def health(self, service: str = SERVICE) -> int:
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def listening(*evaluators: Any, **options: Any) -> AsyncIterator[Plugin]:
+    async with (
+        evald.ListeningWorker(*evaluators, **options) as worker,
+        grpc.aio.insecure_channel(worker.address) as channel,
+    ):
+        yield Plugin(worker, channel)
+
+
+def test_it_describes_itself() -> None:
+    async def main() -> None:
+        async with listening(polite, length, name="acme.checks", version="2.1") as plugin:
+            described = (await plugin.stub.Describe(pb.DescribeRequest())).plugin
+            assert (described.name, described.version) == ("acme.checks", "2.1")
+            assert [one.type for one in described.evaluator_types] == ["acme.polite", "acme.length"]
+            assert list(described.capabilities) == [task_pb2.CAPABILITY_EVALUATE_STREAM]
+
+    run(main())
+
+
+def test_it_evaluates_and_refuses_garbage() -> None:
+    async def main() -> None:
+        async with listening(polite) as plugin:
+            assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await plugin.channel.unary_unary(f"/{SERVICE}/Evaluate")(b"\xff\xff\xff")
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(main())
+
+
+def test_the_call_s_deadline_and_trace_reach_the_evaluator() -> None:
+    async def main() -> None:
+        scopes.clear()
+        async with listening(scoped) as plugin:
+            await plugin.evaluate(
+                task(type="acme.scoped"), timeout=5, metadata=(("traceparent", "00-1-1-00"), ("other", "x"))
+            )
+        left = scopes[0].time_left()
+        assert left is not None
+        assert 0 < left <= 5
+        assert scopes[0].trace_context == {"traceparent": "00-1-1-00"}
+
+    run(main())
+
+
+def test_the_task_s_time_is_kept_whatever_the_call_allows() -> None:
+    async def main() -> None:
+        async with listening(Sleepy) as plugin:
+            output = await plugin.evaluate(
+                task(type="acme.sleepy", config={"seconds": 30}, timeout_ms=50), timeout=20
+            )
+            assert output.error.code == "TIMEOUT"
+
+    run(main())
+
+
+def test_a_caller_that_goes_away_ends_the_work() -> None:
+    async def main() -> None:
+        Counting.reset()
+        async with listening(Counting) as plugin:
+            call = plugin.stub.Evaluate(
+                pb.EvaluateRequest(task=task(type="acme.counting", config={"seconds": 30}))
+            )
+            await until(lambda: Counting.evaluated)
+            began = time.monotonic()
+            call.cancel()
+            await until(lambda: Counting.ended)
+            assert time.monotonic() - began < 0.25
+
+    run(main())
+
+
+def test_a_stream_of_tasks_is_answered_in_any_order_and_can_be_cancelled() -> None:
+    async def main() -> None:
+        Counting.reset()
+        async with listening(Counting, Sleepy) as plugin:
+            stream = plugin.stub.EvaluateStream()
+            await stream.write(
+                pb.EvaluateStreamRequest(task=task("c", "acme.counting", config={"seconds": 30}))
+            )
+            await stream.write(
+                pb.EvaluateStreamRequest(task=task("slow", "acme.sleepy", config={"seconds": 0.2}))
+            )
+            await stream.write(pb.EvaluateStreamRequest())  # a case of a later contract
+            await stream.write(pb.EvaluateStreamRequest(task=task("fast", "acme.sleepy")))
+            answers = [await stream.read(), await stream.read()]
+            assert [answer.task_id for answer in answers] == ["fast", "slow"]
+            await stream.write(pb.EvaluateStreamRequest(cancel_task_id="c"))
+            answer = await stream.read()
+            assert (answer.task_id, answer.output.error.code) == ("c", "CANCELLED")
+            assert Counting.ended == 1
+            await stream.done_writing()
+            assert await stream.read() is grpc.aio.EOF
+
+    run(main())
+
+
+def test_the_end_of_a_stream_waits_for_its_answers() -> None:
+    async def main() -> None:
+        async with listening(Sleepy) as plugin:
+            stream = plugin.stub.EvaluateStream()
+            await stream.write(
+                pb.EvaluateStreamRequest(task=task("t", "acme.sleepy", config={"seconds": 0.2}))
+            )
+            await stream.done_writing()
+            assert (await stream.read()).task_id == "t"
+            assert await stream.read() is grpc.aio.EOF
+
+    run(main())
+
+
+def test_health_and_reflection_answer() -> None:
+    async def main() -> None:
+        async with listening(polite) as plugin:
+            for service in ("", SERVICE):
+                assert await plugin.health(service) == health_pb2.HealthCheckResponse.SERVING
+            stub = reflection_pb2_grpc.ServerReflectionStub(plugin.channel)
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
+            async for answer in stub.ServerReflectionInfo(iter([asked])):
+                assert SERVICE in [one.name for one in answer.list_services_response.service]
+
+    run(main())
+
+
+def test_stopping_says_not_serving_gives_the_lease_back_and_finishes_what_is_open() -> None:
+    async def main() -> None:
+        async with registry() as server:
+            worker = evald.ListeningWorker(Sleepy, register=server.address)
+            await worker.__aenter__()
+            await worker.registered()
+            async with grpc.aio.insecure_channel(worker.address) as channel:
+                plugin = Plugin(worker, channel)
+                watching = health_pb2_grpc.HealthStub(channel).Watch(
+                    health_pb2.HealthCheckRequest(service=SERVICE)
+                )
+                assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+                open_task = asyncio.ensure_future(
+                    plugin.evaluate(task(type="acme.sleepy", config={"seconds": 0.4}))
+                )
+                await asyncio.sleep(0.1)
+                stopping = asyncio.create_task(worker.__aexit__(None, None, None))
+                assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+                watching.cancel()
+                assert (await take(server.deregistered)).drain
+                assert (await open_task).verdict == result_pb2.VERDICT_PASSED
+                await stopping
+
+    run(main())
+
+
+def test_registering_says_where_it_is_and_renews_at_a_third() -> None:
+    async def main() -> None:
+        async with (
+            registry() as server,
+            evald.ListeningWorker(polite, register=server.address, tls_profile="mesh") as worker,
+        ):
+            await worker.registered()
+            request = await take(server.registered)
+            assert (request.target, request.tls_profile) == (worker.address, "mesh")
+            assert request.plugin.evaluator_types[0].type == "acme.polite"
+            began = time.monotonic()
+            first, *_ = [await take(server.renewed) for _ in range(4)]
+            assert first.lease_id == f"lease-{request.instance_id}"
+            # Four renewals are three intervals of 100 ms apart.
+            assert 0.3 <= time.monotonic() - began < 2
+
+    run(main())
+
+
+def test_an_expired_lease_is_registered_again() -> None:
+    async def main() -> None:
+        async with registry() as server, evald.ListeningWorker(polite, register=server.address):
+            first = await take(server.registered)
+            server.lease_state = registry_service_pb2.LEASE_STATE_EXPIRED
+            again = await take(server.registered)
+            server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
+            assert again == first
+
+    run(main())
+
+
+def test_a_revoked_worker_says_so_and_stays_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with registry() as server, listening(polite, register=server.address) as plugin:
+            await take(server.registered)
+            server.lease_state = registry_service_pb2.LEASE_STATE_REVOKED
+            await until(lambda: "has removed this worker" in caplog.text)
+            server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
+            renewals = server.renewed.qsize()
+            await asyncio.sleep(0.5)
+            assert server.registered.empty()
+            assert server.renewed.qsize() == renewals
+            # Those who know its address are still served.
+            assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
+        assert server.deregistered.empty()
+
+    run(main())
+
+
+def test_a_server_that_comes_back_is_told_at_once_that_the_lease_lives() -> None:
+    async def main() -> None:
+        server = Registry()
+        server.renew_ms = 60_000
+        await server.start()
+        async with evald.ListeningWorker(polite, register=server.address):
+            lease = (await take(server.renewed)).lease_id
+            await server.stop()
+            again = Registry()
+            await again.start(server.address)
+            assert (await take(again.renewed)).lease_id == lease
+            assert again.registered.empty()
+            await again.stop()
+
+    run(main())
+
+
+def test_a_refusal_for_good_is_raised() -> None:
+    async def main() -> None:
+        async with registry() as server:
+            server.refuse = grpc.StatusCode.PERMISSION_DENIED
+            async with evald.ListeningWorker(polite, register=server.address) as worker:
+                with pytest.raises(evald.errors.PermissionDenied):
+                    await worker.registered()
+                with pytest.raises(evald.errors.PermissionDenied):
+                    await worker.wait()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({"listen": "0.0.0.0:0", "insecure_public": True}, "127.0.0.1"),
+        ({"advertise": "dns:///polite.evals.svc:1"}, "dns:///polite.evals.svc:1"),
+    ],
+    ids=["every interface", "told"],
+)
+def test_the_target_is_one_that_others_can_reach(options: dict[str, Any], target: str) -> None:
+    async def main() -> None:
+        async with (
+            registry() as server,
+            evald.ListeningWorker(polite, register=server.address, **options),
+        ):
+            assert (await take(server.registered)).target.startswith(target)
+
+    run(main())
+
+
+def test_a_public_address_without_encryption_has_to_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="insecure_public"):
+        evald.ListeningWorker(polite, listen="0.0.0.0:0")
+
+
+def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
+    async def main() -> None:
+        async with listening(polite) as plugin:
+            with pytest.raises(OSError, match="is another program using it"):
+                async with evald.ListeningWorker(polite, listen=plugin.worker.address):
+                    pass
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("evaluators", "options", "says"),
+    [
+        pytest.param((), {}, "no evaluators", id="nothing"),
+        pytest.param((polite, polite), {}, "twice", id="twice"),
+        pytest.param((lambda _: True,), {}, "@evald.assertion", id="bare function"),
+        pytest.param((3,), {}, "wanted a subclass of Evaluator", id="no evaluator"),
+        pytest.param((polite,), {"max_concurrency": 0}, "1 or more", id="no concurrency"),
+    ],
+)
+@pytest.mark.parametrize("kind", [evald.ListeningWorker, evald.DiallingWorker])
+def test_what_cannot_be_served_is_refused_before_anything_starts(
+    kind: Any, evaluators: Any, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=says):
+        kind(*evaluators, **options)
+
+
+def test_a_blocking_evaluator_holds_up_nobody() -> None:
+    async def main() -> None:
+        async with listening(Blocking, polite) as plugin:
+            slow = asyncio.ensure_future(
+                plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 0.5}))
+            )
+            began = time.monotonic()
+            assert (await plugin.evaluate(task("fast"))).verdict == result_pb2.VERDICT_PASSED
+            assert time.monotonic() - began < 0.4
+            await slow
+
+    run(main())

@@ -1,0 +1,25 @@
+"""A worker as a process of its own: worker_process.py connect|serve HOST:PORT"""
+
+import sys
+import time
+
+import evald
+
+
+class Slow(evald.Evaluator):
+    """Takes its time."""
+
+    type = "acme.slow"
+    kind = evald.ASSERTION
+
+    seconds: float = 0.0
+
+    def evaluate(self, ctx: evald.EvaluatorContext) -> evald.Result:
+        time.sleep(self.seconds)
+        return evald.passed("slept")
+
+
+if sys.argv[1] == "connect":
+    evald.connect(Slow, server=sys.argv[2])
+else:
+    evald.serve(Slow, register=sys.argv[2])
