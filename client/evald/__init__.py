@@ -28,6 +28,7 @@ from .result import (
     passed,
     skipped,
     unavailable,
+    unproven,
 )
 from .spec import Options, Spec
 from .turn import Turn
@@ -76,6 +77,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "serve",
     "skipped",
     "unavailable",
+    "unproven",
 ]
 
 # Authors need pydantic, callers do not: importing it would double the time of `import evald`.

@@ -48,6 +48,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
         "error.metadata",
     ),
     "pending-pass": ({"verdict": 1, "pending": True}, "pending"),
+    "unproven-pass": ({"verdict": 1, "unproven": True}, "unproven"),
     "nan-metadata": ({"verdict": 1, "metadata": Struct(fields={"a": Value(number_value=NAN)})}, "metadata"),
     "deep-metadata": ({"verdict": 1, "metadata": _deep(33)}, "metadata"),
     "many-checks": ({"verdict": 1, "checks": [{"text": "x"}] * 1001}, "checks"),

@@ -194,6 +194,20 @@ def test_everything_that_an_output_can_say_is_in_the_result(fields: Any, check: 
     run(main())
 
 
+def test_what_a_remote_has_not_seen_does_not_pass_by_being_negated() -> None:
+    async def main() -> None:
+        behave = answers(verdict=2, unproven=True, score=0.0)
+        async with serving() as live, worker(live, "acme.word", behave=behave):
+            turned = type(WORD)()
+            turned.CopyFrom(WORD)
+            turned.negate = True
+            answer = await live.unary(request(turned))
+            assert answer.summary.results[0].verdict == 2
+            assert not answer.summary.success
+
+    run(main())
+
+
 def test_configs_are_checked_against_the_schema_before_anything_runs() -> None:
     async def main() -> None:
         async with serving() as live, worker(live, "acme.word") as dialled:

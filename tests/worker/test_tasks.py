@@ -69,6 +69,13 @@ def test_everything_that_a_result_has_room_for_arrives() -> None:
     assert (output.token_usage.input_tokens, output.token_usage.total_tokens) == (1, 3)
     assert (output.cost.currency_code, output.cost.amount) == ("USD", 0.5)
     assert not output.HasField("error")
+    assert not output.unproven
+
+
+def test_an_output_says_that_there_was_nothing_to_look_at() -> None:
+    blind = evald.assertion("acme.blind")(lambda _ctx: evald.unproven("no answer"))
+    (output,) = outputs(tasks_of(blind), task(type="acme.blind"))
+    assert (output.verdict, output.unproven) == (FAILED, True)
 
 
 @pytest.mark.parametrize(

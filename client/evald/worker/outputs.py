@@ -63,6 +63,7 @@ def _written(result: Result) -> task_pb2.EvaluationOutput:
         reason=cut(result.reason),
         score=None if result.verdict is Verdict.ERROR else result.score,
         pending=result.pending and result.verdict is Verdict.FAILED,
+        unproven=result.unproven and result.verdict is Verdict.FAILED,
     )
     if result.metadata:
         dict_to_struct(result.metadata, pb.metadata)

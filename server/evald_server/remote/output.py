@@ -50,10 +50,11 @@ def read_output(data: bytes, kind: Kind, check: CheckResult, *, most_bytes: int)
         result.metadata = struct_to_dict(pb.metadata)
     if pb.checks:
         result.checks = [Check(found.text, found.met, found.evidence) for found in pb.checks]
-    if pb.pending:
-        if verdict is not Verdict.FAILED:
-            raise Broken(f"pending: set, but the verdict is {verdict.name}")
-        result.pending = True
+    for name in ("pending", "unproven"):
+        if getattr(pb, name):
+            if verdict is not Verdict.FAILED:
+                raise Broken(f"{name}: set, but the verdict is {verdict.name}")
+            setattr(result, name, True)
     if pb.HasField("error"):
         result.error = _read_error(pb)
     if pb.HasField("token_usage"):

@@ -69,7 +69,7 @@ class EvaluationTask(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., context: _Optional[_Union[_context_pb2.EvaluatorContext, _Mapping]] = ..., config: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class EvaluationOutput(_message.Message):
-    __slots__ = ("verdict", "value", "reason", "metadata", "error", "token_usage", "cost", "score", "checks", "pending")
+    __slots__ = ("verdict", "value", "reason", "metadata", "error", "token_usage", "cost", "score", "checks", "pending", "unproven")
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class EvaluationOutput(_message.Message):
     SCORE_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    UNPROVEN_FIELD_NUMBER: _ClassVar[int]
     verdict: _result_pb2.Verdict
     value: float
     reason: str
@@ -90,4 +91,5 @@ class EvaluationOutput(_message.Message):
     score: float
     checks: _containers.RepeatedCompositeFieldContainer[_result_pb2.Check]
     pending: bool
-    def __init__(self, verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., error: _Optional[_Union[_result_pb2.EvaluationError, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., score: _Optional[float] = ..., checks: _Optional[_Iterable[_Union[_result_pb2.Check, _Mapping]]] = ..., pending: bool = ...) -> None: ...
+    unproven: bool
+    def __init__(self, verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., error: _Optional[_Union[_result_pb2.EvaluationError, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., score: _Optional[float] = ..., checks: _Optional[_Iterable[_Union[_result_pb2.Check, _Mapping]]] = ..., pending: bool = ..., unproven: bool = ...) -> None: ...

@@ -319,7 +319,11 @@ type EvaluationOutput struct {
 	Checks []*v1.Check `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
 	// On a failed verdict of a turn that is not final: a later turn can still make
 	// it pass.
-	Pending       bool `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending bool `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
+	// On a failed verdict: it failed because the turn lacks what the evaluator
+	// looks at. Neither negation nor a threshold turns that into passed: what
+	// nobody saw must not pass because the question was turned round.
+	Unproven      bool `protobuf:"varint,11,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -424,6 +428,13 @@ func (x *EvaluationOutput) GetPending() bool {
 	return false
 }
 
+func (x *EvaluationOutput) GetUnproven() bool {
+	if x != nil {
+		return x.Unproven
+	}
+	return false
+}
+
 var File_evald_plugin_v1_task_proto protoreflect.FileDescriptor
 
 const file_evald_plugin_v1_task_proto_rawDesc = "" +
@@ -449,7 +460,7 @@ const file_evald_plugin_v1_task_proto_rawDesc = "" +
 	"\aattempt\x18\b \x01(\x05R\aattempt\x1a?\n" +
 	"\x11TraceContextEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa5\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc1\x03\n" +
 	"\x10EvaluationOutput\x12+\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x11.evald.v1.VerdictR\averdict\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\x01H\x00R\x05value\x88\x01\x01\x12\x16\n" +
@@ -462,7 +473,8 @@ const file_evald_plugin_v1_task_proto_rawDesc = "" +
 	"\x05score\x18\b \x01(\x01H\x01R\x05score\x88\x01\x01\x12'\n" +
 	"\x06checks\x18\t \x03(\v2\x0f.evald.v1.CheckR\x06checks\x12\x18\n" +
 	"\apending\x18\n" +
-	" \x01(\bR\apendingB\b\n" +
+	" \x01(\bR\apending\x12\x1a\n" +
+	"\bunproven\x18\v \x01(\bR\bunprovenB\b\n" +
 	"\x06_valueB\b\n" +
 	"\x06_score*x\n" +
 	"\n" +
