@@ -5,7 +5,7 @@ READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo test interop languages lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
@@ -17,7 +17,10 @@ test: $(READY) ## Run the tests
 	$(BIN)/pytest
 
 interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus
-	$(BIN)/pytest -m interop
+	$(BIN)/pytest -m interop tests/interop
+
+languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
+	.ci/languages.sh
 
 lint: $(READY) ## Check rules and format of the Python code
 	$(BIN)/ruff check
@@ -49,6 +52,7 @@ release-baseline: $(READY) ## Make today's contract the one that later ones must
 
 clean: ## Remove everything that these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf examples/remote/go/bin examples/remote/java/target $(addprefix examples/remote/typescript/,dist node_modules src/gen)
 	find client server tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -19,5 +19,6 @@ need() {
 need promtool prometheus
 need prometheus prometheus
 need npm nodejs npm
+need bwrap bubblewrap
 promtool --version 2>&1 | head -n 1
 echo "node $(node --version)"

@@ -234,12 +234,12 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "import": imports,
     "start": start,
     "overload": overload,
+    "judge": judge,
+    "judge-memory": judge_memory,
     "remote-hop": remotes.hop,
     "remote-ten": remotes.ten,
     "remote-beside-bad": remotes.beside_bad,
     "remote-crowd": remotes.crowd,
-    "judge": judge,
-    "judge-memory": judge_memory,
     "tools": tools,
 }
 

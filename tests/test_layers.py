@@ -19,14 +19,15 @@ BELOW = {
     "buckets": set(),
     "evaluators": set(),
     "judge": {"evaluators", "config"},
-    "remote": {"evaluators", "wire_pb2"},
     "scripts": set(),
+    "remote": {"evaluators", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "tallies": {"engine", "buckets"},
     "telemetry": {"engine", "buckets", "tallies"},
     "services": {"engine", "evaluators", "remote", "telemetry", "config", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
+    "calibration": set(),
     "app": {
         "services",
         "http",
@@ -39,8 +40,8 @@ BELOW = {
         "telemetry",
         "config",
     },
-    "calibration": set(),
-    "cli": {"app", "config", "calibration"},
+    "cli": {"app", "config", "calibration", "conformance"},
+    "conformance": set(),
     "__main__": {"cli"},
 }
 

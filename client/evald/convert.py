@@ -3,6 +3,7 @@
 `parse_messages_json` and `dict_to_struct` are the parts that a server needs.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from google.protobuf.struct_pb2 import Struct
 
+    from .evaluator import EvaluatorDefinition
+
     Specs = RepeatedCompositeFieldContainer[evaluator_pb2.EvaluatorSpec]
 
 # What a server needs of this; the clients import the rest by name.
-__all__ = ["dict_to_struct", "parse_messages_json", "spec_to_pb"]
+__all__ = ["dict_to_struct", "parse_messages_json", "spec_to_pb", "type_to_pb"]
 
 _INT32_MAX: Final = (1 << 31) - 1
 
@@ -424,6 +427,37 @@ def get_type_request(name: str, version: str) -> catalog_service_pb2.GetEvaluato
 def watch_types_request(after_revision: int) -> catalog_service_pb2.WatchEvaluatorTypesRequest:
     """The request of `WatchEvaluatorTypes`."""
     return catalog_service_pb2.WatchEvaluatorTypesRequest(after_revision=after_revision)
+
+
+# --- evaluators ---
+
+
+def type_to_pb(definition: "EvaluatorDefinition") -> evaluator_pb2.EvaluatorType:
+    """An evaluator as an entry of a catalogue, without what only a server knows of it."""
+    pb = evaluator_pb2.EvaluatorType(
+        type=definition.type,
+        version=definition.version,
+        label=definition.label,
+        description=definition.description,
+        kind=int(definition.kind),  # type: ignore[arg-type]
+        auto=definition.auto,
+        config_schema_json=definition.config_schema_json
+        or json.dumps(definition.config_schema, ensure_ascii=False, separators=(",", ":")),
+        deterministic=definition.deterministic,
+        final_turn_only=definition.final_turn_only,
+        # The contract has names alone: one that implies config would mean something else elsewhere.
+        aliases=sorted(alias for alias, implied in definition.aliases.items() if not implied),
+        required_data=definition.required_data,
+    )
+    metric = definition.metric
+    if metric is not None:
+        pb.metric.unit = metric.unit
+        for name in ("higher_is_better", "minimum", "maximum"):
+            value = getattr(metric, name)
+            if value is not None:
+                setattr(pb.metric, name, value)
+        pb.metric.bucket_bounds.extend(metric.bucket_bounds)
+    return pb
 
 
 def stubs(channel: Any) -> tuple[Any, Any]:

@@ -86,8 +86,13 @@ class EvaluatorDefinition(NamedTuple):
     required_data: tuple[str, ...] = ()
     inline: bool = False
     type_by_config_key: Mapping[str, str] = {}
-    config_schema_json: str = ""
     is_async: bool = False
+    config_schema_json: str = ""
+
+
+def default_label(type_name: str) -> str:
+    """For people: "Short Enough" for the type "acme.short-enough"."""
+    return type_name.rpartition(".")[2].replace("-", " ").title()
 
 
 class Evaluator(BaseModel):
@@ -144,7 +149,7 @@ class Evaluator(BaseModel):
         return EvaluatorDefinition(
             type=cls.type,
             kind=cls.kind,
-            label=cls.label or cls.type.replace("-", " ").title(),
+            label=cls.label or default_label(cls.type),
             description=inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
             config_schema=_config_schema(cls),
             compile=cls._compile,
@@ -295,7 +300,7 @@ def define_evaluator(
     return EvaluatorDefinition(
         type=type,
         kind=kind,
-        label=label or type.replace("-", " ").title(),
+        label=label or default_label(type),
         description=description or inspect.cleandoc(evaluate.__doc__ or ""),
         config_schema=schema,
         compile=compile_config,

@@ -8,8 +8,8 @@ from typing import Any, Final
 import grpc
 
 from evald_server.config import Settings, is_loopback, split_address
-from evald_server.engine import contract
 from evald_server.engine.combinators import combinators
+from evald_server.engine.contract import violation
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
@@ -54,10 +54,6 @@ _log = logging.getLogger("evald.server")
 # which names size and limit; beyond it gRPC answers without reading the message.
 _SLACK_BYTES: Final = 4 << 20
 
-# Types whose verdicts are counted on their own. More would leave no room for the histograms of the built-ins,
-# of two models and of a few remote types below 2,000 series.
-_MAX_TYPES: Final = 100
-
 # The type that asks models.
 _JUDGE: Final = "llm-judge"
 
@@ -93,7 +89,7 @@ class App:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.telemetry = Telemetry(allowed_labels=settings.labels, max_types=_MAX_TYPES)
+        self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
         try:
             self.models = build_models(settings, self.telemetry.judge(_JUDGE))
@@ -313,7 +309,10 @@ def build_scripts(settings: Settings) -> Scripts:
 
 
 def build_registry(
-    settings: Settings, threads: Threads, scripts: Scripts, models: ConfiguredModels
+    settings: Settings,
+    threads: Threads,
+    scripts: Scripts,
+    models: ConfiguredModels,
 ) -> Registry:
     """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
     registry = Registry()
@@ -327,7 +326,7 @@ def build_registry(
         state=State.ACTIVE if models.available else State.UNAVAILABLE,
     )
     registry.register(
-        code_definition(scripts, contract.violation),
+        code_definition(scripts, violation),
         Origin.BUILT_IN,
         state=State.UNAVAILABLE if scripts.unavailable else State.ACTIVE,
     )

@@ -48,37 +48,6 @@ _TABLE: Final = ConfigDict(
 )
 
 
-class RemoteTarget(BaseModel):
-    """A listening plugin: a gRPC target, and the name of a TLS profile or ""."""
-
-    model_config = _TABLE
-
-    target: str
-    tls_profile: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        return {"target": value} if isinstance(value, str) else value
-
-
-class TlsProfile(BaseModel):
-    """How to dial with TLS: PEM files. Without `ca_file` the system's roots are trusted; with `cert_file` and
-    `key_file` the server shows a certificate of its own."""
-
-    model_config = _TABLE
-
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file are given together or not at all")
-        return self
-
-
 class JudgePrice(BaseModel):
     """What a model costs, in US dollars for a million tokens."""
 
@@ -122,6 +91,37 @@ class JudgeSettings(BaseModel):
     def _one_key(self) -> Self:
         if self.api_key_env and self.api_key_file:
             raise ValueError("got both api_key_env and api_key_file, wanted one of them")
+        return self
+
+
+class RemoteTarget(BaseModel):
+    """A listening plugin: a gRPC target, and the name of a TLS profile or ""."""
+
+    model_config = _TABLE
+
+    target: str
+    tls_profile: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return {"target": value} if isinstance(value, str) else value
+
+
+class TlsProfile(BaseModel):
+    """How to dial with TLS: PEM files. Without `ca_file` the system's roots are trusted; with `cert_file` and
+    `key_file` the server shows a certificate of its own."""
+
+    model_config = _TABLE
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file are given together or not at all")
         return self
 
 

@@ -47,10 +47,10 @@ _VERDICT_NAMES = {verdict: verdict.name.lower() for verdict in Verdict}
 # evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30).
 _FIXED_SERIES = 170
 _HISTOGRAM_SERIES = len(buckets.DURATION) + 3  # +Inf, sum, count
-_INSTANCE_SERIES = 12  # of a remote type: three modes in four states
 _TOKEN_SERIES = 2 * (len(buckets.BY_UNIT["tokens"]) + 3)
 _JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
 _MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _HISTOGRAM_SERIES  # two models; one of them with errors of one kind
+_INSTANCE_SERIES = 12  # of a remote type: three modes in four states
 
 # "detail": histograms, last value and pass ratio of a type. "caller": the sets of labels that callers
 # send. The codes are a closed list, of each evaluator and method.
@@ -78,7 +78,7 @@ class Telemetry(Collector):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        max_types: int = 200,
+        max_types: int = 100,
         max_series: int = 2000,
         allowed_labels: Sequence[str] = (),
     ) -> None:
@@ -153,10 +153,12 @@ class Telemetry(Collector):
             (type, not enforced) in self._tallies
             and not self._room.admit("evaluator", len(_ASSERTION_VERDICTS), values=0)
         ):
-            return self._other_tallies.setdefault(
-                (Kind(kind), enforced), self._new_tally(self._other, Kind(kind), enforced)
-            )
-        tally = self._tallies.setdefault((type, enforced), self._new_tally(subject, Kind(kind), enforced))
+            shared = self._other_tallies.get((Kind(kind), enforced))
+            if shared is None:
+                shared = self._new_tally(self._other, Kind(kind), enforced)
+                self._other_tallies[Kind(kind), enforced] = shared
+            return shared
+        tally = self._tallies[type, enforced] = self._new_tally(subject, Kind(kind), enforced)
         return self._in_unit(tally, metric)
 
     def _in_unit(self, tally: Tally, metric: evaluator.Metric | None) -> Tally:

@@ -25,6 +25,7 @@ def test_help_comes_at_once_and_names_every_command(evald: Any) -> None:
         "validate",
         "calibrate",
         "remotes",
+        "conformance",
         "demo",
         "examples:",
         "exit codes:",
@@ -46,7 +47,8 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "evaluate", "types", "validate", "calibrate", "remotes", "demo"]
+    "command",
+    ["serve", "evaluate", "types", "validate", "calibrate", "remotes", "conformance", "demo"],
 )
 def test_every_command_explains_itself(evald: Any, command: str) -> None:
     done = evald(command, "--help")

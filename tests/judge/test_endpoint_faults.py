@@ -68,7 +68,7 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
     "filtered answer": (answer(200, completion("", "content_filter")), "JUDGE_REFUSED", "filter"),
     "length": (answer(200, completion('{"score": 0.', "length")), "JUDGE_TRUNCATED", "limit of 1024 tokens"),
     "no JSON": (answer(200, completion("A fine answer!")), "JUDGE_UNPARSEABLE", "not the JSON object"),
-    "JSON of another kind": (answer(200, completion("[1]")), "JUDGE_UNPARSEABLE", "an array"),
+    "JSON of another kind": (answer(200, completion("[1]")), "JUDGE_UNPARSEABLE", "no object"),
     "NaN": (answer(200, completion('{"score": NaN}')), "JUDGE_UNPARSEABLE", "NaN"),
     "no choices": (answer(200, completion() | {"choices": []}), "JUDGE_UNPARSEABLE", "no choices"),
     "null content": (answer(200, completion(None)), "JUDGE_UNPARSEABLE", "no content"),

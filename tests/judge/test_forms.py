@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evald_server.judge.forms import Dialect, Form, Problem, read_object
+from evald_server.judge.forms import Dialect, Form, Problem
 from evald_server.judge.question import Turn
 from evald_server.judge.reply import read_problem
 
@@ -167,53 +167,3 @@ def test_a_question_for_plain_text_asks_for_no_form(form: Form) -> None:
     body = Dialect(form).body("m", question(None))
     assert "response_format" not in body
     assert body["messages"][0]["content"] == question().instructions
-
-
-GOOD = '{"a": 1}'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"```json\n{GOOD}\n```",
-        f"```\n{GOOD}\n```",
-        f"```JSON\n{GOOD}\n```\n",
-        f"Because it is so.\n\n```json\n{GOOD}\n```\nThat is all.",
-        f"~~~json\n{GOOD}\n~~~",
-        f"<think>a `fence`</think>\n```json\n{GOOD}\n```",
-        GOOD,
-        f"\n {GOOD}\n",
-    ],
-)
-def test_one_fenced_object_is_read(text: str) -> None:
-    assert read_object(text, Form.TEXT) == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "The score is 1.",
-        f"The verdict is {GOOD}",
-        f"```json\n{GOOD}\n```\n```json\n{GOOD}\n```",
-        f'The agent wrote\n```json\n{GOOD}\n```\nand I say\n```json\n{{"a": 0}}\n```',
-        f"```json\n{GOOD}",
-        f"```python\n{GOOD}\n```",
-        f"```json\n{GOOD}\n{GOOD}\n```",
-        "```json\n[1]\n```",
-        "```json\nnull\n```",
-        '```json\n{"a": NaN}\n```',
-        f"{GOOD} and more",
-    ],
-)
-def test_what_is_not_one_fenced_object_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        read_object(text, Form.TEXT)
-
-
-@pytest.mark.parametrize("form", [Form.SCHEMA, Form.OBJECT])
-def test_where_json_was_asked_for_nothing_stands_around_it(form: Form) -> None:
-    assert read_object(f" {GOOD}\n", form) == {"a": 1}
-    for text in (f"```json\n{GOOD}\n```", f"Yes. {GOOD}", f"{GOOD}.", "1"):
-        with pytest.raises(ValueError, match=r"."):
-            read_object(text, form)

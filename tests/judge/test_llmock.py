@@ -87,12 +87,14 @@ def test_what_reasoning_models_do_not_know_is_left_out(llmock: LLMock) -> None:
     )
 
 
-@pytest.mark.parametrize("form", [Form.SCHEMA, Form.OBJECT])
-def test_a_fence_where_json_was_asked_for_is_no_verdict(llmock: LLMock, form: Form) -> None:
-    llmock.reply(f"```json\n{VERDICT}\n```")
+@pytest.mark.parametrize("form", Form)
+def test_one_fence_is_read_whatever_was_asked_for_and_two_never(llmock: LLMock, form: Form) -> None:
+    llmock.reply(f"So:\n```json\n{VERDICT}\n```")
+    llmock.reply(f"It wrote\n```json\n{VERDICT}\n```\nbut\n```json\n{VERDICT}\n```")
 
     async def main() -> None:
         async with asking(llmock.base_url(), form=form) as judge:
+            assert (await judge.asker().ask(question(), Spending())).data == json.loads(VERDICT)
             problem = await fault(judge.asker().ask(question(), Spending()))
             assert (problem.code, problem.unusable) == ("JUDGE_UNPARSEABLE", True)
 

@@ -56,13 +56,13 @@ class Folder:
 async def judge(
     scripts: Scripts | Policy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
 ) -> Result:
-    """What the evaluator says with this config."""
-    if isinstance(scripts, Policy):
-        scripts = Scripts(scripts)
-    outcome = code_definition(scripts, violation).compile(config)(ctx)
+    """What the evaluator says with this config. Scripts that the caller made are the caller's to close."""
+    running = Scripts(scripts) if isinstance(scripts, Policy) else scripts
+    outcome = code_definition(running, violation).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     result = await outcome
-    await scripts.aclose()
+    if running is not scripts:
+        await running.aclose()
     return result
 
 

@@ -68,7 +68,8 @@ PROBES = {
     "connect to an abstract socket": Probe("socket.socket(socket.AF_UNIX).connect(abstract)"),
     "open a raw socket": Probe("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", False),
     "signal the server": Probe("os.kill(server, 0)", None),
-    "trace the server": Probe("assert libc.ptrace(16, server, 0, 0) == 0", None),
+    # PTRACE_SEIZE: to attach would stop these tests themselves.
+    "trace the server": Probe("assert libc.ptrace(0x4206, server, 0, 0) == 0", None),
     "become root": Probe("os.setuid(0)", False),
     "be root": Probe("assert os.getuid() == 0 or os.geteuid() == 0", False),
     "hold privileges": Probe("assert int(status()['CapEff'], 16)", False),
@@ -296,3 +297,21 @@ def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
     assert code == "SCRIPT_FAILED"
     assert "did not run" in message
     assert "code_read" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs scripts as somebody else")
+def test_a_script_in_a_directory_of_root_s_alone_runs_all_the_same(policy: Policy, folder: Folder) -> None:
+    (folder.path / "private").mkdir(mode=0o755)
+    private = Folder(folder.path / "private")
+    scripts = [
+        private.shell(f"cat >/dev/null\n{PASSES}"),
+        private.python("print(json.dumps({'pass': True}))"),
+    ]
+    beside = private.public("beside")
+    private.path.chmod(0o700)
+    for path in scripts:
+        assert run(judge_with(path, policy)).verdict is Verdict.PASSED
+    private.path.chmod(0o755)
+    peeks = private.shell(f"cat {beside} >&2 || exit 1\n{PASSES}")
+    private.path.chmod(0o700)
+    assert words(run(judge_with(peeks, policy)))[0] == "SCRIPT_FAILED"

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from evald.result import Verdict
+from evald.scope import SCOPE, Scope
+from evald_server.scripts import isolation
 from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts
 
@@ -25,14 +28,16 @@ from .programs import PASSES, Folder, judge, judge_with, living, words
 # What a loaded machine may take to start Python twice; the promises below are about killing.
 PATIENCE = 20.0
 
+# One test holds the promise of 250 ms; the others only want nothing to be left, also on a loaded machine.
+PROMPTLY = 3.0
 
-def gone(marker: str, seconds: float) -> float:
-    """Seconds until no process with the marker is left; fails when they are not enough."""
+
+def gone(marker: str, seconds: float) -> None:
+    """Return when no process with the marker is left; fails when that takes longer."""
     began = time.monotonic()
     while pids := living(marker):
         assert time.monotonic() - began < seconds, f"still running: {pids}"
         time.sleep(0.005)
-    return time.monotonic() - began
 
 
 def started(marker: str, count: int) -> None:
@@ -127,7 +132,10 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
         await judge(scripts, {"command": [path, "warm"], "timeoutMs": 1})
         began = time.monotonic()
         result = await judge(scripts, {"command": [path, marker], "timeoutMs": 400})
-        return result, time.monotonic() - began
+        took = time.monotonic() - began
+        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await scripts.aclose()
+        return result, took
 
     result, took = run(check())
     if "os._exit(0)" in misbehaves:
@@ -137,25 +145,30 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
         assert words(result)[0] == "TIMEOUT"
         assert "killed after 0.4s" in words(result)[1]
     assert took < PATIENCE
-    assert gone(marker, seconds=0.25) < 0.25
 
 
 def test_cancelling_kills_within_250_ms(policy: Policy, folder: Folder) -> None:
-    marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python("os.fork() or os.setsid(); os.fork(); time.sleep(60)")
 
-    async def check() -> None:
-        scripts = Scripts(policy._replace(allow=[path]))
+    async def attempt(scripts: Scripts) -> float:
+        marker = f"evald-{secrets.token_hex(8)}"
         task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
         await asyncio.to_thread(started, marker, 4)
+        began = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0)
-        await asyncio.to_thread(gone, marker, 0.25)
-        await scripts.aclose()
+        await asyncio.to_thread(gone, marker, PROMPTLY)
+        return time.monotonic() - began
 
-    run(check())
+    async def check() -> float:
+        scripts = Scripts(policy._replace(allow=[path]))
+        # The best of three: others may use the processors at the same time.
+        took = min([await attempt(scripts) for _ in range(3)])
+        await scripts.aclose()
+        return took
+
+    assert run(check()) < 0.25
 
 
 def test_what_a_script_leaves_behind_ends_with_it(policy: Policy, folder: Folder) -> None:
@@ -163,7 +176,7 @@ def test_what_a_script_leaves_behind_ends_with_it(policy: Policy, folder: Folder
     path = folder.shell(f"(setsid sleep 60 {marker} </dev/null >/dev/null 2>&1 &)\n{PASSES}")
     result = run(judge_with(path, policy))
     assert result.verdict is Verdict.PASSED, result
-    gone(marker, seconds=0.25)
+    gone(marker, PROMPTLY)
 
 
 def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
@@ -240,13 +253,14 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: Policy, folder: Folder) -> None
         while not task.done():
             most = max(most, len(living(marker)))
             await asyncio.sleep(0.02)
+        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await scripts.aclose()
         return task.result(), most
 
     result, most = run(check())
     assert words(result)[0] == "TIMEOUT"
     # 8 for each of 2 scripts, and as many more as other programs of the same user end meanwhile.
     assert 8 < most < 64
-    gone(marker, seconds=0.25)
 
 
 def test_processor_time_is_limited_even_where_nobody_watches(policy: Policy, folder: Folder) -> None:
@@ -268,18 +282,24 @@ def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
 ) -> None:
     sleeper, quick = folder.python("time.sleep(60)"), folder.shell(PASSES)
 
+    async def impatient(scripts: Scripts) -> Any:
+        SCOPE.set(Scope(deadline=time.monotonic() + 0.1))
+        return await judge(scripts, {"command": [quick]})
+
     async def check() -> tuple[Any, Any]:
         scripts = Scripts(policy._replace(allow=[sleeper, quick], concurrency=1))
         running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 900}))
         await asyncio.sleep(0)
-        busy = await judge(scripts, {"command": [quick], "timeoutMs": 100})
-        after = await judge(scripts, {"command": [quick]})
+        busy = await asyncio.create_task(impatient(scripts))
+        # The time of a script begins when it begins, and not when it begins to wait.
+        after = await judge(scripts, {"command": [quick], "timeoutMs": 800})
         await running
+        await scripts.aclose()
         return busy, after
 
     busy, after = run(check())
     assert words(busy)[0] == "EVALUATOR_BUSY"
-    assert "1 scripts run at a time (setting code_concurrency)" in words(busy)[1]
+    assert "at most 1 scripts run at a time (setting code_concurrency)" in words(busy)[1]
     assert after.verdict is Verdict.PASSED
 
 
@@ -307,4 +327,36 @@ def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Policy, fol
     finally:
         server.send_signal(signal.SIGKILL)
         server.wait()
-    gone(marker, seconds=0.5)
+    gone(marker, PROMPTLY)
+
+
+def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.python("print('{\"pass\": true}', flush=True); os.kill(os.getppid(), 9); time.sleep(60)")
+    # As the server's own user: nobody could not kill a launcher of root's.
+    monkeypatch.setattr(isolation, "script_user", lambda: None)
+    policy = Policy(allow=[path], isolation="off")
+    code, message = words(run(judge(policy, {"command": [path, marker]})))
+    assert code == "SCRIPT_FAILED"
+    assert "watches over it was killed" in message
+    gone(marker, PROMPTLY)
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> None:
+    marker = f"evald-{secrets.token_hex(8)}"
+    path = folder.shell(f"[ $1 = {marker} ] && sleep 60\n{PASSES}")
+
+    async def check() -> tuple[Any, Any]:
+        scripts = Scripts(Policy(allow=[path]))
+        fine = await judge(scripts, {"command": [path, "quick"]})
+        killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
+        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await scripts.aclose()
+        return fine, killed
+
+    fine, killed = loop(check())
+    assert fine.verdict is Verdict.PASSED
+    assert words(killed)[0] == "TIMEOUT"

@@ -24,6 +24,9 @@ async def get(live: Live, **fields: Any) -> evaluator_pb2.EvaluatorType:
     return catalog_service_pb2.GetEvaluatorTypeResponse.FromString(data).evaluator_type
 
 
+STATE_ACTIVE = evaluator_pb2.EvaluatorType.STATE_ACTIVE
+
+
 def test_every_type_is_described_with_a_valid_schema() -> None:
     async def main() -> None:
         async with serving() as live:

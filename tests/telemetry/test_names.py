@@ -35,13 +35,13 @@ def _used() -> Telemetry:
     call = telemetry.rpc("s", "m", "unary")
     call.started()
     call.handled("OK", 0.1)
+    judge = telemetry.judge("llm-judge")
+    judge.request("gpt", "ok", 0.1)
+    judge.spent("gpt", TokenUsage(10, 1), 0.001)
     telemetry.watch_remotes(
         instances=lambda: {("acme.pii", "connected", "active"): 1}, open_circuits=lambda: 0
     )
     telemetry.remote_tasks("acme.pii").observe(0.1)
-    judge = telemetry.judge("llm-judge")
-    judge.request("gpt", "ok", 0.1)
-    judge.spent("gpt", TokenUsage(10, 1), 0.001)
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry

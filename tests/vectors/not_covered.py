@@ -7,7 +7,7 @@ NOT_COVERED = {
         ES-031 ES-033 ES-034 ES-036 ES-040 ES-041 ES-042 ES-043 ES-046 ES-047 ES-048 ES-049 ES-054 AV-030
         AV-031 AV-034 AV-040
     """.split(),
-    "a script or JavaScript judges": "AVS-019 AV-170 AV-172 AV-182 AV-185 AV-187 AV-194".split(),
+    "JavaScript judges, inside the server": "AV-170 AV-172 AV-182".split(),
     "statistics over repeated trials": """
         AV-275 AV-277 AV-279 AV-280 AV-283 AV-285 AV-290 FW-0124 FW-0134 FW-0136 FW-0137 FW-0140 FW-0141
         FW-0496 FW-0497 FW-0515 FW-0516 FW-0517 FW-0518

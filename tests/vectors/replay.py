@@ -15,6 +15,7 @@ from evald.turn import Turn
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
 from evald_server.engine.combinators import combinators
+from evald_server.engine.contract import violation
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import DuplicateType, Origin, Registry
@@ -22,6 +23,9 @@ from evald_server.engine.run import Evaluation
 from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
+from evald_server.scripts.evaluator import code_definition
+from evald_server.scripts.policy import Policy
+from evald_server.scripts.runner import Scripts
 
 from ..judge.scripted import Reply, ScriptedModels
 
@@ -113,6 +117,7 @@ class Call:
     """One call of the engine. plugins: types that are registered beside the built-in ones.
 
     judge: what the judge answers, in turn; None where there is none.
+    scripts: what the code evaluator may run; it is registered where that is given.
     """
 
     specs: Sequence[Spec]
@@ -121,6 +126,7 @@ class Call:
     plugins: Sequence[EvaluatorDefinition] = ()
     only_plugins: bool = False
     judge: Sequence[Reply] | None = None
+    scripts: Policy | None = None
 
     def __call__(self) -> Outcome:
         """Compile the plan and run it."""
@@ -136,6 +142,8 @@ class Call:
                 registry.register(definition, Origin.BUILT_IN)
         for definition in self.plugins:
             registry.register(definition, Origin.PLUGIN)
+        if self.scripts is not None:
+            registry.register(code_definition(Scripts(self.scripts), violation), Origin.BUILT_IN)
         options = EvaluateOptions()
         fill_options(self.options, options)
         try:

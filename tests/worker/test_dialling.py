@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import grpc
 import pytest
@@ -200,6 +200,35 @@ def test_stopping_waits_no_longer_than_the_grace() -> None:
                 began = time.monotonic()
             assert time.monotonic() - began < 2
             await until(lambda: Counting.ended)
+
+    run(main())
+
+
+def test_stopping_waits_for_no_server_that_has_gone() -> None:
+    async def main() -> None:
+        server = Registry()
+        await server.start()
+        async with evald.DiallingWorker(polite, server=server.address) as worker:
+            await worker.connected()
+            # The worker stops in the moment in which it finds out.
+            await server.stop()
+            began = time.monotonic()
+        assert time.monotonic() - began < 2
+
+    run(main())
+
+
+def test_a_server_that_ends_every_session_at_once_is_not_stormed() -> None:
+    async def main() -> None:
+        async with registry() as server, evald.DiallingWorker(polite, server=server.address):
+            loop = asyncio.get_running_loop()
+            end = loop.time() + 1.5
+            while loop.time() < end:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(end):
+                        await (await server.new_link.get()).break_off()
+            # Bounds of 0.2, 0.4, 0.8 s and so on; without them it would be hundreds.
+            assert 2 <= len(server.hellos) <= 30
 
     run(main())
 

@@ -79,7 +79,8 @@ def test_the_call_s_deadline_and_trace_reach_the_evaluator() -> None:
             )
         left = scopes[0].time_left()
         assert left is not None
-        assert 0 < left <= 5
+        # gRPC rounds the time up on its way.
+        assert 0 < left <= 5.1
         assert scopes[0].trace_context == {"traceparent": "00-1-1-00"}
 
     run(main())

@@ -272,3 +272,35 @@ def test_an_evaluator_knows_its_time_trace_and_listener(
     assert 0 < left <= 5
     assert scope.trace_context == {"traceparent": "00-1-1-00"}
     assert scope.evaluation_id == "task-1"
+
+
+@pytest.mark.parametrize(
+    "evaluator",
+    [one for broken in BROKEN.values() for one in broken if not one.is_async],
+    ids=lambda one: one.type,
+)
+def test_what_never_waits_answers_like_the_rest(evaluator: evald.EvaluatorDefinition) -> None:
+    """The short cut for inline evaluators gives what the long way gives."""
+    plain = evaluator._replace(type="acme.plain")
+    inline = evaluator._replace(type="acme.inline", inline=True)
+    # The first one compiles the config, the second one takes the short cut.
+    first, second, wanted = outputs(
+        tasks_of(inline, plain), task("1", inline.type), task("2", inline.type), task("3", plain.type)
+    )
+    assert first.error.code == second.error.code == wanted.error.code != ""
+
+
+def test_the_short_cut_is_as_idempotent_as_the_long_way() -> None:
+    calls: list[int] = []
+
+    def count(ctx: evald.EvaluatorContext) -> float:
+        calls.append(1)
+        return len(calls)
+
+    counting = evald.metric("acme.inline", inline=True)(count)
+
+    async def main() -> list[float]:
+        tasks = tasks_of(counting)
+        return [(await tasks.run(task(name, counting.type))).value for name in ("a", "b", "b", "a")]
+
+    assert run(main()) == [1, 2, 2, 1]

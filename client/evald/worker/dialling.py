@@ -24,6 +24,8 @@ _log = logging.getLogger("evald.worker")
 
 # Other replicas are looked for without haste while one is connected already.
 _MAX_SEARCH_SECONDS: Final = 30.0
+# A session that ends sooner was none: the next one has to wait longer.
+_LASTING_SECONDS: Final = 5.0
 # A server that stops may ask to be left alone, but not for longer than this.
 _MAX_AWAY_SECONDS: Final = 60.0
 
@@ -75,7 +77,6 @@ class DiallingWorker:
         self._stay_away_until = 0.0
         self._backoff = Backoff()
         self._search = Backoff(most=_MAX_SEARCH_SECONDS)
-        self._addresses: list[str] = []
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
         self._dialling: asyncio.Task[None] | None = None
@@ -131,15 +132,15 @@ class DiallingWorker:
         """Keep as many sessions as there are servers."""
         loop = asyncio.get_running_loop()
         while True:
+            # Here, so that what is lost from now on cuts the next pause short.
+            self._changed.clear()
             if len(self._sessions) >= self._wanted:
-                self._changed.clear()
                 await self._changed.wait()
                 continue
             await asyncio.sleep(max(0.0, self._stay_away_until - loop.time()))
             searching = bool(self._sessions)
             try:
                 if await self._connect():
-                    self._backoff.reset()
                     continue
                 delay = self._search.next()
             except grpc.aio.AioRpcError as problem:
@@ -147,7 +148,9 @@ class DiallingWorker:
                     refusal = from_rpc_error(problem, self.server)
                     _log.error("%s refuses this worker: %s", self.server, refusal)
                     raise refusal from None
-                delay = (self._search if searching else self._backoff).next()
+                # What only a person can change is asked for without haste, as other replicas are.
+                unhurried = searching or is_final(problem.code())
+                delay = (self._search if unhurried else self._backoff).next()
                 self._say_unreachable(f"{problem.code().name} {problem.details()}", delay)
             except (SessionLost, TimeoutError) as problem:
                 delay = self._backoff.next()
@@ -156,7 +159,6 @@ class DiallingWorker:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until a session is lost: then there is haste again."""
-        self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -191,6 +193,7 @@ class DiallingWorker:
             if broken is not None:
                 broken.abandon()
         session.attach(call, welcome, hello.initial_credit)
+        session.target = target
         return self._welcomed(session, channel, welcome.server_count)
 
     def _welcomed(self, session: Session, channel: Any, server_count: int) -> bool:
@@ -219,23 +222,27 @@ class DiallingWorker:
 
     async def _attend(self, session: Session, channel: Any) -> None:
         """Serve a session to its end."""
+        began = asyncio.get_running_loop().time()
         serving = asyncio.create_task(session.serve())
         stops = asyncio.create_task(session.server_stops.wait())
         try:
             await asyncio.wait((serving, stops), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
                 # The server stops: look for another one while the open tasks finish here.
-                self._leave(session)
+                self._leave(session, began)
             await serving
             _log.info("session %s with server %s has ended", session.id, session.server_id)
             session.abandon()
         except SessionLost as lost:
             _log.warning("session %s with server %s: %s", session.id, session.server_id, lost)
-            if self._broken is not None:
-                self._broken.abandon()
-            self._broken = session
+            # A server that has put a newer session in its place sends the open tasks again, over that one:
+            # they go on, and are joined.
+            if self._sessions.get(session.server_id) in (None, session):
+                if self._broken is not None:
+                    self._broken.abandon()
+                self._broken = session
         finally:
-            self._leave(session)
+            self._leave(session, began)
             stops.cancel()
             serving.cancel()
             await asyncio.gather(stops, serving, return_exceptions=True)
@@ -243,14 +250,17 @@ class DiallingWorker:
             if self._attending.get(session) is asyncio.current_task():
                 del self._attending[session]
 
-    def _leave(self, session: Session) -> None:
-        """The session gets no new tasks: others are looked for."""
+    def _leave(self, session: Session, began: float) -> None:
+        """The session, which began then, gets no new tasks: others are looked for."""
         if self._sessions.get(session.server_id) is session:
             del self._sessions[session.server_id]
-            away = min(session.reconnect_seconds, _MAX_AWAY_SECONDS)
-            self._stay_away_until = asyncio.get_running_loop().time() + away
-            self._backoff.reset()
+            now = asyncio.get_running_loop().time()
+            if now - began > _LASTING_SECONDS:
+                self._backoff.reset()
             self._search.reset()
+            # Not at once, because every worker of that server has lost it at this moment.
+            away = min(session.reconnect_seconds, _MAX_AWAY_SECONDS) + self._backoff.next()
+            self._stay_away_until = now + away
             self._share_credit()
             self._changed.set()
 
@@ -264,9 +274,10 @@ class DiallingWorker:
         """Where to dial, and the authority where that is one address of several."""
         if self._wanted == 1:
             return self.server, ""
-        if not self._addresses:
-            self._addresses = await targets(self.server)
-        target = self._addresses.pop()
+        # A second session with the same server would take the place of the first one.
+        in_use = {session.target for session in self._sessions.values()}
+        addresses = [address for address in await targets(self.server) if address not in in_use]
+        target = addresses[0] if addresses else self.server
         return (target, "") if target == self.server else (target, _authority(self.server))
 
 

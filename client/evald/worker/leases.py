@@ -109,6 +109,8 @@ class Registration:
                 code, text = problem.code().name, problem.details()
             except TimeoutError:
                 code, text = "DEADLINE_EXCEEDED", "no answer"
+            except asyncio.InvalidStateError:
+                code, text = "UNAVAILABLE", "the stream has ended"
             delay = backoff.next()
             _log.warning("registration with %s: %s %s; trying again in %.1fs", self.server, code, text, delay)
             await asyncio.sleep(delay)

@@ -29,8 +29,6 @@ DEFAULT_GRACE_SECONDS: Final = 30.0
 
 _TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
-_Context = "grpc.aio.ServicerContext[bytes, bytes]"
-
 
 class ListeningWorker:
     """Evaluators behind an address of their own, until the `async with` block ends.

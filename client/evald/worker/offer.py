@@ -1,14 +1,13 @@
 """What a process offers to evald servers."""
 
-import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from typing import Any, Final, TypeAlias
 
+from ..convert import type_to_pb
 from ..evaluator import Evaluator, EvaluatorDefinition
 from ..plugin.v1 import task_pb2
-from ..v1 import evaluator_pb2
 
 CONTRACT: Final = "evald.plugin.v1"
 
@@ -80,36 +79,3 @@ def _definition(evaluator: Any) -> EvaluatorDefinition:
         f"got {getattr(evaluator, '__name__', repr(evaluator)[:60])}, wanted a subclass of Evaluator or "
         f"what @assertion, @metric and define_evaluator give{hint}"
     )
-
-
-def type_to_pb(definition: EvaluatorDefinition) -> evaluator_pb2.EvaluatorType:
-    """An evaluator as an entry of the catalogue, without what only a server knows."""
-    pb = evaluator_pb2.EvaluatorType(
-        type=definition.type,
-        version=definition.version,
-        label=definition.label,
-        description=definition.description,
-        kind=int(definition.kind),  # type: ignore[arg-type]
-        auto=definition.auto,
-        config_schema_json=json.dumps(
-            definition.config_schema, ensure_ascii=False, separators=(",", ":"), sort_keys=True
-        ),
-        deterministic=definition.deterministic,
-        final_turn_only=definition.final_turn_only,
-        # The contract has names alone: one that implies config would mean something else elsewhere.
-        aliases=_plain_aliases(definition),
-        required_data=definition.required_data,
-    )
-    metric = definition.metric
-    if metric is not None:
-        pb.metric.unit = metric.unit
-        for name in ("higher_is_better", "minimum", "maximum"):
-            value = getattr(metric, name)
-            if value is not None:
-                setattr(pb.metric, name, value)
-        pb.metric.bucket_bounds.extend(metric.bucket_bounds)
-    return pb
-
-
-def _plain_aliases(definition: EvaluatorDefinition) -> Iterable[str]:
-    return sorted(alias for alias, implied in definition.aliases.items() if not implied)

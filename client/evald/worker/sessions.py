@@ -33,7 +33,8 @@ class SessionLost(Exception):
 async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     """Introduce the worker over a new stream. Raises AioRpcError, SessionLost, TimeoutError."""
     async with asyncio.timeout(WELCOME_SECONDS):
-        await call.write(pb.ConnectRequest(hello=hello))
+        with suppress(asyncio.InvalidStateError):  # over already; the reader knows why
+            await call.write(pb.ConnectRequest(hello=hello))
         frame = await call.read()
     if frame is grpc.aio.EOF:
         raise SessionLost("the server ended the stream before its welcome")
@@ -46,7 +47,7 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
 class Session:
     """What a server has given to this worker. It may outlive the stream: `attach` takes the next one.
 
-    id, server_id: as the server said in its welcome.
+    id, server_id: as the server said in its welcome. target: where it was dialled.
     credit: how many tasks the server may have open.
     server_stops: the server has said that it stops; reconnect_seconds: how long to stay away then.
     """
@@ -54,6 +55,7 @@ class Session:
     def __init__(self, tasks: Tasks) -> None:
         self.id = ""
         self.server_id = ""
+        self.target = ""
         self.credit = 0
         self.server_stops = asyncio.Event()
         self.reconnect_seconds = 0.0
@@ -66,6 +68,7 @@ class Session:
         self._call: Any = None
         self._patience: float | None = None
         self._finishing: asyncio.Task[None] | None = None
+        self._is_over = False
 
     @property
     def open_tasks(self) -> int:
@@ -80,6 +83,7 @@ class Session:
         self.server_stops.clear()
         self.reconnect_seconds = 0.0
         self._finishing = None
+        self._is_over = False
         interval, limit = _seconds(welcome.ping_interval), _seconds(welcome.ping_timeout)
         self._patience = interval + limit + _SLACK_SECONDS if interval else None
 
@@ -93,6 +97,7 @@ class Session:
         except TimeoutError:
             raise SessionLost(f"no ping within {self._patience:g}s") from None
         finally:
+            self._is_over = True
             sending.cancel()
             if self._finishing is not None:
                 self._finishing.cancel()
@@ -108,6 +113,8 @@ class Session:
 
     async def drain(self, reason: str, grace_seconds: float) -> None:
         """Take no more tasks, finish the open ones within the grace, close the stream."""
+        if self._is_over:
+            return
         self._outbox.put(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(grace_seconds))

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextvars
-import hashlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..context import EvaluatorContext, struct_to_dict
 from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
@@ -19,7 +18,10 @@ from ..threads import Busy, Threads
 from .offer import Offer
 from .outputs import crashed, error_output, output_of
 
-Progress = Callable[[str, float | None], None]
+Progress: TypeAlias = Callable[[str, float | None], None]
+
+_ConfigKey: TypeAlias = tuple[str, bytes]
+_Key: TypeAlias = tuple[str, str, int, _ConfigKey]
 
 # Configs compiled at a time: a server sends few, and each may hold a model or a large pattern.
 _MAX_CONFIGS: Final = 128
@@ -48,9 +50,9 @@ class Tasks:
         self._own_loop = own_loop
         self._threads = Threads(offer.max_concurrency)
         self._places = asyncio.Semaphore(offer.max_concurrency)
-        self._jobs: dict[bytes, _Job] = {}
+        self._jobs: dict[_Key, _Job] = {}
         self._answers = _Answers()
-        self._compiled: OrderedDict[tuple[str, bytes], asyncio.Future[Evaluate]] = OrderedDict()
+        self._compiled: OrderedDict[_ConfigKey, asyncio.Future[Evaluate]] = OrderedDict()
 
     @property
     def active(self) -> int:
@@ -85,14 +87,14 @@ class Tasks:
             progress=progress,
         )
         key = _key(task)
-        answer = self._answers.get(key)
+        answer = self._answers.get(key) or self._answer_at_once(task, key, scope)
         if answer is not None:
             return answer
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
                 return error_output("EVALUATOR_BUSY", f"{len(self._jobs)} tasks are waiting here already")
-            job = self._jobs[key] = _Job(asyncio.create_task(self._work(task, scope)))
+            job = self._jobs[key] = _Job(asyncio.create_task(self._work(task, key, scope)))
             job.work.add_done_callback(partial(self._finished, key, job))
         job.waiters += 1
         try:
@@ -114,18 +116,47 @@ class Tasks:
             job.work.cancel()
         self._threads.close()
 
-    def _forget(self, key: bytes, job: "_Job") -> None:
+    def _answer_at_once(
+        self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
+    ) -> task_pb2.EvaluationOutput | None:
+        """The output of an evaluator that never waits, with a config that has been compiled; else None.
+
+        A task of its own would cost three times what such an evaluator does.
+        """
+        definition = self._offer.evaluators.get(task.type)
+        compiled = self._compiled.get(key[3])
+        if definition is None or not definition.inline or compiled is None or not compiled.done():
+            return None
+        if compiled.cancelled() or compiled.exception() or task.version not in ("", definition.version):
+            return None
+        token = SCOPE.set(scope)
+        try:
+            outcome: Any = compiled.result()(EvaluatorContext(task.context))
+        except Exception as problem:  # noqa: BLE001 - foreign code
+            output = crashed(definition, problem)
+        else:
+            if inspect.isawaitable(outcome):
+                outcome = None  # no result: an evaluator that waits must not say that it never does
+            output = output_of(definition, outcome)
+        finally:
+            SCOPE.reset(token)
+        self._answers.put(key, output)
+        return output
+
+    def _forget(self, key: _Key, job: "_Job") -> None:
         if self._jobs.get(key) is job:
             del self._jobs[key]
 
-    def _finished(self, key: bytes, job: "_Job", work: "asyncio.Task[task_pb2.EvaluationOutput]") -> None:
+    def _finished(self, key: _Key, job: "_Job", work: "asyncio.Task[task_pb2.EvaluationOutput]") -> None:
         self._forget(key, job)
         if not work.cancelled():
             output = work.result()
             if output.verdict != int(Verdict.ERROR) or not output.error.retryable:
                 self._answers.put(key, output)
 
-    async def _work(self, task: task_pb2.EvaluationTask, scope: Scope) -> task_pb2.EvaluationOutput:
+    async def _work(
+        self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
+    ) -> task_pb2.EvaluationOutput:
         definition = self._offer.evaluators.get(task.type)
         if definition is None:
             known = ", ".join(self._offer.evaluators)
@@ -144,7 +175,7 @@ class Tasks:
         async with self._places:
             SCOPE.set(scope)  # of this task alone
             try:
-                evaluate = await self._compile(definition, task)
+                evaluate = await self._compile(definition, task, key[3])
                 outcome = await self._evaluate(definition, evaluate, EvaluatorContext(task.context))
             except InvalidConfig as problem:
                 return error_output("INVALID_CONFIG", str(problem))
@@ -173,9 +204,10 @@ class Tasks:
         outcome = evaluate(ctx) if definition.inline else await self._in_thread(evaluate, ctx)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
-    async def _compile(self, definition: EvaluatorDefinition, task: task_pb2.EvaluationTask) -> Evaluate:
+    async def _compile(
+        self, definition: EvaluatorDefinition, task: task_pb2.EvaluationTask, key: _ConfigKey
+    ) -> Evaluate:
         """The evaluator with the task's config, compiled once however many tasks bring it."""
-        key = (definition.type, task.config.SerializeToString(deterministic=True))
         compiling = self._compiled.get(key)
         if compiling is None:
             config = struct_to_dict(task.config)
@@ -189,7 +221,7 @@ class Tasks:
         # Others may wait for it too: this task's end must not be theirs.
         return await asyncio.shield(compiling)
 
-    def _forget_failure(self, key: tuple[str, bytes], compiling: "asyncio.Future[Evaluate]") -> None:
+    def _forget_failure(self, key: _ConfigKey, compiling: "asyncio.Future[Evaluate]") -> None:
         """Keep what is wrong with a config, but not an accident: a model that could not be fetched."""
         failed = compiling.cancelled() or not isinstance(compiling.exception(), InvalidConfig | None)
         if failed and self._compiled.get(key) is compiling:
@@ -214,14 +246,14 @@ class _Answers:
     """The outputs of recent tasks, the oldest forgotten first."""
 
     def __init__(self) -> None:
-        self._outputs: OrderedDict[bytes, task_pb2.EvaluationOutput] = OrderedDict()
+        self._outputs: OrderedDict[_Key, task_pb2.EvaluationOutput] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: bytes) -> task_pb2.EvaluationOutput | None:
+    def get(self, key: _Key) -> task_pb2.EvaluationOutput | None:
         """What the task gave, when that is still known."""
         return self._outputs.get(key)
 
-    def put(self, key: bytes, output: task_pb2.EvaluationOutput) -> None:
+    def put(self, key: _Key, output: task_pb2.EvaluationOutput) -> None:
         """Keep an output."""
         self._outputs[key] = output
         self._bytes += output.ByteSize()
@@ -230,13 +262,12 @@ class _Answers:
             self._bytes -= forgotten.ByteSize()
 
 
-def _key(task: task_pb2.EvaluationTask) -> bytes:
+def _key(task: task_pb2.EvaluationTask) -> _Key:
     """What makes two tasks the same: everything but the time left, the attempt and the trace.
 
-    Not the id alone: it is unique in one server, and a worker may serve several.
+    Not the id alone: it is unique in one server, and a worker may serve several. Of the context, which
+    may be large, a hash of 64 bits with this process's own seed.
     """
-    same = task_pb2.EvaluationTask()
-    same.CopyFrom(task)
-    for name in ("timeout", "attempt", "trace_context"):
-        same.ClearField(name)
-    return hashlib.blake2b(same.SerializeToString(deterministic=True), digest_size=16).digest()
+    context = hash(task.context.SerializeToString(deterministic=True))
+    config = task.config.SerializeToString(deterministic=True)
+    return (task.task_id, task.version, context, (task.type, config))

@@ -70,18 +70,6 @@ Checks evaluators against the catalogue and runs nothing. Exit code 2 says that
 something is wrong with them.
 """
 
-_REMOTES = """\
-Lists the instances of remote evaluators that a server knows: what they offer,
-how they came, their state and load, their lease, and their last error.
-"""
-
-_REMOTES_EXAMPLES = """\
-examples:
-  evald remotes --server 127.0.0.1:50051
-  evald remotes acme.pii-leak --json
-  evald remotes --watch                     a line for every change, until Ctrl-C
-"""
-
 _CALIBRATE = """\
 Asks a judge about cases that people have labelled, and about an attack suite of
 evald's own, and says how far its verdicts can be trusted: agreement with people,
@@ -104,10 +92,36 @@ exit codes:
 
 _CARD_HELP = "where to write the card; the page goes beside it as .html [calibration.json]"
 
+_REMOTES = """\
+Lists the instances of remote evaluators that a server knows: what they offer,
+how they came, their state and load, their lease, and their last error.
+"""
+
+_REMOTES_EXAMPLES = """\
+examples:
+  evald remotes --server 127.0.0.1:50051
+  evald remotes acme.pii-leak --json
+  evald remotes --watch                     a line for every change, until Ctrl-C
+"""
+
 _DEMO = """\
 Starts a server, sends it recorded conversations of an airline's agent, first
 one turn by turn through a session, then all of them as a batch, and shows the
 verdicts, the pass rates and the server's own telemetry.
+"""
+
+_CONFORMANCE = """\
+Checks a remote evaluator, in any language, against the contract evald.plugin.v1
+and says rule by rule what holds. A plugin that listens is dialled; for one that
+dials out the command is the server that it dials.
+"""
+
+_CONFORMANCE_EXAMPLES = """\
+examples:
+  evald conformance --target 127.0.0.1:50061
+  evald conformance --connect --listen 127.0.0.1:50051
+  evald conformance --target 127.0.0.1:50061 --config 'acme.pii-leak={"kinds": ["iban"]}'
+  evald conformance --target 127.0.0.1:50061 --slow 'acme.judge={"samples": 9}' --junit report.xml
 """
 
 
@@ -125,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
-COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "demo")
+COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "conformance", "demo")
 
 
 def positive_seconds(text: str) -> float:
@@ -345,16 +359,49 @@ def build_parser() -> Parser:
     validate.add_argument("--json", action="store_true", help="as JSON")
     _server_options(validate)
 
-    remotes = _command(commands, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
-    remotes.add_argument("type", metavar="TYPE", nargs="?", default="", help="only instances that offer it")
-    remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
-    remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
-    remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
     _calibrate_options(
         _command(
             commands, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES
         )
     )
+    remotes = _command(commands, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
+    remotes.add_argument("type", metavar="TYPE", nargs="?", default="", help="only instances that offer it")
+    remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
+    remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
+    remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
+
+    conformance = _command(
+        commands, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
+    )
+    conformance.add_argument("--target", metavar="HOST:PORT", help="where the plugin listens")
+    conformance.add_argument("--connect", action="store_true", help="wait for a plugin that dials out")
+    conformance.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:50051",
+        help="with --connect: the address that the plugin dials [127.0.0.1:50051]; port 0 picks one",
+    )
+    conformance.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="how long to wait for the plugin [10, with --connect 60]",
+    )
+    conformance.add_argument(
+        "--config",
+        metavar="TYPE=JSON",
+        action="append",
+        dest="configs",
+        default=[],
+        help="a config for a type that cannot do without; can be repeated",
+    )
+    conformance.add_argument(
+        "--slow",
+        metavar="TYPE=JSON",
+        help="a type with a config that takes 5 s or more, to see deadlines, cancelling and pings",
+    )
+    conformance.add_argument("--json", action="store_true", help="as JSON")
+    conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
     _command(commands, "demo", "see it work on real conversations", _DEMO)
     return parser

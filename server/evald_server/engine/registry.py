@@ -150,6 +150,13 @@ class Registry:
             self._put(replace(entry, auto_config=config))
         self._changed(definition.type, definition.version, plans=True)
 
+    def set_state(self, name: str, state: State) -> None:
+        """Say whether a type that is not remote can be called. Plans stay right."""
+        entry = self.find(name).entry
+        if entry.state is not state:
+            self._put(replace(entry, state=state))
+            self._changed(entry.definition.type, entry.definition.version, plans=False)
+
     def remove(self, type: str, version: str = "") -> None:  # noqa: A002 - the word of the contract
         """Take a type out, or one of its versions."""
         versions = self._versions[type]
@@ -162,13 +169,6 @@ class Registry:
             elif self._entries[type] is entry:
                 self._entries[type] = _default(versions.values(), None)
             self._changed(type, name, plans=True)
-
-    def set_state(self, name: str, state: State) -> None:
-        """Say whether a type can be called. Nothing changes when it is in that state already."""
-        entry = self.find(name).entry
-        if entry.state is not state:
-            self._put(replace(entry, state=state))
-            self._changed(entry.definition.type, entry.definition.version, plans=True)
 
     def get(self, name: str) -> Entry | None:
         """The type of that name or alias, or None."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from evald.context import parse_json
-
 from .question import Question
 
 
@@ -86,36 +84,6 @@ class Dialect(NamedTuple):
         if self.system and _SYSTEM.search(said):
             return self._replace(system=False)
         return None
-
-
-def read_object(text: str, form: Form) -> dict[str, Any]:
-    """The one JSON object of an answer. Raises ValueError, which says what is wrong.
-
-    Where the endpoint was asked for JSON, the answer is nothing else. Where only the instructions asked for it, it
-    stands in the one fenced block of the answer, or is all of it; two blocks are one too many, because one of
-    them may be a quotation.
-    """
-    if form is Form.TEXT and not text.lstrip().startswith("{"):
-        text = _fenced(text)
-    data = parse_json(text)
-    if not isinstance(data, dict):
-        raise ValueError(f"it is {_KINDS.get(type(data), 'null')}, wanted an object")  # noqa: TRY004 - of JSON
-    return data
-
-
-_KINDS: Final = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
-
-_FENCE: Final = re.compile(r"^ {0,3}(?:```+|~~~+)[ \t]*([^\n`]*)$", re.MULTILINE)
-
-
-def _fenced(text: str) -> str:
-    fences = list(_FENCE.finditer(text))
-    if len(fences) != 2:
-        raise ValueError(f"wanted exactly one fenced block, got {len(fences) / 2:g}")
-    opening, closing = fences
-    if opening[1].strip().lower() not in ("", "json") or closing[1].strip():
-        raise ValueError("wanted a fenced block that is marked json")
-    return text[opening.end() : closing.start()]
 
 
 def _asked_for(form: Form, schema: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from evald.scope import current_scope
 from .cache import Cache, Kept, digest
 from .endpoint import Endpoint
 from .faults import FINISHED, Failed, Faults
-from .forms import Dialect, read_object
+from .forms import Dialect
+from .parsing import read_object
 from .purse import Charge, Purse
 from .question import Answer, Asker, JudgeFault, Question, Spending
 from .reachability import behind_proxy, reachable
@@ -245,7 +246,7 @@ class ModelAsker:
                 fault = self._faults.reply(reply, question.max_tokens)
                 if fault is not None:
                     raise fault
-                answer = self._answer(reply, body, question, dialect)
+                answer = self._answer(reply, body, question)
                 outcome = "ok"
             except JudgeFault as fault:
                 outcome = _outcome(fault.code)
@@ -278,12 +279,12 @@ class ModelAsker:
         charge.paid(cost)
         self._tally.spent(self.model, usage, cost)
 
-    def _answer(self, reply: Reply, body: dict[str, Any], question: Question, dialect: Dialect) -> Answer:
+    def _answer(self, reply: Reply, body: dict[str, Any], question: Question) -> Answer:
         text = reply.text or ""
         data = None
         if question.schema is not None:
             try:
-                data = read_object(text, dialect.form)
+                data = read_object(text)
             except ValueError as problem:
                 why = f"the answer is not the JSON object that was asked for: {problem}"
                 raise self._faults.unusable(why, text) from None

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from evald.context import parse_json
-from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric
+from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric, default_label
 from evald.plugin.v1 import task_pb2
 from evald.result import Kind
 from evald.v1 import evaluator_pb2
@@ -184,7 +184,7 @@ def _read_offer(pb: evaluator_pb2.EvaluatorType, path: str) -> Offer:
         type=pb.type,
         version=version,
         kind=kind,
-        label=pb.label or pb.type.replace("-", " ").title(),
+        label=pb.label or default_label(pb.type),
         description=pb.description,
         schema=schema,
         schema_json=pb.config_schema_json,

@@ -126,9 +126,7 @@ class CodeCheck:
                 "INPUT_TOO_LARGE",
                 f"The script would be given {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed",
             )
-        left = current_scope().time_left()
-        seconds = self._seconds if left is None else min(self._seconds, max(0.0, left - _REPORT_SECONDS))
-        result = await self._run(data, seconds)
+        result = await self._run(data)
         result.raw_request = {
             "command": list(self._invocation.shown),
             "isolation": self._scripts.isolation,
@@ -138,21 +136,24 @@ class CodeCheck:
         }
         return result
 
-    async def _run(self, data: bytes, seconds: float) -> Result:
+    async def _run(self, data: bytes) -> Result:
+        deadline = current_scope().deadline
+        if deadline is not None:
+            deadline -= _REPORT_SECONDS
         try:
-            ended = await self._scripts.run(self._invocation, data, seconds)
+            ended = await self._scripts.run(self._invocation, data, self._seconds, deadline)
         except Busy:
             places = self._scripts.policy.concurrency
             return errored(
                 "EVALUATOR_BUSY",
-                f"No place became free within {seconds:.3g}s: {places} scripts run at a time "
+                f"No place became free in time: at most {places} scripts run at a time "
                 f"(setting code_concurrency)",
             )
         except Changed as problem:
             return errored("SCRIPT_FAILED", f"The script was not run: {problem}")
-        return self._result(ended, seconds)
+        return self._result(ended)
 
-    def _result(self, ended: Ended, seconds: float) -> Result:
+    def _result(self, ended: Ended) -> Result:
         isolation = self._scripts.isolation
         if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
             ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
@@ -160,7 +161,7 @@ class CodeCheck:
             hint = "" if isolation == "none" else _HINT
             return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}{hint}", ended))
         if ended.timed_out:
-            return errored("TIMEOUT", _told(f"The script was killed after {seconds:.3g}s", ended))
+            return errored("TIMEOUT", _told(f"The script was killed after {ended.seconds:.3g}s", ended))
         most = self._scripts.policy.output_bytes
         if ended.excess:
             code = "SCRIPT_OUTPUT_INVALID" if ended.excess == "stdout" else "SCRIPT_FAILED"
@@ -186,13 +187,15 @@ class CodeCheck:
 def _invocation(scripts: Scripts, code: Code) -> Invocation:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
+    shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
+    if isinstance(words, str) and not shell:
+        try:
+            words = shlex.split(words)
+        except ValueError as problem:
+            raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
-        if isinstance(words, list):
-            return scripts.invocation(words, code.cwd)
-        # Without a shell, only what means the same with and without one.
-        if scripts.policy.shell or _SHELL_SYNTAX & set(words):
-            return scripts.shell(words, code.cwd)
-        return scripts.invocation(shlex.split(words), code.cwd)
+        # With a shell's syntax in it and no shell allowed, this says so.
+        return scripts.shell(str(words), code.cwd) if shell else scripts.invocation(list(words), code.cwd)
     except NotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None
     except ValueError as problem:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -35,6 +36,10 @@ _NULL: Final = ("/dev/null",)
 NOBODY: Final = 65534
 
 _PROBE_SECONDS: Final = 10
+_CHANGE_USER: Final = (
+    "import os, sys; user = int(sys.argv[1]); os.setgroups([]); os.setresgid(user, user, user); "
+    "os.setresuid(user, user, user); os.execv(sys.argv[2], sys.argv[2:])"
+)
 
 Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
 """Makes the confinement of a script that needs to read these files and runs in this directory."""
@@ -68,7 +73,7 @@ def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) ->
 
 
 def _landlock(policy: Policy, files: Sequence[str], _cwd: str) -> Confinement:
-    read = (*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files)
+    read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files]
     return Confinement("landlock", landlock={"read": read, "write": _NULL})
 
 
@@ -80,10 +85,14 @@ def _working(policy: Policy) -> Sequence[str]:
 
 def _works(confinement: Confinement) -> bool:
     """bubblewrap may be there and not allowed: in most containers it may make no namespaces."""
+    command = [*confinement.prefix, "/bin/sh", "-c", ":"]
     user = script_user()
+    if user is not None:
+        # subprocess could change the user too, but then it forks, which gRPC complains about.
+        command = [sys.executable, "-I", "-S", "-c", _CHANGE_USER, str(user), *command]
     try:
         run = subprocess.run(  # noqa: S603 - the operator's own program
-            [*confinement.prefix, "/bin/sh", "-c", ":"],
+            command,
             cwd="/",
             env={},
             stdin=subprocess.DEVNULL,
@@ -91,9 +100,6 @@ def _works(confinement: Confinement) -> bool:
             stderr=subprocess.DEVNULL,
             timeout=_PROBE_SECONDS,
             check=False,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else (),
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

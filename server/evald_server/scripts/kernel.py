@@ -2,13 +2,17 @@
 
 import ctypes
 import os
-from typing import Final
 
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
-_PR_SET_NO_NEW_PRIVS: Final = 38
+TYPE_CHECKING = False  # typing takes as long to import as Python to start
+if TYPE_CHECKING:
+    from typing import Final
 
-_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG: "Final" = 1
+_PR_SET_CHILD_SUBREAPER: "Final" = 36
+_PR_SET_NO_NEW_PRIVS: "Final" = 38
+
+_libc: "Final" = ctypes.CDLL(None, use_errno=True)
 
 
 def call(number: int, *arguments: object) -> int:

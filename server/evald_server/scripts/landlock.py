@@ -9,26 +9,30 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
-from typing import Final
 
 from . import kernel
 
-_CREATE_RULESET: Final = 444
-_ADD_RULE: Final = 445
-_RESTRICT_SELF: Final = 446
-_GET_VERSION: Final = 1
-_PATH_BENEATH: Final = 1
+TYPE_CHECKING = False  # typing takes as long to import as Python to start
+if TYPE_CHECKING:
+    from typing import Final
 
-_EXECUTE: Final = 1 << 0
-_WRITE_FILE: Final = 1 << 1
-_READ_FILE: Final = 1 << 2
-_READ_DIR: Final = 1 << 3
+
+_CREATE_RULESET: "Final" = 444
+_ADD_RULE: "Final" = 445
+_RESTRICT_SELF: "Final" = 446
+_GET_VERSION: "Final" = 1
+_PATH_BENEATH: "Final" = 1
+
+_EXECUTE: "Final" = 1 << 0
+_WRITE_FILE: "Final" = 1 << 1
+_READ_FILE: "Final" = 1 << 2
+_READ_DIR: "Final" = 1 << 3
 
 # Rights that each version of the interface knows: everything is handled, so that everything is denied
 # that no rule allows.
-_FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-_NETWORK_RIGHTS: Final = (4, 0b11)  # binding and connecting TCP sockets
-_SCOPES: Final = (6, 0b11)  # abstract Unix sockets, and signals to processes outside
+_FILE_RIGHTS: "Final" = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+_NETWORK_RIGHTS: "Final" = (4, 0b11)  # binding and connecting TCP sockets
+_SCOPES: "Final" = (6, 0b11)  # abstract Unix sockets, and signals to processes outside
 
 
 def version() -> int:

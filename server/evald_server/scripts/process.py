@@ -1,16 +1,16 @@
 """Runs one script: a launcher, pipes with limits, and an end that leaves nothing behind."""
 
 import asyncio
-import json
+import marshal
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
+from typing import IO, Final, NamedTuple, Self, TypeAlias
 
 _ROOT: Final = str(Path(__file__).parents[2])
 
@@ -25,6 +25,9 @@ _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
 
+# Between two looks whether a launcher has ended. One that has answered is gone at the first or second.
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+
 # A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
 _CLOSE_SECONDS: Final = 2.0
 
@@ -35,11 +38,12 @@ Launcher: TypeAlias = "subprocess.Popen[bytes]"
 class Order(NamedTuple):
     """What the launcher is told.
 
-    argv: an absolute path and its arguments, confinement included.
+    file: absolute path of the program. argv: the same and its arguments, after what confines it.
     user: id of the user and group to run as; None for the server's own.
     limits: by the launcher's names. landlock: what to leave of the file system; None for all of it.
     """
 
+    file: str
     argv: Sequence[str]
     cwd: str
     environment: Mapping[str, str]
@@ -54,6 +58,7 @@ class Ended(NamedTuple):
     code: its exit code, negative for a signal; None when it never ran.
     excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
     problem: what kept it from running. timed_out: it was killed because its time was over.
+    seconds: how long it was allowed to take.
     stderr: the last bytes of it.
     """
 
@@ -63,6 +68,7 @@ class Ended(NamedTuple):
     excess: str = ""
     problem: str = ""
     timed_out: bool = False
+    seconds: float = 0.0
 
 
 class _Excess(Exception):
@@ -77,7 +83,9 @@ class Processes:
     """The scripts' processes that are alive. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._ending: set[asyncio.Task[None]] = set()
+        self._controls: set[socket.socket] = set()
+        self._launchers: set[Launcher] = set()
+        self._reaping: set[asyncio.Task[None]] = set()
 
     async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
         """Run a script to its end, or kill it when its time is over, with all that it has started.
@@ -89,23 +97,42 @@ class Processes:
         deadline = time.monotonic() + seconds
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        self._controls.add(ours)
         process: Launcher | None = None
         try:
             with theirs:
                 process = _start(order, payload, theirs)
-            return await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+            self._launchers.add(process)
+            with process.stdout or nullcontext(), process.stderr or nullcontext():
+                ended = await _follow(process, ours, deadline - time.monotonic(), output_bytes)
+            if ended.code is not None:
+                await self._reap(process)
+            return ended._replace(seconds=seconds)
         finally:
             # That is the order to kill.
             ours.close()
-            if process is not None:
-                task = asyncio.create_task(_reap(process))
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+            self._controls.discard(ours)
+            if process in self._launchers:
+                task = asyncio.create_task(self._reap(process))
+                self._reaping.add(task)
+                task.add_done_callback(self._reaping.discard)
 
     async def aclose(self) -> None:
-        """Wait until the last of them has ended. No `run` may be going on any more."""
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        """Kill all scripts and wait for their end."""
+        for control in self._controls:
+            with suppress(OSError):  # the launcher has just ended
+                control.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await asyncio.gather(*map(self._reap, list(self._launchers)))
+
+    async def _reap(self, launcher: Launcher) -> None:
+        """Wait until a launcher has ended."""
+        pause = 0.001
+        while launcher.poll() is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self._launchers.discard(launcher)
 
 
 def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
@@ -114,7 +141,7 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
     prepare for a life in the child; subprocess's way does neither.
     """
-    with _MemoryFile(payload) as stdin, _MemoryFile(json.dumps(order._asdict()).encode()) as told:
+    with _MemoryFile(payload) as stdin, _MemoryFile(marshal.dumps(order._asdict())) as told:
         words = (_ROOT, str(control.fileno()), str(told.fd))
         return subprocess.Popen(  # noqa: S603 - Python itself
             [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
@@ -131,13 +158,9 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
 
 async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
     stdout, stderr = bytearray(), bytearray()
-    kept = {
-        "stdout": (process.stdout, stdout, output_bytes),
-        "stderr": (process.stderr, stderr, _STDERR_TAIL_BYTES),
-    }
     streams = {
-        name: asyncio.create_task(_collect(pipe, into, output_bytes, most))
-        for name, (pipe, into, most) in kept.items()
+        "stdout": asyncio.create_task(_collect(process.stdout, stdout, output_bytes, output_bytes)),
+        "stderr": asyncio.create_task(_collect(process.stderr, stderr, output_bytes, _STDERR_TAIL_BYTES)),
     }
     answer = asyncio.create_task(_answer(control))
     tasks = [*streams.values(), answer]
@@ -149,8 +172,7 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
         timed_out = answer in running and not excess
         if answer.done() and not excess:
             try:
-                found = answer.result()
-                problem, code = found["problem"], found.get("code")
+                code, problem = answer.result()
             except _Unwatched:
                 problem = "the process that watches over it was killed"
     finally:
@@ -161,45 +183,44 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
 
 
 async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:
-    """Read to the end; keep the last bytes. Raises _Excess. Closes the pipe."""
+    """Read to the end; keep the last bytes. Raises _Excess."""
     assert pipe is not None
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    try:
-        seen = 0
-        while chunk := await reader.read(_CHUNK):
-            seen += len(chunk)
-            into += chunk
-            del into[:-kept]
-            if seen > limit:
-                raise _Excess
-    finally:
-        # Here and not at the stream's end, which orphans of a killed launcher may put off for as long as they live.
-        transport.close()
+    fd = pipe.fileno()
+    os.set_blocking(fd, False)
+    seen = 0
+    while chunk := await _read(fd):
+        seen += len(chunk)
+        into += chunk
+        del into[:-kept]
+        if seen > limit:
+            raise _Excess
 
 
-async def _answer(control: socket.socket) -> dict[str, Any]:
+async def _read(fd: int) -> bytes:
+    """The next bytes; none at the end. Like a stream of asyncio, but with nothing left to close after it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        ready = asyncio.Event()
+        loop.add_reader(fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+        with suppress(BlockingIOError):
+            return os.read(fd, _CHUNK)
+
+
+async def _answer(control: socket.socket) -> tuple[int | None, str]:
+    """The script's exit code, and what kept it from running. Raises _Unwatched."""
     loop = asyncio.get_running_loop()
     data = b""
     with suppress(ConnectionError):
         while chunk := await loop.sock_recv(control, _CHUNK):
             data += chunk
-    if not data:
+    code, ended, problem = data.decode("utf-8", "replace").partition("\n")
+    if not ended:
         raise _Unwatched
-    found: dict[str, Any] = json.loads(data)
-    return found
-
-
-async def _reap(process: Launcher) -> None:
-    pause = 0.001
-    while process.poll() is None:
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 0.1)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+    return int(code) if code else None, problem
 
 
 class _MemoryFile:

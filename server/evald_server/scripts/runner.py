@@ -89,23 +89,27 @@ class Scripts:
             )
         return Invocation([_SHELL, "-c", script], [script], None, self._directory(cwd))
 
-    async def run(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
-        """Run it, within so many seconds, waiting for a place included.
+    async def run(
+        self, invocation: Invocation, payload: bytes, seconds: float, deadline: float | None
+    ) -> Ended:
+        """Run it, for at most so many seconds.
 
-        Raises Busy, and Changed when the file is not the allowed one any more. Cancelling kills it.
+        deadline: `time.monotonic()` by which it must have ended, waiting for a place included; None
+        without one. Raises Busy, and Changed when the file is not the allowed one any more. Cancelling
+        kills it.
         """
-        began = time.monotonic()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_left(deadline)):
                 await self._places.acquire()
         except TimeoutError:
             raise Busy from None
         try:
             if invocation.command is not None:
                 invocation.command.verify()
-            left = max(0.0, seconds - (time.monotonic() - began))
+            left = _left(deadline)
+            seconds = seconds if left is None else min(seconds, left)
             ended = await self._processes.run(
-                self._order(invocation, left), payload, left, self.policy.output_bytes
+                self._order(invocation, seconds), payload, seconds, self.policy.output_bytes
             )
         finally:
             self._places.release()
@@ -113,7 +117,7 @@ class Scripts:
         return ended._replace(stdout=redacted(ended.stdout, secrets), stderr=redacted(ended.stderr, secrets))
 
     async def aclose(self) -> None:
-        """Wait until every script has ended. No evaluation may be going on any more."""
+        """Kill all scripts and wait for their end."""
         await self._processes.aclose()
 
     @property
@@ -136,6 +140,7 @@ class Scripts:
         files = [] if invocation.command is None else [invocation.command.path]
         confinement = self._confine(files, invocation.cwd)
         return Order(
+            file=invocation.argv[0],
             argv=[*confinement.prefix, *invocation.argv],
             cwd=invocation.cwd,
             environment={**BASE_ENVIRONMENT, **self._variables},
@@ -152,3 +157,7 @@ class Scripts:
             user=isolation.script_user(),
             landlock=confinement.landlock,
         )
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

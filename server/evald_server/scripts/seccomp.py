@@ -9,35 +9,39 @@ import ctypes
 import errno
 import os
 import struct
-from typing import Final
 
 from . import kernel
 
-_PR_SET_SECCOMP: Final = 22
-_MODE_FILTER: Final = 2
+TYPE_CHECKING = False  # typing takes as long to import as Python to start
+if TYPE_CHECKING:
+    from typing import Final
 
-_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
-_IF_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
-_IF_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
-_RETURN: Final = 0x06  # BPF_RET | BPF_K
 
-_KILL: Final = 0x80000000
-_REFUSE: Final = 0x00050000 | errno.EACCES
-_ALLOW: Final = 0x7FFF0000
+_PR_SET_SECCOMP: "Final" = 22
+_MODE_FILTER: "Final" = 2
+
+_LOAD: "Final" = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_IF_EQUAL: "Final" = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_IF_AT_LEAST: "Final" = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_RETURN: "Final" = 0x06  # BPF_RET | BPF_K
+
+_KILL: "Final" = 0x80000000
+_REFUSE: "Final" = 0x00050000 | errno.EACCES
+_ALLOW: "Final" = 0x7FFF0000
 
 # Where struct seccomp_data holds them.
-_NUMBER: Final = 0
-_ARCHITECTURE: Final = 4
+_NUMBER: "Final" = 0
+_ARCHITECTURE: "Final" = 4
 
 # By machine: its number in linux/audit.h, and socket(2). A pair of connected sockets stays allowed:
 # programs talk to their own children with it.
-_MACHINES: Final = {
+_MACHINES: "Final" = {
     "x86_64": (0xC000003E, 41),
     "aarch64": (0xC00000B7, 198),
     "riscv64": (0xC00000F3, 198),
 }
-_IO_URING_SETUP: Final = 425  # everywhere; a ring opens sockets without socket(2)
-_X32: Final = 0x40000000  # x86_64 has every call a second time, from here on
+_IO_URING_SETUP: "Final" = 425  # everywhere; a ring opens sockets without socket(2)
+_X32: "Final" = 0x40000000  # x86_64 has every call a second time, from here on
 
 
 def is_supported() -> bool:

@@ -4,9 +4,9 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import json
 from typing import Final
 
+from evald.convert import type_to_pb
 from evald.v1 import catalog_service_pb2, evaluator_pb2
 from evald_server.engine.registry import Change, Entry, Registry, RevisionGone, UnknownType
 
@@ -22,35 +22,13 @@ _LARGEST_PAGE: Final = 1000
 def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
     """A type as the wire shows it."""
     definition = entry.definition
-    schema = definition.config_schema_json or json.dumps(
-        definition.config_schema, ensure_ascii=False, separators=(",", ":")
-    )
-    pb = evaluator_pb2.EvaluatorType(
-        type=definition.type,
-        version=definition.version,
-        label=definition.label,
-        description=definition.description,
-        kind=int(definition.kind),  # type: ignore[arg-type]
-        auto=entry.auto_config is not None,
-        config_schema_json=schema,
-        config_schema_sha256=hashlib.sha256(schema.encode()).hexdigest(),
-        origin=int(entry.origin),  # type: ignore[arg-type]
-        state=int(entry.state),  # type: ignore[arg-type]
-        deterministic=definition.deterministic,
-        final_turn_only=definition.final_turn_only,
-        deprecation_message=entry.deprecation,
-        instance_count=entry.instance_count,
-        aliases=sorted(definition.aliases),
-        required_data=definition.required_data,
-    )
-    metric = definition.metric
-    if metric is not None:
-        pb.metric.unit = metric.unit
-        for name in ("higher_is_better", "minimum", "maximum"):
-            value = getattr(metric, name)
-            if value is not None:
-                setattr(pb.metric, name, value)
-        pb.metric.bucket_bounds.extend(metric.bucket_bounds)
+    pb = type_to_pb(definition)
+    pb.aliases[:] = sorted(definition.aliases)
+    pb.auto = entry.auto_config is not None
+    pb.config_schema_sha256 = hashlib.sha256(pb.config_schema_json.encode()).hexdigest()
+    pb.origin, pb.state = int(entry.origin), int(entry.state)  # type: ignore[assignment]
+    pb.deprecation_message = entry.deprecation
+    pb.instance_count = entry.instance_count
     return pb
 
 

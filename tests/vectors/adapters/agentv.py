@@ -11,6 +11,7 @@ from evald.evaluator import EvaluatorDefinition
 from evald.result import Result, Verdict, errored
 from evald.spec import Options
 from evald.turn import Turn
+from evald_server.scripts.policy import Policy
 
 from ..replay import (
     ERROR,
@@ -100,6 +101,32 @@ DIFFERENCES = {
         "trajectory: when exactly one side is empty the score is 0, in every mode",
         says(False, 0),
     ),
+    "AV-185": Difference(
+        "there a script that prints nothing passes by its exit code",
+        "a script that prints no JSON has said nothing: an error, never a pass",
+        Expect((Wanted(ERROR, unscored=True, error="SCRIPT_OUTPUT_INVALID"),)),
+    ),
+    "AV-187": Difference(
+        "there a script that prints plain text passes by its exit code",
+        "a script that prints no JSON has said nothing: an error, never a pass",
+        Expect((Wanted(ERROR, unscored=True, error="SCRIPT_OUTPUT_INVALID"),)),
+    ),
+    "AV-194": Difference(
+        "there a script that breaks fails with score 0",
+        "a script that exits with an error gives no verdict, and the error shows what it wrote to stderr",
+        Expect(
+            (
+                Wanted(
+                    ERROR, unscored=True, error="SCRIPT_FAILED", reason="The script exited with code 1: bad"
+                ),
+            )
+        ),
+    ),
+    "AVS-019": Difference(
+        "there the output of a script that exits with an error counts, unless it wrote to stderr",
+        "a script that exits with an error gives no verdict",
+        Expect((Wanted(ERROR, unscored=True, error="SCRIPT_FAILED"),)),
+    ),
     "AVS-026": Difference(
         "the mean of no scores is 0 there",
         "a call without any evaluator is refused: nothing asked must not look like a verdict",
@@ -140,9 +167,20 @@ def adapt(vector: Vector) -> Case:
             return _field_accuracy(vector)
         case "llm_judge" | "llm-grader" | "llm-rubric":
             return _judge(vector)
+        case "code" | "script":
+            return _script(vector)
         case "execution-metrics" | "latency" | "cost" | "token-usage":
             return _measured(vector)
     return _promptfoo(vector)
+
+
+def _script(vector: Vector) -> Case:
+    """Their scripts name a shell themselves, or are one command for it."""
+    spec = {"type": vector["evaluator"], "config": vector["config"]}
+    call = Call(
+        [spec], answered(vector["context"]["candidate"]), scripts=Policy(allow=["/bin/bash"], shell=True)
+    )
+    return Case(call, _says(vector["expected"]))
 
 
 def _promptfoo(vector: Vector) -> Case:

@@ -1,0 +1,142 @@
+"""`evald conformance`: say rule by rule whether a plugin, in whatever language, fulfils the contract."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from .console import err, say, show
+from .exits import Exit, Stop, usage_error
+from .plain import clean, print_json
+from .tables import table_of
+
+if TYPE_CHECKING:
+    from evald_server.conformance.links import Link
+    from evald_server.conformance.rules import Rule
+    from evald_server.conformance.suite import Report
+
+_MARKS: Final = {
+    "passed": ("✓ holds", "green"),
+    "failed": ("✗ broken", "red"),
+    "warning": ("! should", "yellow"),
+    "not_shown": ("- not tried", "dim"),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check a plugin."""
+    if bool(args.target) is bool(args.connect):
+        raise usage_error(
+            "one of --target and --connect is wanted",
+            "--target HOST:PORT for a plugin that listens, --connect for one that dials out",
+        )
+    configs = dict(_sample(text, "--config") for text in args.configs)
+    slow = _sample(args.slow, "--slow") if args.slow else None
+    report = asyncio.run(_check(args, configs, slow))
+
+    from evald_server.conformance.report import to_dict, to_junit
+
+    if args.junit:
+        try:
+            Path(args.junit).write_text(to_junit(report), encoding="utf-8")
+        except OSError as problem:
+            raise usage_error(f"--junit {args.junit}: {problem.strerror}") from None
+    if args.json:
+        print_json(to_dict(report), indent=2)
+    else:
+        _print(report)
+    return Exit.PASSED if report.passed else Exit.FAILED
+
+
+async def _check(
+    args: argparse.Namespace, configs: dict[str, dict[str, Any]], slow: tuple[str, dict[str, Any]] | None
+) -> "Report":
+    from evald_server.conformance.links import Gone
+    from evald_server.conformance.suite import UnknownSample, check
+
+    try:
+        async with _link(args) as link:
+            with err().status("checking ...") as status:
+
+                def tell(rule: "Rule") -> None:
+                    status.update(f"{rule.number} {rule.sentence}")
+
+                return await check(link, configs, slow, tell)
+    except Gone as problem:
+        raise Stop(Exit.UNREACHABLE, str(problem), "is the plugin running?") from None
+    except UnknownSample as problem:
+        raise usage_error(str(problem)) from None
+
+
+@asynccontextmanager
+async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
+    from evald_server.conformance.session import SessionLink
+    from evald_server.conformance.target import TargetLink
+
+    if args.target:
+        target = TargetLink(args.target)
+        try:
+            yield await target.open(args.wait or 10.0)
+        finally:
+            await target.close()
+        return
+    session = SessionLink(args.listen)
+    try:
+        await session.open()
+    except OSError as problem:
+        raise usage_error(f"--listen {problem}", "port 0 picks a free one") from None
+    try:
+        err().print(f"waiting for a plugin that dials {session.address}", soft_wrap=True)
+        await session.arrived(args.wait or 60.0)
+        yield session
+    finally:
+        await session.close()
+
+
+def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:
+    """Type and config out of TYPE=JSON."""
+    name, equals, config = text.partition("=")
+    try:
+        data = json.loads(config) if equals else None
+    except ValueError as problem:
+        raise usage_error(f"{option} {name}: {problem}") from None
+    if not name or not isinstance(data, dict):
+        raise usage_error(
+            f"{option}: got {text[:80]!r}, wanted TYPE=JSON",
+            f"""for example {option} 'acme.pii-leak={{"kinds": ["iban"]}}'""",
+        )
+    return name, data
+
+
+def _print(report: "Report") -> None:
+    info = report.info
+    types = ", ".join(clean(found.type, 70) for found in info.evaluator_types)
+    say(
+        (clean(f"{info.name} {info.version}", 100), "bold"),
+        f", which {'dials out' if report.mode == 'connect' else 'listens'}, offers {types}",
+    )
+    show(_table(report))
+    counts = dict.fromkeys(_MARKS, 0)
+    for finding in report.findings:
+        counts[finding.outcome.value] += 1
+    say(
+        ("PASSED", "bold green") if report.passed else ("FAILED", "bold red"),
+        f"  {counts['passed']} rules hold, {counts['failed']} are broken, {counts['warning']} should hold, "
+        f"{counts['not_shown']} were not tried",
+    )
+
+
+def _table(report: "Report") -> Table:
+    table = table_of("Rule", "Result", "What it says")
+    for finding in report.findings:
+        text = Text(finding.rule.sentence)
+        if finding.text:
+            text.append(f"\n{clean(finding.text, 500)}", _MARKS[finding.outcome.value][1])
+        table.add_row(finding.rule.number, Text(*_MARKS[finding.outcome.value]), text)
+    return table

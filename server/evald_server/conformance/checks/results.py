@@ -1,0 +1,179 @@
+"""What holds for every output, whatever the task was."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from evald.contract import MAX_METADATA_ITEMS, MAX_REASON_BYTES
+from evald.errorcodes import CODES
+from evald.plugin.v1 import task_pb2
+from evald.v1 import evaluator_pb2, result_pb2
+
+from ..links import MAX_OUTPUT_BYTES, Said
+from ..trial import Broken, NotShown, Trial
+
+_PASSED, _FAILED, _ERROR, _SKIPPED = (
+    result_pb2.VERDICT_PASSED,
+    result_pb2.VERDICT_FAILED,
+    result_pb2.VERDICT_ERROR,
+    result_pb2.VERDICT_SKIPPED,
+)
+_MAX_DEPTH: Final = 32
+
+_Output = task_pb2.EvaluationOutput
+
+
+def _outputs(trial: Trial) -> Iterator[tuple[Said, _Output]]:
+    if not trial.link.said:
+        raise NotShown("there was no output to look at")
+    for said in trial.link.said:
+        if said.output is not None:
+            yield said, said.output
+
+
+def _all(trial: Trial, problem: Callable[[_Output], str | None]) -> None:
+    for said, output in _outputs(trial):
+        found = problem(output)
+        if found:
+            raise Broken(f'"{said.task.type}": {found}')
+
+
+async def verdicts_are_known(trial: Trial) -> None:
+    """There are four verdicts."""
+    _all(
+        trial,
+        lambda output: (
+            None
+            if output.verdict in (_PASSED, _FAILED, _ERROR, _SKIPPED)
+            else f"verdict is {output.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED"
+        ),
+    )
+
+
+async def scores_are_in_range(trial: Trial) -> None:
+    """A score is quality from 0 to 1, and an error has none."""
+
+    def problem(output: _Output) -> str | None:
+        if not output.HasField("score"):
+            return None
+        if output.verdict == _ERROR:
+            return "score is set, but the verdict is ERROR"
+        # NaN is no number, which is a rule of its own.
+        return None if math.isnan(output.score) or 0 <= output.score <= 1 else f"score is {output.score:g}"
+
+    _all(trial, problem)
+
+
+async def numbers_are_finite(trial: Trial) -> None:
+    """NaN and infinity are no measurements."""
+
+    def problem(output: _Output) -> str | None:
+        for name, number in (
+            ("score", output.score if not math.isinf(output.score) else 0.0),
+            ("value", output.value),
+            ("cost.amount", output.cost.amount),
+        ):
+            if not math.isfinite(number):
+                return f"{name} is {number}"
+        return None
+
+    _all(trial, problem)
+
+
+async def metrics_never_fail(trial: Trial) -> None:
+    """A metric measures."""
+    metrics = {
+        found.type
+        for found in trial.link.info.evaluator_types
+        if found.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
+    }
+    for said, output in _outputs(trial):
+        if said.task.type in metrics:
+            if output.verdict == _FAILED:
+                raise Broken(f'"{said.task.type}" is a metric, but its verdict is FAILED')
+            if output.HasField("score") and output.verdict != _ERROR:
+                raise Broken(f'"{said.task.type}" is a metric, but has a score')
+            if output.verdict == _PASSED and not output.HasField("value"):
+                raise Broken(f'"{said.task.type}" is a metric, but has no value')
+
+
+async def errors_are_explained(trial: Trial) -> None:
+    """`error` is set exactly when the verdict is ERROR."""
+
+    def problem(output: _Output) -> str | None:
+        if output.verdict == _ERROR and not output.HasField("error"):
+            return "the verdict is ERROR, but error is not set"
+        if output.verdict != _ERROR and output.HasField("error"):
+            return "error is set, but the verdict is not ERROR"
+        return None
+
+    _all(trial, problem)
+
+
+async def codes_are_known(trial: Trial) -> None:
+    """Error codes are those of the contract."""
+
+    def problem(output: _Output) -> str | None:
+        if output.HasField("error") and output.error.code not in CODES:
+            return f"error.code is {output.error.code[:80]!r}, wanted one of {', '.join(CODES)}"
+        return None
+
+    _all(trial, problem)
+
+
+async def reasons_are_short(trial: Trial) -> None:
+    """A server cuts longer reasons."""
+
+    def problem(output: _Output) -> str | None:
+        size = len(output.reason.encode())
+        return (
+            f"reason has {size} bytes, wanted at most {MAX_REASON_BYTES}" if size > MAX_REASON_BYTES else None
+        )
+
+    _all(trial, problem)
+
+
+async def outputs_are_small(trial: Trial) -> None:
+    """Servers refuse outputs that are too large or too deep."""
+    for said in trial.link.said:
+        if said.output is None:
+            raise Broken(f'"{said.task.type}": the output cannot be read')
+
+    def problem(output: _Output) -> str | None:
+        size = output.ByteSize()
+        if size > MAX_OUTPUT_BYTES:
+            return f"the output has {size} bytes, wanted at most {MAX_OUTPUT_BYTES}"
+        items, depth = _measure(output.metadata)
+        if items > MAX_METADATA_ITEMS:
+            return f"metadata has {items} items, wanted at most {MAX_METADATA_ITEMS}"
+        return f"metadata has {depth} levels, wanted at most {_MAX_DEPTH}" if depth > _MAX_DEPTH else None
+
+    _all(trial, problem)
+
+
+def _measure(metadata: Any) -> tuple[int, int]:
+    """How many items metadata has, and how many levels."""
+    items, deepest = 0, 0
+    pending: list[tuple[Any, int]] = [(value, 1) for value in metadata.fields.values()]
+    while pending:
+        value, depth = pending.pop()
+        items += 1
+        deepest = max(deepest, depth)
+        kind = value.WhichOneof("kind")
+        if kind == "struct_value":
+            pending.extend((inner, depth + 1) for inner in value.struct_value.fields.values())
+        elif kind == "list_value":
+            pending.extend((inner, depth + 1) for inner in value.list_value.values)
+    return items, deepest
+
+
+async def pending_means_failed(trial: Trial) -> None:
+    """Only what failed can still pass."""
+    _all(
+        trial,
+        lambda output: (
+            "pending is set, but the verdict is not FAILED"
+            if output.pending and output.verdict != _FAILED
+            else None
+        ),
+    )

@@ -1,0 +1,174 @@
+"""Turns of every kind, and tasks that make no sense."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from jsonschema import Draft202012Validator
+
+from evald.v1 import context_pb2
+
+from ..links import Reply
+from ..samples import (
+    NON_LATIN,
+    ONE_MEGABYTE,
+    Sample,
+    misfits,
+    new_task,
+    of_every_form,
+    schema_of,
+    turn,
+    with_unknown_fields,
+    without_messages,
+)
+from ..trial import Broken, NotShown, Trial
+
+# How a call may refuse a task instead of answering with an ERROR.
+_REFUSALS = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+
+
+async def plain_turn(trial: Trial) -> None:
+    """A turn like most gets a verdict."""
+    for sample in trial.need_samples():
+        reply = await trial.link.evaluate(new_task(sample))
+        if not reply.gave_verdict and not _is_unknown(reply):
+            raise Broken(f'"{sample.type.type}": {reply}')
+
+
+def _is_unknown(reply: Reply) -> bool:
+    """A verdict that is none of the four breaks a rule of its own."""
+    return reply.output is not None and reply.output.verdict not in (1, 2, 3, 4)
+
+
+async def same_task_again(trial: Trial) -> None:
+    """A task that is sent again gives the same answer."""
+    for sample in trial.need_samples():
+        task = new_task(sample)
+        first = await trial.link.evaluate(task)
+        task.attempt = 2
+        again = await trial.link.evaluate(task)
+        if first.output is None or again.output is None:
+            raise Broken(f'"{sample.type.type}": {again if first.output else first}')
+        for field in ("verdict", "score", "value"):
+            before, after = getattr(first.output, field), getattr(again.output, field)
+            if before != after and not _both_nan(before, after):
+                raise Broken(f'"{sample.type.type}": {field} was {before}, and {after} the second time')
+
+
+def _both_nan(*numbers: Any) -> bool:
+    return all(isinstance(number, float) and math.isnan(number) for number in numbers)
+
+
+async def empty_answer(trial: Trial) -> None:
+    """The agent said nothing."""
+    await _survives(trial, lambda: turn(""))
+
+
+async def null_answer(trial: Trial) -> None:
+    """The answer's content is null."""
+    await _survives(trial, lambda: turn(None))
+
+
+async def no_messages(trial: Trial) -> None:
+    """Nothing is known of the turn."""
+    await _survives(trial, without_messages)
+
+
+async def one_megabyte(trial: Trial) -> None:
+    """The answer is 1 MB long."""
+    await _survives(trial, lambda: turn(ONE_MEGABYTE))
+
+
+async def non_latin(trial: Trial) -> None:
+    """The answer is in other scripts."""
+    await _survives(trial, lambda: turn(NON_LATIN))
+
+
+async def every_form(trial: Trial) -> None:
+    """Messages of every form that OpenAI knows, and one that it does not."""
+    await _survives(trial, of_every_form)
+
+
+async def _survives(trial: Trial, context: Callable[[], context_pb2.EvaluatorContext]) -> None:
+    """Every type says something, and not that its code broke."""
+    for sample in trial.need_samples():
+        _require_answer(sample, await trial.link.evaluate(new_task(sample, context())))
+
+
+def _require_answer(sample: Sample, reply: Reply) -> None:
+    if reply.output is None or (reply.is_error and reply.output.error.code == "EVALUATOR_EXCEPTION"):
+        raise Broken(f'"{sample.type.type}": {reply}')
+
+
+async def unknown_fields(trial: Trial) -> None:
+    """A later contract has more fields."""
+    for sample in trial.need_samples():
+        plain = await trial.link.evaluate(new_task(sample))
+        later = await trial.link.evaluate(with_unknown_fields(new_task(sample)))
+        if later.output is None or later.is_error is not plain.is_error:
+            raise Broken(f'"{sample.type.type}": {later}')
+
+
+async def unknown_type(trial: Trial) -> None:
+    """A type that is not offered gives no verdict."""
+    for sample in trial.need_samples()[:1]:
+        task = new_task(sample)
+        task.type, task.version = "conformance.no-such-type", ""
+        _require_refusal(f'the type "{task.type}", which is not offered', await trial.link.evaluate(task))
+        if not (await trial.link.evaluate(new_task(sample))).output:
+            raise Broken("after a task of an unknown type it answers no more")
+
+
+async def unfit_config(trial: Trial) -> None:
+    """A config that does not fit gives no verdict."""
+    tried = 0
+    for sample in trial.need_samples():
+        config = _unfit(sample)
+        if config is not None:
+            tried += 1
+            reply = await trial.link.evaluate(new_task(sample, config=config))
+            _require_refusal(f'"{sample.type.type}" with the config {config}', reply)
+    if not tried:
+        raise NotShown("the schemas take every config")
+
+
+def _unfit(sample: Sample) -> dict[str, Any] | None:
+    schema = schema_of(sample.type)
+    if not schema:
+        return None
+    return next((config for config in misfits(schema) if not fits(schema, config)), None)
+
+
+def fits(schema: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a config fits a schema, as far as that can be said without looking outside of it."""
+    from referencing import Registry
+
+    try:
+        return Draft202012Validator(schema, registry=Registry()).is_valid(config)
+    except Exception:  # noqa: BLE001 - a schema that is none, or refers elsewhere, has a rule of its own
+        return True
+
+
+def _require_refusal(what: str, reply: Reply) -> None:
+    if not (reply.is_error or reply.status in _REFUSALS):
+        raise Broken(f"{what}: {reply}; wanted ERROR, or status NOT_FOUND or INVALID_ARGUMENT")
+
+
+async def side_by_side(trial: Trial) -> None:
+    """Twice as many tasks as it has places, every second one of an unknown type, each with its answer."""
+    sample = trial.need_samples()[0]
+    tasks = [new_task(sample) for _ in range(4 * trial.link.places)]
+    for task in tasks[1::2]:
+        task.type, task.version = "conformance.no-such-type", ""
+    replies = await trial.link.evaluate_all(tasks)
+    for task, reply in zip(tasks, replies, strict=True):
+        if reply.output is None and reply.status not in _REFUSALS:
+            raise Broken(f"of {len(tasks)} tasks at the same time one got {reply}")
+        if reply.gave_verdict is (task.type != sample.type.type):
+            raise Broken(f'a task of type "{task.type}" got the answer of another one: {reply}')

@@ -1,0 +1,295 @@
+"""A plugin that dials out: the kit is the tiny registry that it dials."""
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from evald.plugin.v1 import registry_service_pb2 as pb
+from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
+from evald.worker.offer import CONTRACT
+
+from .links import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Gone, Link, Reply, Work
+
+_GOODBYE_SECONDS: Final = 0.5
+# Longer than the kit ever runs: it pings when a rule wants it.
+_PING_SECONDS: Final = 3600
+
+
+class Stream:
+    """One Connect stream.
+
+    hello: None when the first frame was another one. frames: what came after it, for rules that look at
+        the protocol. ended: it is over. closed_by_plugin: the plugin closed its side.
+    """
+
+    def __init__(self, hello: pb.WorkerHello | None, session_id: str, context: Any) -> None:
+        self.hello = hello
+        self.session_id = session_id
+        self.credit = hello.initial_credit if hello else 0
+        self.most_credit = self.credit
+        self.frames: list[pb.ConnectRequest] = []
+        self.problems: list[str] = []
+        self.open: dict[str, asyncio.Future[pb.TaskCompleted]] = {}
+        self.ended = asyncio.Event()
+        self.closed_by_plugin = False
+        self._given: set[str] = set()
+        self._ending = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._writing = asyncio.Lock()
+        self._context = context
+
+    async def serve(self) -> None:
+        """Read until one side ends it."""
+        reading = asyncio.create_task(self._read())
+        ending = asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the conformance kit ends the stream")
+        finally:
+            reading.cancel()
+            ending.cancel()
+            self.ended.set()
+            for waiting in self.open.values():
+                waiting.cancel()
+            async with self._changed:
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Break it off."""
+        self._ending.set()
+
+    async def send(self, **frame: Any) -> None:
+        """Send a frame. Raises Gone."""
+        await self.send_bytes(pb.ConnectResponse(**frame).SerializeToString())
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send a frame of a contract that the kit does not know. Raises Gone."""
+        if self.ended.is_set():
+            raise Gone("the plugin has ended the session")
+        try:
+            async with self._writing:
+                await self._context.write(data)
+        except (grpc.aio.BaseError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            self.end()
+            await self.ended.wait()
+            raise Gone("the plugin has ended the session") from None
+
+    async def give(self, task: task_pb2.EvaluationTask) -> "asyncio.Future[pb.TaskCompleted]":
+        """Give a task as soon as there is credit for it. Raises Gone."""
+        async with self._changed:
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await self._changed.wait_for(lambda: self.credit > 0 or self.ended.is_set())
+            except TimeoutError:
+                raise Gone(f"no credit within {PATIENCE_SECONDS:g}s") from None
+            self.credit -= 1
+            completed: asyncio.Future[pb.TaskCompleted] = asyncio.get_running_loop().create_future()
+            self.open[task.task_id] = completed
+            self._given.add(task.task_id)
+        await self.send(task=task)
+        return completed
+
+    async def until(self, holds: Any, seconds: float) -> bool:
+        """Whether something comes true within so many seconds. holds: looks at the frames."""
+        async with self._changed:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: holds() or self.ended.is_set())
+            except TimeoutError:
+                return False
+        return bool(holds())
+
+    async def _read(self) -> None:
+        while (data := await self._context.read()) is not grpc.aio.EOF:
+            try:
+                frame = pb.ConnectRequest.FromString(data)
+            except DecodeError:
+                self.problems.append(f"{len(data)} bytes that are no frame")
+                continue
+            async with self._changed:
+                self.frames.append(frame)
+                self._take(frame)
+                self._changed.notify_all()
+        self.closed_by_plugin = True
+
+    def _take(self, frame: pb.ConnectRequest) -> None:
+        kind = frame.WhichOneof("frame")
+        if kind == "completed":
+            task_id = frame.completed.task_id
+            waiting = self.open.pop(task_id, None)
+            if waiting is None:
+                why = "is not open any more" if task_id in self._given else "was never given"
+                self.problems.append(f"completed {task_id[:60]!r}, which {why}")
+                return
+            self.credit += 1
+            if not waiting.done():
+                waiting.set_result(frame.completed)
+        elif kind == "credit":
+            self.credit += frame.credit.delta
+        elif kind == "progress":
+            self._check_progress(frame.progress)
+        elif kind == "hello":
+            self.problems.append("a second hello")
+        self.most_credit = max(self.most_credit, self.credit + len(self.open))
+
+    def _check_progress(self, progress: pb.TaskProgress) -> None:
+        if progress.task_id not in self.open:
+            self.problems.append(f"progress of {progress.task_id[:60]!r}, which is not open")
+        if progress.HasField("fraction") and not 0 <= progress.fraction <= 1:
+            self.problems.append(f"progress: fraction is {progress.fraction:g}, not between 0 and 1")
+
+
+class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
+    """A plugin that dials the kit. `open`, then `arrived`."""
+
+    mode = "connect"
+
+    def __init__(self, listen: str) -> None:
+        super().__init__()
+        self.info = task_pb2.PluginInfo()  # until it has said more
+        self.address = listen
+        self.streams: list[Stream] = []
+        self.resume_offered: list[str] = []
+        self._arrived = asyncio.Condition()
+        self._server: Any = None
+
+    async def open(self) -> None:
+        """Listen. Raises OSError when the address cannot be had."""
+        server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES),
+            ]
+        )
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._connect)
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("evald.plugin.v1.RegistryService", {"Connect": handler})]
+        )
+        try:
+            port = server.add_insecure_port(self.address)
+        except RuntimeError:
+            raise OSError(f"{self.address} cannot be had; is another program using it?") from None
+        self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        await server.start()
+        self._server = server
+
+    async def arrived(self, seconds: float, *, after: int = 0) -> Stream:
+        """The newest stream, when more than `after` have come. Raises Gone after so many seconds."""
+        async with self._arrived:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait_for(lambda: len(self.streams) > after)
+            except TimeoutError:
+                raise Gone(f"no plugin has dialled {self.address} within {seconds:g}s") from None
+        stream = self.streams[-1]
+        if stream.hello is not None:
+            self.info = stream.hello.plugin
+        return stream
+
+    @property
+    def stream(self) -> Stream:
+        """The newest stream."""
+        return self.streams[-1]
+
+    async def start(self, task: task_pb2.EvaluationTask) -> Work:
+        """As `Link` says."""
+        stream = self.stream
+        if stream.ended.is_set():
+            stream = await self.arrived(PATIENCE_SECONDS, after=len(self.streams))
+        return _Given(self, stream, task, await stream.give(task))
+
+    async def respond(self, seconds: float) -> bool:
+        """As `Link` says."""
+        return await self.ping(seconds) is not None
+
+    async def ping(self, seconds: float) -> pb.Pong | None:
+        """The pong, or None when it does not come within so many seconds. Raises Gone."""
+        stream = self.stream
+        nonce = len(stream.frames) + 1000
+        await stream.send(ping=pb.Ping(nonce=nonce))
+
+        def pong() -> pb.Pong | None:
+            return next(
+                (
+                    frame.pong
+                    for frame in stream.frames
+                    if frame.WhichOneof("frame") == "pong" and frame.pong.nonce == nonce
+                ),
+                None,
+            )
+
+        await stream.until(pong, seconds)
+        return pong()
+
+    async def recover(self, seconds: float) -> None:
+        """As `Link` says."""
+        if self.stream.ended.is_set():
+            await self.arrived(seconds, after=len(self.streams))
+
+    async def go_away(self) -> None:
+        """Close the port and break off every stream, as a server that is killed."""
+        await self._server.stop(None)
+
+    async def close(self) -> None:
+        """As `Link` says."""
+        if self._server is not None:
+            # Ended here, and not by the server's stop: that one logs every handler that it cuts off.
+            for stream in self.streams:
+                stream.end()
+            await self._server.stop(_GOODBYE_SECONDS)
+
+    async def _connect(self, _frames: Any, context: Any) -> None:
+        data = await context.read()
+        hello = None
+        if data is not grpc.aio.EOF:
+            first = pb.ConnectRequest.FromString(data)
+            if first.WhichOneof("frame") == "hello":
+                hello = first.hello
+        stream = Stream(hello, f"session-{len(self.streams) + 1}", context)
+        welcome = pb.ServerWelcome(
+            session_id=stream.session_id,
+            contract_version=CONTRACT,
+            server_id="conformance",
+            server_count=1,
+            max_task_bytes=16 << 20,
+        )
+        welcome.ping_interval.seconds = _PING_SECONDS
+        welcome.ping_timeout.seconds = _PING_SECONDS
+        await context.write(pb.ConnectResponse(welcome=welcome).SerializeToString())
+        async with self._arrived:
+            self.streams.append(stream)
+            self.resume_offered.append(hello.resume_session_id if hello else "")
+            self._arrived.notify_all()
+        await stream.serve()
+
+
+class _Given(Work):
+    """A task on a session."""
+
+    def __init__(
+        self,
+        link: SessionLink,
+        stream: Stream,
+        task: task_pb2.EvaluationTask,
+        completed: "asyncio.Future[pb.TaskCompleted]",
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._task = task
+        self._completed = completed
+
+    async def reply(self, seconds: float = PATIENCE_SECONDS) -> Reply:
+        """As `Work` says."""
+        await asyncio.wait((self._completed,), timeout=seconds)
+        if not self._completed.done():
+            return NO_ANSWER
+        if self._completed.cancelled():
+            return Reply(detail="the session ended before there was an answer")
+        return self._link.heard(self._task, self._completed.result().output)
+
+    async def cancel(self) -> None:
+        """As `Work` says."""
+        await self._stream.send(cancel_task_id=self._task.task_id)

@@ -1,0 +1,361 @@
+"""A plugin that fulfils the contract, and can be told to break one rule of it, or to die.
+
+Written against the generated code alone, because the SDK would not let it.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+from google.protobuf.unknown_fields import UnknownFieldSet
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb
+from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_pb2_grpc, task_pb2
+from evald.plugin.v1 import registry_service_pb2 as pb
+from evald.v1 import evaluator_pb2, message_pb2, result_pb2
+
+PLACES = 4
+# Longer than the kit waits for what has to end before that.
+SLOW_SECONDS = 7.5
+
+PASSED, FAILED, ERROR = result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED, result_pb2.VERDICT_ERROR
+Output = task_pb2.EvaluationOutput
+
+SCHEMA = (
+    """{"type": "object", "properties": {"seconds": {"type": "number"}}, "additionalProperties": false}"""
+)
+
+
+def error(code: str) -> Output:
+    return Output(verdict=ERROR, error=result_pb2.EvaluationError(code=code, message="no"))
+
+
+class Plugin:
+    """What listening and dialling have in common.
+
+    breaks: the number of the rule to break, "death" to die of a long answer when dialling, or "".
+    """
+
+    def __init__(self, breaks: str = "") -> None:
+        self.breaks = breaks
+        self.described = 0
+        self.seen_tasks = 0
+        self.seen_unknown = 0
+        self.places = asyncio.Semaphore(PLACES)
+
+    def info(self) -> task_pb2.PluginInfo:
+        self.described += 1
+        check = evaluator_pb2.EvaluatorType(
+            type="acme.check",
+            version="1.0.0",
+            kind=evaluator_pb2.EVALUATOR_KIND_ASSERTION,
+            config_schema_json=SCHEMA,
+        )
+        count = evaluator_pb2.EvaluatorType(
+            type="acme.count",
+            version="1.0.0",
+            kind=evaluator_pb2.EVALUATOR_KIND_METRIC,
+            config_schema_json=SCHEMA,
+            metric=evaluator_pb2.MetricDescriptor(unit="words", bucket_bounds=[1, 2]),
+        )
+        info = task_pb2.PluginInfo(
+            name="acme",
+            version="1.0.0",
+            contract_versions=["evald.plugin.v1"],
+            max_concurrency=PLACES,
+            capabilities=[task_pb2.CAPABILITY_EVALUATE_STREAM, task_pb2.CAPABILITY_CANCEL],
+        )
+        match self.breaks:
+            case "EV01":
+                info.name = ""
+            case "EV02":
+                info.contract_versions[:] = ["evald.plugin.v0"]
+            case "EV03":
+                info.evaluator_types.append(count)
+            case "EV04":
+                count.type = "acme.Count"
+            case "EV05":
+                count.type = "count"
+            case "EV06":
+                count.version = ""
+            case "EV07":
+                count.kind = evaluator_pb2.EVALUATOR_KIND_UNSPECIFIED
+            case "EV08":
+                count.config_schema_json = '{"type": "objekt"}'
+            case "EV09":
+                count.config_schema_json = '{"$ref": "https://schemas.example/count.json"}'
+            case "EV10":
+                info.max_concurrency = -1
+            case "EV11":
+                count.metric.bucket_bounds[:] = [2, 1]
+            case "EV12":
+                info.version = f"1.0.{self.described}"
+        info.evaluator_types.extend((check, count))
+        return info
+
+    async def output(self, task: task_pb2.EvaluationTask) -> Output:
+        """What it says of a task."""
+        async with self.places:
+            seconds = task.timeout.ToMilliseconds() / 1000 if task.HasField("timeout") else None
+            try:
+                async with asyncio.timeout(None if self.breaks == "EV40" else seconds):
+                    return await self._evaluate(task)
+            except TimeoutError:
+                return error("TIMEOUT")
+
+    async def _evaluate(self, task: task_pb2.EvaluationTask) -> Output:
+        if task.type not in ("acme.check", "acme.count", "acme.Count", "count"):
+            return self._unknown()
+        self.seen_tasks += 1
+        context = task.context
+        answers = [message for message in context.messages if message.role == "assistant"]
+        answer = answers[-1] if answers else message_pb2.ChatMessage()
+        misread = {
+            "EV20": self.seen_tasks == 1,
+            "EV21": False,
+            "EV22": answer.WhichOneof("content") == "text" and not answer.text,
+            "EV23": bool(answers) and answer.WhichOneof("content") is None and not _calls(context),
+            "EV24": not context.messages,
+            "EV25": len(answer.text) > 1_000_000,
+            "EV26": not answer.text.isascii(),
+            "EV27": _calls(context),
+            "EV28": bool(len(UnknownFieldSet(context))),
+        }
+        if misread.get(self.breaks):
+            return error("EVALUATOR_EXCEPTION")
+        fields = task.config.fields
+        if any(key != "seconds" for key in fields) or fields["seconds"].WhichOneof("kind") not in (
+            None,
+            "number_value",
+        ):
+            return self._honest(task) if self.breaks == "EV30" else error("INVALID_CONFIG")
+        await asyncio.sleep(fields["seconds"].number_value)
+        output = self._honest(task)
+        if bool(answers) and answer.WhichOneof("content") is None and not _calls(context):
+            return self._twisted(task, output)
+        if self.breaks == "EV21" and task.attempt == 2:
+            output.value = 7
+        return output
+
+    def _honest(self, task: task_pb2.EvaluationTask) -> Output:
+        if task.type == "acme.check":
+            return Output(verdict=PASSED, score=1, reason="fine")
+        return Output(verdict=PASSED, value=3, reason="three")
+
+    def _unknown(self) -> Output:
+        self.seen_unknown += 1
+        first = self.seen_unknown == 1
+        if (self.breaks == "EV29" and first) or (self.breaks == "EV31" and not first):
+            return Output(verdict=PASSED, score=1)
+        return error("UNKNOWN_TYPE")
+
+    def _twisted(self, task: task_pb2.EvaluationTask, output: Output) -> Output:
+        """An output that breaks a rule about outputs, for one turn alone."""
+        check = task.type == "acme.check"
+        match self.breaks:
+            case "EV80":
+                return Output(verdict=9)  # type: ignore[arg-type]
+            case "EV81" if check:
+                output.score = 2
+            case "EV82":
+                output.value = float("nan")
+            case "EV83" if not check:
+                output.verdict = FAILED
+            case "EV84":
+                return Output(verdict=ERROR)
+            case "EV85":
+                return error("OOPS")
+            case "EV86":
+                output.reason = "r" * 8193
+            case "EV87":
+                output.metadata.update({"items": [None] * 10_001})
+            case "EV88":
+                output.pending = True
+        return output
+
+    @property
+    def is_full(self) -> bool:
+        return self.places.locked()
+
+
+def _calls(context: Any) -> bool:
+    return any(message.tool_calls for message in context.messages)
+
+
+class Listening(
+    evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceServicer, health_pb2_grpc.HealthServicer
+):
+    """The plugin behind a port."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        breaks = self.plugin.breaks
+        if breaks == "EV42" and self.plugin.is_full:
+            await asyncio.sleep(SLOW_SECONDS)
+        if breaks == "EV13" or request.service != "evald.plugin.v1.EvaluatorPluginService":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return plugin_pb.DescribeResponse(plugin=self.plugin.info())
+
+    async def Evaluate(self, request: Any, context: Any) -> Any:  # noqa: N802
+        work = asyncio.create_task(self.plugin.output(request.task))
+        try:
+            return plugin_pb.EvaluateResponse(output=await asyncio.shield(work))
+        except asyncio.CancelledError:
+            left = context.time_remaining()
+            # gRPC ends a call in the same way when its time is up and when the caller goes away.
+            why = "EV40" if left is not None and left < 0.05 else "EV41"
+            if self.plugin.breaks != why:
+                work.cancel()
+            raise
+
+    async def EvaluateStream(self, _frames: Any, context: Any) -> None:  # noqa: N802
+        breaks = self.plugin.breaks
+        open_tasks: dict[str, asyncio.Task[None]] = {}
+        lock = asyncio.Lock()
+
+        async def answer(task: task_pb2.EvaluationTask) -> None:
+            if breaks == "EV52":
+                await asyncio.sleep(0.1)
+            output = await self.plugin.output(task)
+            # The rule that sends many tasks is about ids; those that send few are about other things.
+            task_id = "another" if breaks == "EV50" and len(open_tasks) >= 5 else task.task_id
+            async with lock:
+                await context.write(plugin_pb.EvaluateStreamResponse(task_id=task_id, output=output))
+
+        while (frame := await context.read()) is not grpc.aio.EOF:
+            kind = frame.WhichOneof("frame")
+            if kind is None and breaks == "EV51":
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such frame")
+            if kind == "task":
+                open_tasks[frame.task.task_id] = asyncio.create_task(answer(frame.task))
+        if breaks == "EV52":
+            for work in open_tasks.values():
+                work.cancel()
+        await asyncio.gather(*open_tasks.values(), return_exceptions=True)
+
+
+@asynccontextmanager
+async def listening(plugin: Plugin) -> AsyncIterator[str]:
+    """Serve it; gives the address."""
+    servicer = Listening(plugin)
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    evaluator_plugin_service_pb2_grpc.add_EvaluatorPluginServiceServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+class Dialling:
+    """The plugin on a session, which it opens again and again."""
+
+    def __init__(self, plugin: Plugin, server: str) -> None:
+        self.plugin = plugin
+        self.server = server
+        self.instance_id = "" if plugin.breaks == "EV60" else "instance-1"
+        self.session_id = ""
+        self.open_tasks: dict[str, asyncio.Task[None]] = {}
+        self.send: Callable[..., Awaitable[None]]
+
+    async def run(self) -> None:
+        delay = 0.0
+        while True:
+            await asyncio.sleep(delay)
+            delay = 0.02
+            try:
+                async with grpc.aio.insecure_channel(
+                    self.server, options=[("grpc.use_local_subchannel_pool", 1)]
+                ) as channel:
+                    delay = await self._session(channel)
+                    if delay < 0:
+                        return
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as problem:
+                gone = isinstance(problem, grpc.aio.AioRpcError) and "refused" in str(problem.details())
+                if self.plugin.breaks == "EV66" and gone and self.session_id:
+                    # Longer than the kit waits, and yet back for the rules that follow.
+                    await asyncio.sleep(4.0)
+
+    async def _session(self, channel: grpc.aio.Channel) -> float:
+        breaks = self.plugin.breaks
+        if breaks == "EV64":
+            self.instance_id = str(uuid.uuid4())
+        call = registry_service_pb2_grpc.RegistryServiceStub(channel).Connect()
+        lock = asyncio.Lock()
+
+        async def send(**frame: Any) -> None:
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                async with lock:
+                    await call.write(pb.ConnectRequest(**frame))
+
+        self.send = send
+        hello = pb.WorkerHello(
+            plugin=self.plugin.info(),
+            instance_id=self.instance_id,
+            initial_credit=100 if breaks == "EV67" else PLACES if breaks != "EV10" else 1,
+            resume_session_id="" if breaks == "EV65" else self.session_id,
+        )
+        await send(hello=hello)
+        delay = 0.02
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            kind = frame.WhichOneof("frame")
+            if kind == "welcome":
+                self.session_id = frame.welcome.session_id
+            elif kind == "task" and breaks == "death" and frame.ByteSize() > 1_000_000:
+                return -1
+            elif kind == "task":
+                self.open_tasks[frame.task.task_id] = asyncio.create_task(self._do(frame.task))
+            elif kind == "ping":
+                silent = {"EV42": bool(self.open_tasks), "EV61": not self.open_tasks}.get(breaks)
+                if not silent:
+                    await send(pong=pb.Pong(nonce=frame.ping.nonce, active_tasks=len(self.open_tasks)))
+            elif kind == "cancel_task_id":
+                work = self.open_tasks.get(frame.cancel_task_id)
+                if work is not None and breaks != "EV41":
+                    work.cancel()
+            elif kind == "draining":
+                delay = frame.draining.reconnect_delay.ToMilliseconds() / 1000
+                if breaks == "EV63":
+                    break
+                await asyncio.gather(*self.open_tasks.values())
+                await call.done_writing()
+            elif breaks == "EV62":
+                break
+        return delay
+
+    async def _do(self, task: task_pb2.EvaluationTask) -> None:
+        try:
+            output = await self.plugin.output(task)
+        except asyncio.CancelledError:
+            output = error("CANCELLED")
+        completed = pb.TaskCompleted(task_id=task.task_id, output=output)
+        await self.send(completed=completed)
+        if self.plugin.breaks == "EV68":
+            await self.send(completed=completed)
+        # Not before: the session is closed when nothing is open any more.
+        self.open_tasks.pop(task.task_id, None)
+
+
+@asynccontextmanager
+async def dialling(plugin: Plugin, server: str) -> AsyncIterator[None]:
+    """Have it dial."""
+    worker = Dialling(plugin, server)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        for work in worker.open_tasks.values():
+            work.cancel()
+        await asyncio.gather(running, *worker.open_tasks.values(), return_exceptions=True)

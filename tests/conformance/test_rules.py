@@ -1,0 +1,164 @@
+"""Every rule finds the plugin that breaks it, and finds nothing wrong with any other one."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import pytest
+
+import evald
+from evald_server.conformance.links import Mode
+from evald_server.conformance.rules import RULES, Severity
+from evald_server.conformance.session import SessionLink
+from evald_server.conformance.suite import Outcome, Report, UnknownSample, check
+from evald_server.conformance.target import TargetLink
+from evald_server.conformance.trial import Pace
+
+from ..services.live import run
+from ..worker.evaluators import Sleepy, length
+from .plugins import SLOW_SECONDS, Plugin, dialling, listening
+
+# As short as a busy machine allows; and for plugins of which nothing is expected to take its time.
+QUICK = Pace(short=0.5, notice=1.5, grace=2.0, away=0.2, back=3.0)
+PATIENT = Pace(short=1.0, notice=5.0, grace=5.0, away=0.2, back=10.0)
+SLOW = ("acme.check", {"seconds": SLOW_SECONDS})
+# Plugins that are tried side by side: they mostly wait, but have to be answered in time.
+AT_ONCE = 12
+
+Key: TypeAlias = tuple[str, Mode]
+
+BREAKING = "test_a_plugin_that_breaks_one_rule_breaks_no_other"
+
+
+async def report_on(
+    plugin: Plugin,
+    mode: Mode,
+    slow: tuple[str, Mapping[str, Any]] | None = SLOW,
+    pace: Pace = QUICK,
+    **configs: Any,
+) -> Report:
+    if mode == "target":
+        async with listening(plugin) as address:
+            target = TargetLink(address)
+            try:
+                return await check(await target.open(), configs, slow, pace=pace)
+            finally:
+                await target.close()
+    session = SessionLink("127.0.0.1:0")
+    await session.open()
+    try:
+        async with dialling(plugin, session.address):
+            await session.arrived(10)
+            return await check(session, configs, slow, pace=pace)
+    finally:
+        await session.close()
+
+
+def unmet(report: Report) -> list[tuple[str, str, str]]:
+    return [
+        (finding.rule.number, finding.outcome.value, finding.text)
+        for finding in report.findings
+        if finding.outcome is not Outcome.PASSED
+    ]
+
+
+@pytest.mark.parametrize("mode", ["target", "connect"])
+def test_a_plugin_that_breaks_nothing_passes_every_rule(mode: Mode) -> None:
+    assert unmet(run(report_on(Plugin(), mode, pace=PATIENT))) == []
+
+
+@pytest.fixture(scope="module", name="reports")
+def _reports(request: pytest.FixtureRequest) -> dict[Key, Report]:
+    """What the kit says of every plugin that a selected test wants."""
+    wanted: list[Key] = [
+        (item.callspec.params["number"], item.callspec.params["mode"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == BREAKING
+    ]
+    return {
+        key: report
+        for batch in batched(wanted, AT_ONCE)
+        for key, report in run(_report_on_all(batch)).items()
+    }
+
+
+def batched(keys: list[Key], size: int) -> Iterator[list[Key]]:
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]
+
+
+async def _report_on_all(keys: list[Key]) -> dict[Key, Report]:
+    reports = await asyncio.gather(*(report_on(Plugin(number), mode) for number, mode in keys))
+    return dict(zip(keys, reports, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("number", "mode"),
+    [pytest.param(rule.number, mode, id=f"{rule.number}-{mode}") for rule in RULES for mode in rule.modes],
+)
+def test_a_plugin_that_breaks_one_rule_breaks_no_other(
+    reports: dict[Key, Report], number: str, mode: Mode
+) -> None:
+    report = reports[number, mode]
+    rule = next(rule for rule in RULES if rule.number == number)
+    outcome = "failed" if rule.severity is Severity.MUST else "warning"
+    assert [found[:2] for found in unmet(report)] == [(number, outcome)], unmet(report)
+    assert unmet(report)[0][2], "it says what is wrong"
+    assert report.passed is (rule.severity is Severity.SHOULD)
+
+
+@pytest.mark.parametrize("mode", ["target", "connect"])
+def test_the_sdk_passes_every_rule(mode: Mode) -> None:
+    async def main() -> Report:
+        slow = ("acme.sleepy", {"seconds": 30})
+        if mode == "target":
+            async with evald.ListeningWorker(Sleepy, length) as worker:
+                target = TargetLink(worker.address)
+                try:
+                    return await check(await target.open(), {}, slow, pace=PATIENT)
+                finally:
+                    await target.close()
+        session = SessionLink("127.0.0.1:0")
+        await session.open()
+        try:
+            async with evald.DiallingWorker(Sleepy, length, server=session.address):
+                await session.arrived(10)
+                return await check(session, {}, slow, pace=PATIENT)
+        finally:
+            await session.close()
+
+    assert unmet(run(main())) == []
+
+
+def test_numbers_are_unique_and_in_order() -> None:
+    numbers = [rule.number for rule in RULES]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("mode", ["target", "connect"])
+def test_what_cannot_be_tried_says_what_is_needed(mode: Mode) -> None:
+    report = run(report_on(Plugin(), mode, slow=None, pace=PATIENT))
+    assert [found[:2] for found in unmet(report)] == [(f"EV4{n}", "not_shown") for n in range(3)]
+    assert all("--slow TYPE=JSON" in text for _, _, text in unmet(report))
+    assert report.passed
+
+
+def test_a_slow_config_that_is_not_slow_shows_nothing() -> None:
+    report = run(report_on(Plugin(), "target", slow=("acme.check", {})))
+    assert all("is not slow with that config" in text for _, _, text in unmet(report))
+    assert len(unmet(report)) == 3
+
+
+def test_a_config_for_a_type_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(UnknownSample, match=r"acme\.check, acme\.count"):
+        run(report_on(Plugin(), "target", **{"acme.other": {}}))
+
+
+def test_a_plugin_that_dies_leaves_the_rest_untried() -> None:
+    report = run(report_on(Plugin("death"), "connect"))
+    assert unmet(report)[0][:2] == ("EV25", "failed")
+    untried = [found for found in unmet(report)[1:] if "not been there since EV25" in found[2]]
+    looking_back = [rule.number for rule in RULES if rule.looks_back]
+    assert unmet(report)[1:] == untried
+    assert len(untried) > 10
+    assert not set(looking_back) & {number for number, *_ in untried}
