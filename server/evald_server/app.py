@@ -364,7 +364,6 @@ def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> 
         return Remotes(
             types,
             telemetry,
-            violation,
             limits=RemoteLimits(
                 inflight=settings.remote_max_inflight,
                 queued=settings.remote_max_queued,

@@ -11,7 +11,6 @@ from .evaluator import ContextBytes, RemoteEvaluator, TaskTally
 from .instance import Instance
 from .limits import Limits
 from .offer import Key, Offer, Plugin
-from .output import CheckResult
 from .pool import Pool
 from .refusal import Refusal
 from .task import TaskIds
@@ -59,7 +58,6 @@ class Directory:
         self,
         catalogue: Catalogue,
         limits: Limits,
-        check: CheckResult,
         tally: Callable[[str], TaskTally],
     ) -> None:
         self.limits = limits
@@ -68,7 +66,6 @@ class Directory:
         self.instances: dict[str, Instance] = {}
         self.pools: dict[Key, Pool] = {}
         self._catalogue = catalogue
-        self._check = check
         self._tally = tally
         self._contexts = ContextBytes()
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
@@ -199,9 +196,7 @@ class Directory:
         return pool
 
     def _evaluator(self, pool: Pool) -> RemoteEvaluator:
-        return RemoteEvaluator(
-            pool, self.limits, self.ids, self._contexts, self._check, self._tally(pool.offer.type)
-        )
+        return RemoteEvaluator(pool, self.limits, self.ids, self._contexts, self._tally(pool.offer.type))
 
     def _forget_one(self) -> None:
         """Make room by forgetting the type that has had no instance for the longest time."""

@@ -18,7 +18,7 @@ from evald_server import wire_pb2
 from .instance import Instance, printable
 from .limits import Limits
 from .offer import Offer
-from .output import CheckResult, read_output
+from .output import read_output
 from .pool import NoPlace, Pool, Slot
 from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
 
@@ -72,14 +72,12 @@ class RemoteEvaluator:
         limits: Limits,
         ids: TaskIds,
         contexts: ContextBytes,
-        check: CheckResult,
         tally: TaskTally,
     ) -> None:
         self._pool = pool
         self._limits = limits
         self._ids = ids
         self._contexts = contexts
-        self._check = check
         self._tally = tally
 
     def definition(self) -> EvaluatorDefinition:
@@ -184,7 +182,7 @@ class RemoteEvaluator:
             data = await instance.run(task)
             worked = True
             instance.took(time.monotonic() - began)
-            result = read_output(data, offer.kind, self._check, most_bytes=self._limits.output_bytes)
+            result = read_output(data, offer.kind, most_bytes=self._limits.output_bytes)
         except Lost:
             worked = False
             raise

@@ -1,20 +1,17 @@
 """What a plugin says about a task, as a Result that holds to the contract."""
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from evald.context import struct_to_dict
+from evald.contract import violation
 from evald.errorcodes import CODES
 from evald.plugin.v1 import task_pb2
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict
 
 from .task import Broken
-
-CheckResult = Callable[[Kind, object], str | None]
-"""What is wrong with a result, or None: the engine's own check."""
 
 _USAGE_FIELDS: Final = ("input_tokens", "output_tokens", "total_tokens")
 _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
@@ -25,7 +22,7 @@ _MOST_DETAIL_TEXT: Final = 500
 _EMPTY: Final = b""
 
 
-def read_output(data: bytes, kind: Kind, check: CheckResult, *, most_bytes: int) -> Result:
+def read_output(data: bytes, kind: Kind, *, most_bytes: int) -> Result:
     """The result. Raises Broken that names the field."""
     if data == _EMPTY:
         raise Broken("output: missing, or empty; wanted a verdict")
@@ -63,7 +60,7 @@ def read_output(data: bytes, kind: Kind, check: CheckResult, *, most_bytes: int)
         result.cost_usd = _read_cost(pb)
     if verdict is Verdict.ERROR and result.score is not None:
         raise Broken("score: set, but the verdict is ERROR")
-    problem = check(kind, result)
+    problem = violation(kind, result)
     if problem is not None:
         raise Broken(problem)
     return result

@@ -9,7 +9,6 @@ from .connection import Tls
 from .directory import Catalogue, Directory
 from .evaluator import TaskTally
 from .limits import Limits
-from .output import CheckResult
 from .permission import Everyone, Permissions
 from .registrar import Registrar
 from .statics import Statics, StaticTarget
@@ -37,7 +36,6 @@ class Remotes:
         self,
         catalogue: Catalogue,
         observer: RemoteObserver,
-        check: CheckResult,
         *,
         limits: Limits = Limits(),  # noqa: B008 - immutable
         allowed: Iterable[str] = (),
@@ -51,7 +49,7 @@ class Remotes:
         self.server_id = secrets.token_hex(8)
         profiles = tls_profiles or {}
         permissions = permissions or Everyone()
-        self.directory = Directory(catalogue, limits, check, observer.remote_tasks)
+        self.directory = Directory(catalogue, limits, observer.remote_tasks)
         self.workers = Workers(self.directory, permissions, self.server_id)
         self.registrar = Registrar(
             self.directory,

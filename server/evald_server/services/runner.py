@@ -114,6 +114,10 @@ class Runner:
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool = False
     ) -> None:
         """Run what waits, to the end."""
+        if evaluation.alone:
+            with await self.admission.enter(patient=patient):
+                await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+            return
         async for _ in self.steps(evaluation, seconds, scope, patient=patient):
             evaluation.progress.clear()
 
@@ -122,6 +126,9 @@ class Runner:
     ) -> AsyncIterator[list[int]]:
         """Run what waits; give the indexes of what has just finished, none when there is only progress."""
         with await self.admission.enter(patient=patient):
+            if evaluation.alone:
+                yield [await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)]
+                return
             steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
