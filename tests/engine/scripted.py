@@ -7,6 +7,7 @@ from typing import Any
 from evald.context import EvaluatorContext
 from evald.evaluator import EvaluatorDefinition, Metric
 from evald.result import Kind, Verdict, errored, failed, measured, passed, skipped
+from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
@@ -116,8 +117,11 @@ class Engine:
         evaluation = Evaluation(plan, EvaluatorContext(pb), self.threads)
 
         async def wait() -> None:
-            async for _ in evaluation.run_waiting(seconds, 16):
-                pass
+            if evaluation.alone:
+                await evaluation.run_alone(seconds, Scope())
+            else:
+                async for _ in evaluation.run_waiting(seconds, 16):
+                    pass
 
         if not evaluation.run_inline():
             asyncio.run(wait())

@@ -1,0 +1,110 @@
+"""The one evaluator that waits runs in the call's own task, and nobody can tell."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from evald.context import EvaluatorContext
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Result, passed
+from evald.scope import Scope, current_scope
+from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import Evaluation
+from evald_server.engine.threads import Threads
+
+from .scripted import spec
+
+
+def evaluation_of(behaviour: Any, *specs: Any, **options: Any) -> Evaluation:
+    """An evaluation of a type `waits` that behaves so, begun."""
+    registry = Registry()
+    registry.register(
+        define_evaluator(type="waits", kind=Kind.ASSERTION, evaluate=behaviour), Origin.BUILT_IN
+    )
+    raw = tuple(one.SerializeToString() for one in specs or (spec("waits"),))
+    given = evaluation_service_pb2.EvaluateOptions(**options).SerializeToString()
+    plan = Planner(registry).plan(raw, given)
+    evaluation = Evaluation(plan, EvaluatorContext(context_pb2.EvaluatorContext()), Threads())
+    assert not evaluation.run_inline()
+    return evaluation
+
+
+async def told(_ctx: EvaluatorContext) -> Result:
+    scope = current_scope()
+    await asyncio.sleep(0)
+    left = scope.time_left()
+    return passed(f"{scope.evaluation_id}, {scope.skip_cache}, {left is not None and 0 < left <= 2}")
+
+
+def test_it_sees_its_call_and_leaves_nothing_of_it_behind() -> None:
+    async def main() -> None:
+        evaluation = evaluation_of(told, skip_cache=True)
+        assert evaluation.alone
+        assert await evaluation.run_alone(2, Scope(evaluation_id="call-1")) == 0
+        assert current_scope() == Scope()
+        evaluation.finish()
+        summary = result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
+        assert summary.results[0].reason == "call-1, True, True"
+        assert summary.results[0].start_time.seconds
+        assert summary.success
+
+    asyncio.run(main())
+
+
+def test_its_time_is_limited_and_the_call_goes_on() -> None:
+    async def hangs(_ctx: EvaluatorContext) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> None:
+        evaluation = evaluation_of(hangs)
+        await evaluation.run_alone(0.02, Scope())
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+        evaluation.finish()
+        (result,) = result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+        assert result.error.code == "TIMEOUT"
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_cancels_it() -> None:
+    async def main() -> None:
+        cancelled = asyncio.Event()
+
+        async def hangs(_ctx: EvaluatorContext) -> Result:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+        call = asyncio.create_task(evaluation_of(hangs).run_alone(5, Scope()))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert cancelled.is_set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("specs", "options"),
+    [((spec("waits"), spec("waits")), {}), ((), {"include_progress": True})],
+    ids=["two", "progress"],
+)
+def test_with_others_or_with_progress_it_is_not_alone(specs: Any, options: Any) -> None:
+    async def main() -> None:
+        evaluation = evaluation_of(told, *specs, **options)
+        assert not evaluation.alone
+        done: list[int] = []
+        async for finished in evaluation.run_waiting(2, 16):
+            done += finished
+        assert sorted(done) == list(range(len(specs) or 1))
+
+    asyncio.run(main())
