@@ -116,17 +116,9 @@ class App:
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
-        # Before the first call, so that the built-ins' series are there from the start, with zeros, and
-        # have their room before any plugin's.
+        # Before the first call, so that these have their place before any remote's.
         for entry in self.registry.types():
-            definition = entry.definition
-            self.telemetry.tally(
-                definition.type,
-                int(definition.kind),
-                enforced=True,
-                origin=entry.origin.name.lower(),
-                metric=definition.metric,
-            )
+            self.telemetry.announce(entry.definition.type, int(entry.definition.kind))
         self._edge = Edge(
             self.telemetry,
             max_message_bytes=settings.max_message_bytes,

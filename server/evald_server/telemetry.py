@@ -78,7 +78,7 @@ class Telemetry(Collector):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        max_types: int = 100,
+        max_types: int = 150,
         max_series: int = 2000,
         allowed_labels: Sequence[str] = (),
     ) -> None:
@@ -98,6 +98,7 @@ class Telemetry(Collector):
         self._allowed_labels = tuple(dict.fromkeys(allowed_labels))
         self._room = Room(max_series - fixed, {**_MAX_VALUES, "evaluator": max_types})
 
+        self._announced: dict[str, Kind] = {}
         self._subjects: dict[str, Subject] = {}
         self._tallies: dict[tuple[str, bool], Tally] = {}
         self._by_unit: dict[tuple[Tally, str], Tally] = {}
@@ -149,9 +150,9 @@ class Telemetry(Collector):
             return self._in_unit(found, metric)
         subject = self._subject(type, Kind(kind), origin)
         # The verdicts under one enforcement come with the type; those under the other one need room.
+        second = not enforced if type in self._announced else (type, not enforced) in self._tallies
         if subject is self._other or (
-            (type, not enforced) in self._tallies
-            and not self._room.admit("evaluator", len(_ASSERTION_VERDICTS), values=0)
+            second and not self._room.admit("evaluator", len(_ASSERTION_VERDICTS), values=0)
         ):
             shared = self._other_tallies.get((Kind(kind), enforced))
             if shared is None:
@@ -160,6 +161,14 @@ class Telemetry(Collector):
             return shared
         tally = self._tallies[type, enforced] = self._new_tally(subject, Kind(kind), enforced)
         return self._in_unit(tally, metric)
+
+    def announce(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
+        """Show a type's verdicts from now on, with zeros: a rate needs to see them rise from there.
+
+        Its histograms come with its first use: those of all built-ins would leave no room for others.
+        """
+        if type not in self._subjects and type not in self._announced and self._room.admit("evaluator", 0):
+            self._announced[type] = Kind(kind)
 
     def _in_unit(self, tally: Tally, metric: evaluator.Metric | None) -> Tally:
         if metric is None or tally.subject is self._other:
@@ -326,6 +335,11 @@ class Telemetry(Collector):
             ratio = tally.window.ratio(self._clock()) if tally.window else None
             if ratio is not None:
                 ratios.add_metric([tally.labels[0]], ratio)
+        for label, kind in self._announced.copy().items():
+            if (label, True) not in self._tallies:
+                names = {"evaluator": label, "kind": kind.name.lower(), "enforcement": "enforced"}
+                for verdict in _verdicts(kind):
+                    _count(results, {**names, "verdict": _VERDICT_NAMES[verdict]}, 0)
         durations = HistogramMetricFamily(
             "evald_evaluator_duration_seconds",
             "How long evaluators took, errors included, skips and queueing left out.",
@@ -522,7 +536,7 @@ class Telemetry(Collector):
         found = self._subjects.get(label)
         if found is not None:
             return found
-        if label == OTHER or not self._room.admit("evaluator", 0):
+        if label not in self._announced and (label == OTHER or not self._room.admit("evaluator", 0)):
             return self._other
         scores = Histogram(buckets.RATIO) if kind is Kind.ASSERTION else None
         series = _HISTOGRAM_SERIES
@@ -541,14 +555,17 @@ class Telemetry(Collector):
         return self._subjects.setdefault(label, subject)
 
     def _new_tally(self, subject: Subject, kind: Kind, enforced: bool) -> Tally:
-        assertion = kind is Kind.ASSERTION
         return Tally(
             subject,
             (subject.label, kind.name.lower(), "enforced" if enforced else "shadow"),
-            _ASSERTION_VERDICTS if assertion else _METRIC_VERDICTS,
+            _verdicts(kind),
             self._clock,
             gates=enforced and subject.scores is not None,
         )
+
+
+def _verdicts(kind: Kind) -> Sequence[Verdict]:
+    return _ASSERTION_VERDICTS if kind is Kind.ASSERTION else _METRIC_VERDICTS
 
 
 def _caller_value(value: str) -> str:

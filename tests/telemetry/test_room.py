@@ -65,10 +65,47 @@ def test_no_flood_exceeds_the_series_allowed(max_types: int, max_series: int) ->
     assert len(evaluators - {"other"}) == max_types
 
 
+def test_a_type_that_is_announced_shows_zeros_and_takes_room_for_histograms_only_when_used() -> None:
+    telemetry = Telemetry(max_series=1000)
+    for number in range(100):
+        telemetry.announce(f"built-in-{number}", Kind.ASSERTION)
+    assert value(telemetry, "evald_evaluator_results_total", evaluator="built-in-7", verdict="passed") == 0
+    assert not list(samples(telemetry, "evald_evaluator_duration_seconds_count"))
+    for name in ("acme.pii", "built-in-7"):
+        telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None).add(
+            Verdict.PASSED, 0.1, 1.0, None
+        )
+        assert value(telemetry, "evald_evaluator_duration_seconds_count", evaluator=name) == 1
+        assert value(telemetry, "evald_evaluator_results_total", evaluator=name, verdict="passed") == 1
+    shown = Counter((one.name, *sorted(one.labels.items())) for one in samples(telemetry))
+    assert set(shown.values()) == {1}
+
+
+def test_an_announced_type_that_is_first_used_as_a_shadow_stays_within_the_series_allowed() -> None:
+    telemetry = Telemetry(max_types=2, max_series=178)
+    for name in ("regex", "contains"):
+        telemetry.announce(name, Kind.ASSERTION)
+        for enforced in (False, True):
+            telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None).add(
+                Verdict.FAILED, 0.1, 0.0, None
+            )
+    assert len(list(samples(telemetry))) <= 178
+    assert (
+        value(
+            telemetry,
+            "evald_evaluator_results_total",
+            evaluator="regex",
+            enforcement="enforced",
+            verdict="failed",
+        )
+        == 1
+    )
+
+
 def test_names_without_room_are_not_kept() -> None:
     telemetry = Telemetry()
     flood(telemetry, 1000)
-    assert len(telemetry._other.durations.usual) <= 100 + 4, "one for each type with room, four for the rest"
+    assert len(telemetry._other.durations.usual) <= 150 + 4, "one for each type with room, four for the rest"
     first, second = (
         telemetry.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None)
         for name in ("late", "later")
@@ -84,7 +121,7 @@ def test_every_result_of_a_flood_is_counted_and_the_overflow_says_so() -> None:
     took = sum(one.value for one in samples(telemetry, "evald_evaluator_duration_seconds_count"))
     skipped = sum(one.value for one in samples(telemetry, "evald_evaluator_results_total", verdict="skipped"))
     assert took == 3000 - skipped
-    assert value(telemetry, "evald_label_overflow_total", label="evaluator") == 2900
+    assert value(telemetry, "evald_label_overflow_total", label="evaluator") == 2850
     assert value(telemetry, "evald_label_overflow_total", label="code") == 0
 
 
@@ -137,7 +174,7 @@ def test_codes_without_room_count_under_other() -> None:
 
 
 def test_too_few_series_for_the_types_are_refused_with_the_number_that_would_do() -> None:
-    with pytest.raises(ValueError, match="max_series: got 500, wanted at least 570"):
+    with pytest.raises(ValueError, match="max_series: got 500, wanted at least 770"):
         Telemetry(max_series=500)
 
 

@@ -22,7 +22,7 @@ from evald_server.calibration.judges import LLM_JUDGE, asked_through, with_crite
 from evald_server.calibration.page import page_of
 
 from .cards import card_tables
-from .console import err, say, show, warn
+from .console import err, say, show, warn, while_shown
 from .exits import Exit, usage_error
 from .plain import clean, print_json, to_json
 from .specs import SpecSet, load_specs
@@ -208,7 +208,7 @@ def _progress(total: int) -> Iterator[Callable[[Asked], None]]:
         disable=not err().is_terminal,
     )
     errors, spent = 0, 0.0
-    with bar:
+    with while_shown(bar):
         task = bar.add_task("", total=total, errors=0, spent="")
 
         def on_answer(found: Asked) -> None:

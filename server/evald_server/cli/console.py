@@ -2,11 +2,15 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Reports in logs have room for a reason; 80 columns break most of them.
 _LOG_WIDTH = 120
@@ -38,6 +42,12 @@ def out() -> Console:
 def err() -> Console:
     """Standard error: progress and complaints."""
     return _console(sys.stderr, stderr=True)
+
+
+def while_shown(bar: "Progress") -> AbstractContextManager[object]:
+    """The bar as a block's context. One that is disabled stays out of it: older versions of Rich end it with
+    an empty line."""
+    return nullcontext() if bar.disable else bar
 
 
 def say(*parts: str | tuple[str, str]) -> None:

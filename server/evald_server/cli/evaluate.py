@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .console import err, out, say, show, warn
+from .console import err, out, say, show, warn, while_shown
 from .conversations import Conversation, read_all
 from .exits import Exit, usage_error
 from .judging import Judged, judge_all_turns, judge_last_turns, judge_turns
@@ -130,7 +130,8 @@ async def _many(
     unpassed: list[Judged] = []
     warnings: dict[str, None] = {}
     find = judge_all_turns if args.turns else judge_last_turns
-    with _progress(hidden=args.json and out().is_terminal) as progress:
+    progress = _progress(hidden=args.json and out().is_terminal)
+    with while_shown(progress):
         task = progress.add_task("", total=_count(args.files) if not progress.disable else None, failed=0)
         async for judged in find(client, conversations, specs):
             totals.add(judged.verdict, judged.judged_turns())
