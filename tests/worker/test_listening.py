@@ -15,11 +15,12 @@ import evald
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as pb
 from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_pb2, task_pb2
 from evald.v1 import result_pb2
-from evald.worker.listening import SERVICE
+from evald.worker.listening import SERVICE, _TaskStream
 
 from ..services.live import run
 from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
 from .registry import Registry, registry, take, task, until
+from .test_tasks import tasks_of
 
 
 class Plugin:
@@ -148,6 +149,38 @@ def test_the_end_of_a_stream_waits_for_its_answers() -> None:
             await stream.done_writing()
             assert (await stream.read()).task_id == "t"
             assert await stream.read() is grpc.aio.EOF
+
+    run(main())
+
+
+class _SlowReader:
+    """A stream whose caller takes its answers one after the other, having said all it had to say."""
+
+    def __init__(self, frames: list[pb.EvaluateStreamRequest]) -> None:
+        self._frames = [frame.SerializeToString() for frame in frames]
+        self.taken: list[str] = []
+
+    async def read(self) -> Any:
+        return self._frames.pop(0) if self._frames else grpc.aio.EOF
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.sleep(0.01)
+        self.taken.append(pb.EvaluateStreamResponse.FromString(data).task_id)
+
+    def time_remaining(self) -> None:
+        return None
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
+def test_the_end_of_a_stream_cuts_off_no_answer_that_waits_to_be_sent() -> None:
+    async def main() -> None:
+        at_once = evald.assertion("acme.at-once", inline=True)(lambda _ctx: True)
+        names = [f"t{number}" for number in range(10)]
+        caller = _SlowReader([pb.EvaluateStreamRequest(task=task(name, "acme.at-once")) for name in names])
+        await _TaskStream(tasks_of(at_once), caller).serve()
+        assert sorted(caller.taken) == names
 
     run(main())
 

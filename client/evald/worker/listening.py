@@ -211,7 +211,8 @@ class _TaskStream:
         self._tasks = tasks
         self._context = context
         self._trace_context = _trace_context(context)
-        self._open: dict[str, asyncio.Task[None]] = {}
+        self._open: dict[str, asyncio.Task[None]] = {}  # what can still be cancelled, by task id
+        self._unsaid: set[asyncio.Task[None]] = set()  # what has not been answered, or not been sent
         self._lock = asyncio.Lock()
 
     async def serve(self) -> None:
@@ -225,9 +226,9 @@ class _TaskStream:
                         grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateStreamRequest"
                     )
                 self._take(frame)
-            await asyncio.gather(*self._open.values())
+            await asyncio.gather(*self._unsaid)
         finally:
-            for work in self._open.values():
+            for work in self._unsaid:
                 work.cancel()
 
     def _take(self, frame: pb.EvaluateStreamRequest) -> None:
@@ -235,6 +236,8 @@ class _TaskStream:
         if kind == "task" and frame.task.task_id not in self._open:
             work = asyncio.create_task(self._answer(frame.task))
             self._open[frame.task.task_id] = work
+            self._unsaid.add(work)
+            work.add_done_callback(self._unsaid.discard)
         elif kind == "cancel_task_id" and frame.cancel_task_id in self._open:
             self._open[frame.cancel_task_id].cancel()
 
