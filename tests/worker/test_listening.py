@@ -161,8 +161,11 @@ class _SlowReader:
         self.taken: list[str] = []
 
     async def read(self) -> Any:
-        await asyncio.sleep(0.001)  # the tasks before this one begin
-        return self._frames.pop(0) if self._frames else grpc.aio.EOF
+        if self._frames:
+            return self._frames.pop(0)
+        while not self.taken:  # by then all are done, and nine wait to be sent
+            await asyncio.sleep(0.001)
+        return grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:
         await asyncio.sleep(0.01)
