@@ -159,17 +159,18 @@ class _SlowReader:
     def __init__(self, frames: list[pb.EvaluateStreamRequest]) -> None:
         self._frames = [frame.SerializeToString() for frame in frames]
         self.taken: list[str] = []
+        self._took_one = asyncio.Event()
 
     async def read(self) -> Any:
         if self._frames:
             return self._frames.pop(0)
-        while not self.taken:  # by then all are done, and nine wait to be sent
-            await asyncio.sleep(0.001)
+        await self._took_one.wait()  # by then all are done, and nine wait to be sent
         return grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:
         await asyncio.sleep(0.01)
         self.taken.append(pb.EvaluateStreamResponse.FromString(data).task_id)
+        self._took_one.set()
 
     def time_remaining(self) -> None:
         return None
