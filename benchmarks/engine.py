@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 
 from evald.context import EvaluatorContext
+from evald.threads import Threads
 from evald.v1 import context_pb2, result_pb2
 from evald_server.app import App
 from evald_server.config import load_settings
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
-from evald_server.engine.threads import Threads
 
 from . import workload
 

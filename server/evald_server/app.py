@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import grpc
 
+from evald.contract import violation
+from evald.threads import Threads
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.engine.combinators import combinators
-from evald_server.engine.contract import violation
+from evald_server.engine.compiler import JUDGE
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
-from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
@@ -54,9 +55,6 @@ _log = logging.getLogger("evald.server")
 # which names size and limit; beyond it gRPC answers without reading the message.
 _SLACK_BYTES: Final = 4 << 20
 
-# The type that asks models.
-_JUDGE: Final = "llm-judge"
-
 _LAG_PERIOD_SECONDS: Final = 0.25
 
 # After the grace, streams get this long to receive the status that ends them.
@@ -92,7 +90,7 @@ class App:
         self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
         try:
-            self.models = build_models(settings, self.telemetry.judge(_JUDGE))
+            self.models = build_models(settings, self.telemetry.judge(JUDGE))
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.scripts = build_scripts(settings)
@@ -261,7 +259,7 @@ class App:
         return table
 
     def _judge_available(self, available: bool) -> None:
-        self.registry.set_state(_JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
+        self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()

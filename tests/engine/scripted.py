@@ -8,12 +8,12 @@ from evald.context import EvaluatorContext
 from evald.evaluator import EvaluatorDefinition, Metric
 from evald.result import Kind, Verdict, errored, failed, measured, passed, skipped
 from evald.scope import Scope
+from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import Evaluation
-from evald_server.engine.threads import Threads
 
 Behaviour = Callable[[EvaluatorContext], Any]
 

@@ -9,11 +9,11 @@ from evald.context import EvaluatorContext
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Result, passed
 from evald.scope import Scope, current_scope
+from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import Evaluation
-from evald_server.engine.threads import Threads
 
 from .scripted import spec
 

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 from evald.context import EvaluatorContext, parse_json
 from evald.convert import spec_to_pb
 from evald.result import Result, TokenUsage
+from evald.threads import Threads
 from evald.turn import Turn
 from evald.v1.result_pb2 import AggregatedEvaluation
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import Evaluation
-from evald_server.engine.threads import Threads
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.judge.question import Answer, JudgeFault, Question, Spending
 

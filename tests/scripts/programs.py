@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evald.context import EvaluatorContext
+from evald.contract import violation
 from evald.evaluator import InvalidConfig
 from evald.result import Result
-from evald_server.engine.contract import violation
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts

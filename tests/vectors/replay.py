@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from evald.context import EvaluatorContext, struct_to_dict
+from evald.contract import violation
 from evald.convert import fill_options, spec_to_pb
 from evald.evaluator import EvaluatorDefinition, define_evaluator
 from evald.result import ASSERTION, Kind, Result, Verdict
 from evald.spec import Options
+from evald.threads import Threads
 from evald.turn import Turn
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
 from evald_server.engine.combinators import combinators
-from evald_server.engine.contract import violation
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import DuplicateType, Origin, Registry
 from evald_server.engine.run import Evaluation
-from evald_server.engine.threads import Threads
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.scripts.evaluator import code_definition

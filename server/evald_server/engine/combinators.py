@@ -16,12 +16,12 @@ from pydantic import Field
 from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
+from evald.threads import Threads
 
 from .aggregate import ROUNDING
 from .compiler import Scope
 from .outcome import NOT_FINAL, adjust, checked, crashed
 from .plan import Use
-from .threads import Threads
 from .wait import call
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED

@@ -4,10 +4,10 @@ import logging
 import secrets
 from typing import Any, Final
 
+from evald.contract import violation
 from evald.evaluator import ContractViolation, to_result
 from evald.result import Result, Verdict, errored, skipped
 
-from .contract import violation
 from .plan import Use
 
 _log = logging.getLogger("evald.engine")

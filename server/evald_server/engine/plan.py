@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from evald.contract import MAX_REASON_BYTES
 from evald.evaluator import Evaluate, EvaluatorDefinition
 from evald.result import Kind, Result, Verdict
 from evald.v1 import evaluator_pb2, result_pb2
 
 from .aggregate import Policy
-from .contract import MAX_REASON_BYTES
 from .observer import Tally
 from .registry import Origin
 from .wire import DURATIONS, delimited, sized, varint

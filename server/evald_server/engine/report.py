@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from evald.contract import cut
 from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
-from .contract import cut
 from .plan import SHORT_REASON, Plan, Use
 from .wire import duration, sized
 

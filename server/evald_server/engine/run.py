@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from evald.context import EvaluatorContext
+from evald.contract import cut
 from evald.result import Result, Verdict
 from evald.scope import SCOPE, Scope
+from evald.threads import Threads
 
-from .contract import cut
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
-from .threads import Threads
 from .wait import call
 from .wire import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
 
@@ -129,8 +129,7 @@ class Evaluation:
                 usual[0] += 1
                 usual[1] += nanos
                 continue
-            outcomes.append(None)
-            parts.append(b"")
+            self._keep_place()
             if inspect.isawaitable(outcome):
                 self.waiting.append(Waiting(use, outcome))
             else:
@@ -142,18 +141,22 @@ class Evaluation:
         if use.final_only and not self.ctx.is_final:
             skip = NOT_FINAL
         elif not use.inline:
-            self.outcomes.append(None)
-            self._parts.append(b"")
-            self.waiting.append(Waiting(use, None))
-            return True
-        elif self.plan.fail_fast and self.failed:
+            skip = None
+        elif self._is_over():
             skip = FAIL_FAST
         else:
             return False
+        self._keep_place()
+        if skip is None:
+            self.waiting.append(Waiting(use, None))
+        else:
+            self._settle(use, skip, 0)
+        return True
+
+    def _keep_place(self) -> None:
+        """For a result that comes later, or is written another way."""
         self.outcomes.append(None)
         self._parts.append(b"")
-        self._settle(use, skip, 0)
-        return True
 
     @property
     def alone(self) -> bool:
@@ -210,7 +213,7 @@ class Evaluation:
                 for task in done:
                     task.result()
                     finished.append(tasks[task].use.index)
-                if self.plan.fail_fast and self.failed and running:
+                if self._is_over() and running:
                     for task in running:
                         task.cancel()
                     await asyncio.wait(running)

@@ -9,11 +9,11 @@ from typing import Any, Final
 from evald.context import EvaluatorContext
 from evald.result import Result, errored
 from evald.scope import SCOPE
+from evald.threads import Busy, Threads
 
 from .outcome import checked, crashed
 from .plan import Use
 from .registry import Origin
-from .threads import Busy, Threads
 
 # What of the call's time is kept back to send the summary: a tenth, but not less than this.
 _RESERVE_SECONDS: Final = 0.05

@@ -35,6 +35,16 @@ class Frames(Protocol):
         """Send a message."""
 
 
+def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
+    """A worker's frame. Raises Refusal for bytes that are none."""
+    try:
+        return wire_pb2.ConnectRequest.FromString(data)
+    except DecodeError:
+        raise Refusal(
+            "UNREADABLE_MESSAGE", f"the {len(data)} bytes are no evald.plugin.v1.ConnectRequest"
+        ) from None
+
+
 @dataclass(slots=True)
 class _Open:
     """A task that the worker has. done: None once nobody waits for it any more."""
@@ -197,12 +207,7 @@ class Session(Instance):
     async def _read(self, frames: Frames) -> None:
         async for data in frames:
             self.last_seen = time.time()
-            try:
-                frame = wire_pb2.ConnectRequest.FromString(data)
-            except DecodeError:
-                raise Refusal(
-                    "UNREADABLE_MESSAGE", f"the {len(data)} bytes are no evald.plugin.v1.ConnectRequest"
-                ) from None
+            frame = read_frame(data)
             kind = frame.WhichOneof("frame")
             if kind == "completed":
                 self._complete(frame.completed)

@@ -5,17 +5,14 @@ import secrets
 from collections.abc import Iterable
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from evald.plugin.v1 import registry_service_pb2
-from evald_server import wire_pb2
 
 from .directory import Directory
 from .instance import Instance, Mode
 from .offer import CONTRACT, Offer, read_plugin
 from .permission import Permissions
 from .refusal import Refusal, invalid
-from .session import Frames, Session
+from .session import Frames, Session, read_frame
 
 _log = logging.getLogger("evald.remote")
 
@@ -135,12 +132,7 @@ def check_permission(permissions: Permissions, principal: str, offers: Iterable[
 
 
 def _hello(data: bytes) -> registry_service_pb2.WorkerHello:
-    try:
-        frame = wire_pb2.ConnectRequest.FromString(data)
-    except DecodeError:
-        raise Refusal(
-            "UNREADABLE_MESSAGE", f"the {len(data)} bytes are no evald.plugin.v1.ConnectRequest"
-        ) from None
+    frame = read_frame(data)
     kind = frame.WhichOneof("frame")
     if kind != "hello":
         raise invalid("frame", f"the first frame must be hello, got {kind or 'none'}")
