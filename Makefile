@@ -5,7 +5,7 @@ READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop languages lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo test interop languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,9 @@ interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-
 
 languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
 	.ci/languages.sh
+
+real-judge: $(READY) ## Have a real, small model judge on this machine; compiles its server, once
+	examples/real-judge/run.sh
 
 lint: $(READY) ## Check rules and format of the Python code
 	$(BIN)/ruff check

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from evald.context import EvaluatorContext, parse_json
+from evald.context import EvaluatorContext
 from evald.convert import spec_to_pb
 from evald.result import Result, TokenUsage
 from evald.threads import Threads
@@ -17,6 +17,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import Evaluation
 from evald_server.judge.llm_judge import judge_definition
+from evald_server.judge.parsing import read_object
 from evald_server.judge.question import Answer, JudgeFault, Question, Spending
 
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[Question], Any]"
@@ -84,11 +85,9 @@ class ScriptedAsker:
         if question.schema is None:
             return Answer(text, None, f"{self._model}-2026", request, self.cached)
         try:
-            data = parse_json(text)
+            data = read_object(text)
         except ValueError as problem:
             raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
-        if not isinstance(data, dict):
-            raise JudgeFault("JUDGE_UNPARSEABLE", "no object", unusable=True, text=text)
         return Answer(text, data, f"{self._model}-2026", request, self.cached)
 
 

@@ -22,7 +22,10 @@ CONFIGS: list[dict[str, Any]] = [
     {"items": [{"id": "a", "text": "t"}], "threshold": 0},
 ]
 
-REFUSED, TRUNCATED = fault("JUDGE_REFUSED"), fault("JUDGE_TRUNCATED", text="SCORE: 10")
+REFUSED = fault("JUDGE_REFUSED", unusable=True)
+TRUNCATED = fault("JUDGE_TRUNCATED", unusable=True, text="SCORE: 10")
+BROKEN_OFF = fault("JUDGE_TRUNCATED", text="SCORE: 10")
+UNUSABLE = {"JUDGE_UNPARSEABLE", "JUDGE_REFUSED", "JUDGE_TRUNCATED"}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids="+".join)
@@ -32,12 +35,12 @@ REFUSED, TRUNCATED = fault("JUDGE_REFUSED"), fault("JUDGE_TRUNCATED", text="SCOR
 def test_what_an_endpoint_cannot_do_is_an_error_with_its_code_and_what_it_cost(
     config: dict[str, Any], code: str
 ) -> None:
-    models = ScriptedModels(fault(code))
+    models = ScriptedModels(fault(code, unusable=code in UNUSABLE))
     result = judge(models, config)
     assert result.error is not None
     assert (result.verdict, result.error.code, result.score) == (ERROR, code, None)
     asked = len(models.default.questions)
-    assert asked == (2 if code in {"JUDGE_UNPARSEABLE", "JUDGE_REFUSED", "JUDGE_TRUNCATED"} else 1)
+    assert asked == (2 if code in UNUSABLE else 1)
     assert result.cost_usd == pytest.approx(asked * 0.001)
     assert result.token_usage is not None
     assert result.token_usage.input_tokens == 10 * asked
@@ -88,6 +91,14 @@ def test_after_the_second_unusable_answer_there_is_an_error_and_no_third_questio
     assert result.error is not None
     assert (result.verdict, result.error.code) == (ERROR, code)
     assert len(models.default.questions) == 2
+
+
+def test_an_answer_that_broke_off_was_asked_for_again_already_and_tells_nothing() -> None:
+    models = ScriptedModels(BROKEN_OFF)
+    result = judge(models, {"rubric": "r"})
+    assert result.error is not None
+    assert result.error.code == "JUDGE_TRUNCATED"
+    assert len(models.default.questions) == 1
 
 
 def test_an_error_names_the_judge_and_quotes_nothing_of_its_answer() -> None:

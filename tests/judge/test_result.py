@@ -45,7 +45,7 @@ def test_the_prompts_digest_depends_on_what_is_asked_and_not_on_the_turn() -> No
 
 
 def test_the_first_question_is_kept_as_it_was_sent() -> None:
-    models = ScriptedModels(fault("JUDGE_REFUSED"), score(0.9))
+    models = ScriptedModels(fault("JUDGE_REFUSED", unusable=True), score(0.9))
     result = judge(models, CONFIG)
     assert result.raw_request is not None
     assert result.raw_request["messages"][1]["content"] == models.default.questions[1].material

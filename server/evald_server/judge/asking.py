@@ -6,7 +6,6 @@ from evald.context import EvaluatorContext
 
 from .answers import Unusable
 from .form import Form, Judgement
-from .parsing import read_object
 from .prompt import asked_again
 from .question import Answer, Asker, JudgeFault, Question, Spending
 
@@ -70,24 +69,21 @@ async def _ask_once(
         vote = _salvaged(fault, asker, form, ctx)
         if vote is not None:
             return vote, None
-        return Vote(None, Fault(fault.code, str(fault)), None), _UNUSABLE.get(fault.code)
+        problem = _UNUSABLE[fault.code] if fault.unusable else None
+        return Vote(None, Fault(fault.code, str(fault)), None), problem
     try:
         return Vote(form.read(answer, ctx), None, answer), None
-    except Unusable as problem:
-        message = f"{named(asker)}: the answer holds no verdict: {problem}"
-        return Vote(None, Fault("JUDGE_UNPARSEABLE", message), answer), str(problem)
+    except Unusable as unusable:
+        message = f"{named(asker)}: the answer holds no verdict: {unusable}"
+        return Vote(None, Fault("JUDGE_UNPARSEABLE", message), answer), str(unusable)
 
 
 def _salvaged(fault: JudgeFault, asker: Asker, form: Form, ctx: EvaluatorContext) -> Vote | None:
-    """A whole answer that is not just JSON may hold it in one fenced block, because many endpoints take a
-    schema and forget about it; or it may be in another form that is understood."""
+    """What holds no object may be in another form that is understood, because many endpoints take a schema and
+    forget about it."""
     if not (fault.unusable and fault.code == "JUDGE_UNPARSEABLE" and fault.text):
         return None
-    try:
-        data = read_object(fault.text)
-    except ValueError:
-        data = None
-    answer = Answer(fault.text, data, asker.model, {})
+    answer = Answer(fault.text, None, asker.model, {})
     try:
         return Vote(form.read(answer, ctx), None, answer)
     except Unusable:

@@ -161,22 +161,19 @@ class Faults:
         )
         return Failed(JudgeFault("JUDGE_UNAVAILABLE", text))
 
-    def unusable(self, why: str, text: str = "") -> JudgeFault:
+    def unusable(self, why: str, text: str = "", code: str = "JUDGE_UNPARSEABLE") -> JudgeFault:
         """The model has answered, but not with what was asked for."""
-        return JudgeFault("JUDGE_UNPARSEABLE", f"{self._who}: {why}", unusable=True, text=text)
+        return JudgeFault(code, f"{self._who}: {why}", unusable=True, text=text)
 
     def reply(self, reply: Reply, max_tokens: int) -> JudgeFault | None:
         """What is wrong with a completion, whatever its text says; None when nothing is."""
         if reply.refusal:
-            return JudgeFault("JUDGE_REFUSED", f"{self._who}: the model refused to judge", text=reply.refusal)
+            return self.unusable("the model refused to judge", reply.refusal, "JUDGE_REFUSED")
         if reply.finish in _FILTER:
-            return JudgeFault("JUDGE_REFUSED", f"{self._who}: a filter of the endpoint cut the answer off")
+            return self.unusable("a filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
         if reply.finish in _LENGTH:
-            return JudgeFault(
-                "JUDGE_TRUNCATED",
-                f"{self._who}: the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens",
-                text=reply.text or "",
-            )
+            why = f"the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens"
+            return self.unusable(why, reply.text or "", "JUDGE_TRUNCATED")
         if not reply.choices:
             return self.unusable("the completion has no choices")
         if reply.calls_tools or reply.finish in _TOOLS:

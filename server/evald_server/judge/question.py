@@ -74,8 +74,8 @@ class Answer(NamedTuple):
 class JudgeFault(Exception):
     """No usable answer. code: one of evald.errorcodes.CODES, a JUDGE_ one or TIMEOUT.
 
-    unusable: the model answered, but with nothing that can be used (not JSON, no object), so that asking
-    again may help; `text` is what it said.
+    unusable: the model answered, but with nothing that can be used (a refusal, an answer that reached its limit,
+    no JSON object), so that asking again with what was wrong may help; `text` is what it said.
     """
 
     def __init__(self, code: str, message: str, *, unusable: bool = False, text: str = "") -> None:
