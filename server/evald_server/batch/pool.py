@@ -1,0 +1,189 @@
+"""The batch processes of a server: started when a batch is worth it, shared by all batches."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from evald_server.engine.plan import Plan
+from evald_server.engine.registry import Origin
+
+from .process import BatchProcess, Job, NotStarted
+from .rules import Rules, Work
+
+_log = logging.getLogger("evald.batch")
+
+# Messages that a process holds: one that it works on, and one more, so that it never waits for the next.
+_AHEAD: Final = 2
+
+# 256 items take 10 ms, and those that a sender could make as slow as possible a few seconds.
+_SILENT_SECONDS: Final = 60.0
+
+_LONGEST_BACKOFF_SECONDS: Final = 60.0
+
+
+class Pool:
+    """The processes.
+
+    size: most of them; 0 for none. after: items of one batch from which on it may use them. idle_seconds:
+    for which an idle process lives. Belongs to the event loop that it is first used in.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        version: str,
+        size: int,
+        *,
+        after: int = 1024,
+        idle_seconds: float = 300.0,
+    ) -> None:
+        self.size = size
+        self.after = after
+        self._rules = rules
+        self._version = version
+        self._idle_seconds = idle_seconds
+        self._numbers = itertools.count(1)
+        self._ready: list[BatchProcess] = []
+        self._waiters: deque[asyncio.Future[BatchProcess | None]] = deque()
+        self._runs: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._closed = False
+
+    @property
+    def processes(self) -> list[int]:
+        """Ids of the processes that are ready."""
+        return [process.pid for process in self._ready]
+
+    def job(self, plan: Plan, specs: Sequence[bytes], options: bytes, *, brief: bool) -> Job | None:
+        """What items of a batch share, for `evaluate`; None when a batch process cannot run the plan.
+
+        To be handed to `close` when the batch ends."""
+        if not all(use.inline and use.origin is Origin.BUILT_IN for use in plan.uses):
+            return None
+        measures = tuple(use.tally.measures for use in plan.uses)
+        work = Work(tuple(specs), options, plan.started, measures, brief)
+        return Job(next(self._numbers), plan, work)
+
+    def close(self, job: Job) -> None:
+        """Nothing more is coming for the job."""
+        for process in self._ready:
+            process.close(job)
+
+    def want(self) -> None:
+        """Start another process, if there may be one. Does not wait for it."""
+        if len(self._runs) >= self.size or self._closed or time.monotonic() < self._not_before:
+            return
+        task = asyncio.create_task(self._run())
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._look_after())
+
+    async def place(self) -> BatchProcess | None:
+        """A process that has room for one more message, which it must be given at once; None when there is no
+        process. Whoever has waited longest is first."""
+        if not self._ready:
+            self.want()
+            return None
+        process = min(self._ready, key=lambda process: process.held)
+        if process.held < _AHEAD and not self._waiters:
+            process.held += 1
+            return process
+        self.want()
+        waiter: asyncio.Future[BatchProcess | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            given = waiter.result() if waiter.done() and not waiter.cancelled() else None
+            if given is not None:
+                self._free(given)
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    async def aclose(self) -> None:
+        """End all processes."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for task in self._runs:
+            task.cancel()
+        if self._runs:
+            await asyncio.wait(self._runs)
+
+    async def _run(self) -> None:
+        """The life of one process."""
+        try:
+            process = await BatchProcess.start(self._rules, self._version)
+        except NotStarted as problem:
+            _log.warning("no batch process: %s; batches are evaluated in the server", problem)
+            self._back_off()
+            return
+        _log.info("batch process %d started", process.pid)
+        try:
+            self._ready.append(process)
+            self._hand_out(process)
+            await process.listen(lambda: self._answered(process))
+        finally:
+            if process in self._ready:  # nobody has told it to end
+                self._remove(process)
+            process.kill()
+            code = await process.wait()
+        if process.dismissed:
+            _log.info("batch process %d ended", process.pid)
+            return
+        _log.warning(
+            "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
+            process.pid,
+            code,
+        )
+        self._back_off()
+
+    def _answered(self, process: BatchProcess) -> None:
+        self._failures = 0
+        self._free(process)
+
+    def _free(self, process: BatchProcess) -> None:
+        process.held -= 1
+        self._hand_out(process)
+
+    def _hand_out(self, process: BatchProcess) -> None:
+        """Give what room a process has to those who wait."""
+        while self._waiters and process.held < _AHEAD and process in self._ready:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                process.held += 1
+                waiter.set_result(process)
+
+    def _remove(self, process: BatchProcess) -> None:
+        self._ready.remove(process)
+        if not self._ready:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _back_off(self) -> None:
+        self._failures += 1
+        self._not_before = time.monotonic() + min(2.0**self._failures, _LONGEST_BACKOFF_SECONDS)
+
+    async def _look_after(self) -> None:
+        """End what is idle, and what has not said anything for too long."""
+        while True:
+            await asyncio.sleep(min(5.0, self._idle_seconds / 4))
+            now = time.monotonic()
+            for process in self._ready[:]:
+                quiet = now - process.since
+                if process.held and quiet > _SILENT_SECONDS:
+                    process.kill()
+                elif not process.held and quiet > self._idle_seconds:
+                    self._remove(process)
+                    process.dismiss()
