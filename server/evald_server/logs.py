@@ -4,7 +4,9 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
+
+LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -31,7 +33,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def configure_logging(style: Literal["auto", "text", "json"], level: str) -> None:
+def configure_logging(style: LogFormat, level: str) -> None:
     """Log to standard error. auto: text on a terminal, JSON elsewhere."""
     handler = logging.StreamHandler(sys.stderr)
     if style == "json" or (style == "auto" and not sys.stderr.isatty()):

@@ -3,6 +3,7 @@
 It has the built-in evaluators that wait for nothing, and no others. Nothing here may import grpc.
 """
 
+import logging
 import marshal
 import os
 import signal
@@ -28,15 +29,21 @@ from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
 
 from .part import MAX_BYTES, Part
-from .recorder import Recorder
-from .rules import CLOSE, NOT_MINE, OPEN, Report, Rules, Work
-from .totals import Totals
+from .recorder import Heard, Recorder
+from .rules import CLOSE, OPEN, Report, Rules, Work
+from .totals import Sums, Totals
 
 # The server's own thread, which calls beside the batch wait for, comes first.
 _NICENESS: Final = 10
 
 # When memory runs out, the kernel is to end a batch process, which the server can do without.
 _OUT_OF_MEMORY_SCORE: Final = "500"
+
+
+_log = logging.getLogger("evald.batch")
+
+_NO_SUMS: Final = Sums(0, (), ())
+_NOTHING_HEARD: Final = Heard((), ())
 
 
 class Evaluating:
@@ -47,7 +54,7 @@ class Evaluating:
         self._threads = Threads()
         self._contexts = Contexts(rules.max_messages)
         self._registry = _registry(rules, self._threads)
-        self._open: dict[int, _Opened] = {}
+        self._open: dict[int, tuple[Plan, Recorder]] = {}
 
     def open(self, number: int, work: Work) -> None:
         """Make the plan of a work."""
@@ -57,30 +64,34 @@ class Evaluating:
             plan = compiler.plan(work.specs, work.options, None)
         except InvalidPlan:
             return  # it names what only the server has
-        if plan.started == work.started:
-            self._open[number] = _Opened(plan, recorder, brief=work.brief)
+        if plan.started != work.started:
+            _log.warning("a plan is not the server's; its batches are evaluated there")
+            return
+        self._open[number] = plan, recorder
 
     def close(self, number: int) -> None:
         """Forget a work."""
         self._open.pop(number, None)
 
-    def evaluate(self, number: int, start: int, data: bytes) -> bytes:
+    def evaluate(self, number: int, data: bytes, start: int, brief: bool) -> bytes:
         """A packed Report on a message."""
+        items = wire_pb2.EvaluateBatchRequest.FromString(data).items
         opened = self._open.get(number)
         if opened is None:
-            return NOT_MINE
-        items = wire_pb2.EvaluateBatchRequest.FromString(data).items
-        return self._report(opened, items, start).packed()
+            left = list(range(start, len(items)))
+            return Report(len(items), left, (), b"", (), _NO_SUMS, _NOTHING_HEARD).packed()
+        return self._report(*opened, items, start, brief).packed()
 
-    def _report(self, opened: "_Opened", items: Sequence[bytes], start: int) -> Report:
-        plan, recorder = opened.plan, opened.recorder
+    def _report(
+        self, plan: Plan, recorder: Recorder, items: Sequence[bytes], start: int, brief: bool
+    ) -> Report:
         seconds: list[tuple[int, float]] = []
         left: list[int] = []
 
         def observe(verdict: int, took: float) -> None:
             seconds.append((int(verdict), took))
 
-        part = Part(self._contexts, self._threads, observe, brief=opened.brief)
+        part = Part(self._contexts, self._threads, observe, brief=brief)
         end = start
         for data in items[start:]:
             mark = recorder.mark()
@@ -100,13 +111,6 @@ class Evaluating:
             totals.sums(),
             recorder.take(),
         )
-
-
-class _Opened:
-    def __init__(self, plan: Plan, recorder: Recorder, *, brief: bool) -> None:
-        self.plan = plan
-        self.recorder = recorder
-        self.brief = brief
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
@@ -131,7 +135,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
                 data = read_frame(requests)
                 if data is None:
                     return
-                write_frame(answers, evaluating.evaluate(number, detail, data))
+                write_frame(answers, evaluating.evaluate(number, data, *detail))
 
 
 def _stand_back() -> None:

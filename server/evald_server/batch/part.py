@@ -94,19 +94,18 @@ class Part:
             self.answers.append(report.answers)
             self.size += len(report.answers)
 
-    def take(self) -> bytes:
-        """The answers that there are, but at most MAX_BYTES unless a single one is larger; they are no longer kept."""
-        answers = self.answers
-        if self.size > MAX_BYTES:
-            size = 0
-            for count, answer in enumerate(answers):
-                size += len(answer)
-                if size > MAX_BYTES and count:
-                    answers, self.answers = answers[:count], answers[count:]
-                    self.size -= sum(map(len, answers))
-                    return b"".join(answers)
+    def take(self) -> list[bytes]:
+        """The answers that there are, joined to messages of at most MAX_BYTES, or of a single larger one."""
+        messages: list[list[bytes]] = []
+        size = MAX_BYTES
+        for answer in self.answers:
+            size += len(answer)
+            if size > MAX_BYTES:
+                messages.append([])
+                size = len(answer)
+            messages[-1].append(answer)
         self.answers, self.size = [], 0
-        return b"".join(answers)
+        return [b"".join(message) for message in messages]
 
     def _answer(self, item_id: str, outcome: bytes) -> None:
         """Keep a BatchAnswer: item_id is field 1, the summary 2, the error 3."""

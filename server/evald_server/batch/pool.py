@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import logging
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from evald_server.engine.plan import Plan
 from evald_server.engine.registry import Origin
@@ -29,7 +31,7 @@ _LONGEST_BACKOFF_SECONDS: Final = 60.0
 class Pool:
     """The processes.
 
-    size: most of them; 0 for none. after: items of one batch from which on it may use them. idle_seconds:
+    size: most of them; 0 for none. after: items of one batch for which it is worth starting one. idle_seconds:
     for which an idle process lives. Belongs to the event loop that it is first used in.
     """
 
@@ -48,6 +50,7 @@ class Pool:
         self._version = version
         self._idle_seconds = idle_seconds
         self._numbers = itertools.count(1)
+        self._jobs: WeakKeyDictionary[Plan, Job | None] = WeakKeyDictionary()
         self._ready: list[BatchProcess] = []
         self._waiters: deque[asyncio.Future[BatchProcess | None]] = deque()
         self._runs: set[asyncio.Task[None]] = set()
@@ -61,42 +64,35 @@ class Pool:
         """Ids of the processes that are ready."""
         return [process.pid for process in self._ready]
 
-    def job(self, plan: Plan, specs: Sequence[bytes], options: bytes, *, brief: bool) -> Job | None:
-        """What items of a batch share, for `evaluate`; None when a batch process cannot run the plan.
+    def job(self, plan: Plan, specs: Sequence[bytes], options: bytes) -> Job | None:
+        """What the items of a plan share, for `BatchProcess.evaluate`; None when no batch process can run it.
 
-        To be handed to `close` when the batch ends."""
-        if not all(use.inline and use.origin is Origin.BUILT_IN for use in plan.uses):
-            return None
-        measures = tuple(use.tally.measures for use in plan.uses)
-        work = Work(tuple(specs), options, plan.started, measures, brief)
-        return Job(next(self._numbers), plan, work)
+        specs, options: of the plan, serialised. Lives as long as the plan: batches that share one have one job."""
+        if plan in self._jobs:
+            return self._jobs[plan]
+        job = None
+        if all(use.inline and use.origin is Origin.BUILT_IN for use in plan.uses):
+            measures = tuple(use.tally.measures for use in plan.uses)
+            job = Job(next(self._numbers), Work(tuple(specs), options, plan.started, measures))
+            weakref.finalize(plan, self._close, job.number).atexit = False
+        self._jobs[plan] = job
+        return job
 
-    def close(self, job: Job) -> None:
-        """Nothing more is coming for the job."""
-        for process in self._ready:
-            process.close(job)
+    def is_open(self, items: int) -> bool:
+        """Whether a batch of so many items may use the processes. Those that run are open to all."""
+        return bool(self._ready) or (self.size > 0 and items >= self.after)
 
-    def want(self) -> None:
-        """Start another process, if there may be one. Does not wait for it."""
-        if len(self._runs) >= self.size or self._closed or time.monotonic() < self._not_before:
-            return
-        task = asyncio.create_task(self._run())
-        self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._look_after())
-
-    async def place(self) -> BatchProcess | None:
+    async def place(self, items: int) -> BatchProcess | None:
         """A process that has room for one more message, which it must be given at once; None when there is no
-        process. Whoever has waited longest is first."""
+        process. Whoever has waited longest is first. items: of the batch, so far."""
+        if items >= self.after and (not self._ready or all(process.held for process in self._ready)):
+            self._start_one()
         if not self._ready:
-            self.want()
             return None
         process = min(self._ready, key=lambda process: process.held)
         if process.held < _AHEAD and not self._waiters:
             process.held += 1
             return process
-        self.want()
         waiter: asyncio.Future[BatchProcess | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -119,6 +115,20 @@ class Pool:
             task.cancel()
         if self._runs:
             await asyncio.wait(self._runs)
+
+    def _start_one(self) -> None:
+        """Start another process, if there may be one. Does not wait for it."""
+        if len(self._runs) >= self.size or self._closed or time.monotonic() < self._not_before:
+            return
+        task = asyncio.create_task(self._run())
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._look_after())
+
+    def _close(self, number: int) -> None:
+        for process in self._ready:
+            process.close(number)
 
     async def _run(self) -> None:
         """The life of one process."""

@@ -4,15 +4,14 @@ import asyncio
 import fcntl
 import marshal
 import os
+import subprocess
 import sys
 import time
-from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
-from evald_server.engine.plan import Plan
 from evald_server.frames import PIPE_BYTES, frame, receive_frame
 
 from .rules import CLOSE, EVALUATE, OPEN, Report, Rules, Work
@@ -24,15 +23,18 @@ _PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch")
 _START_SECONDS: Final = 60
 
 
+# Between two looks whether a process has ended that was just killed, or has closed its pipe.
+_LOOK_SECONDS: Final = 0.01
+
+
 class NotStarted(Exception):
     """No batch process could be started. The message says why."""
 
 
 class Job(NamedTuple):
-    """A work of this server, by its number, and its plan."""
+    """A work by its number, which is its own in this server."""
 
     number: int
-    plan: Plan
     work: Work
 
 
@@ -45,7 +47,7 @@ class BatchProcess:
 
     def __init__(
         self,
-        process: Process,
+        process: "subprocess.Popen[bytes]",
         reader: asyncio.StreamReader,
         reading: asyncio.ReadTransport,
         writer: asyncio.WriteTransport,
@@ -59,6 +61,7 @@ class BatchProcess:
         self._writer = writer
         self._asked: deque[asyncio.Future[Report | None]] = deque()
         self._open: set[int] = set()
+        self._closing: list[int] = []
         self._gone = False
 
     @classmethod
@@ -73,16 +76,11 @@ class BatchProcess:
         )
         writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(requests[1], "wb", 0))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *_PROGRAM, stdin=requests[0], stdout=answers[1], start_new_session=True
-            )
-        except BaseException as problem:
-            # Without a writer, a process that was started all the same ends by itself.
+            process = _started(requests[0], answers[1])
+        except OSError as problem:
             reading.close()
             writer.close()
-            if isinstance(problem, OSError):
-                raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
-            raise
+            raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
         finally:
             os.close(requests[0])
             os.close(answers[1])
@@ -106,19 +104,21 @@ class BatchProcess:
         """Its id."""
         return self._process.pid
 
-    def evaluate(self, job: Job, data: bytes, start: int) -> "asyncio.Future[Report | None]":
+    def evaluate(self, job: Job, data: bytes, start: int, *, brief: bool) -> "asyncio.Future[Report | None]":
         """Have the items of a serialised evald.v1.EvaluateBatchRequest evaluated, from that index on.
 
-        None: it is gone, or does not see the plan as the server does. Nothing has been evaluated then.
+        None: it is gone; nothing has been evaluated then.
         """
         answer: asyncio.Future[Report | None] = asyncio.get_running_loop().create_future()
         if self._gone:
             answer.set_result(None)
             return answer
+        while self._closing:
+            self._tell(CLOSE, self._closing.pop(), None)
         if job.number not in self._open:
             self._open.add(job.number)
             self._tell(OPEN, job.number, tuple(job.work))
-        self._tell(EVALUATE, job.number, start)
+        self._tell(EVALUATE, job.number, (start, brief))
         # The length by itself: joined, the data would be copied.
         self._writer.write(len(data).to_bytes(4, "big"))
         self._writer.write(data)
@@ -126,12 +126,11 @@ class BatchProcess:
         self.since = time.monotonic()
         return answer
 
-    def close(self, job: Job) -> None:
-        """The job needs it no more."""
-        if job.number in self._open:
-            self._open.discard(job.number)
-            if not self._gone:
-                self._tell(CLOSE, job.number, None)
+    def close(self, number: int) -> None:
+        """Nothing more is coming for the job of that number. May be called at any moment, by the collector."""
+        if number in self._open:
+            self._open.discard(number)
+            self._closing.append(number)
 
     async def listen(self, answered: Callable[[], None]) -> None:
         """Take answers until it is gone. answered: called for each."""
@@ -160,18 +159,23 @@ class BatchProcess:
 
     def kill(self) -> None:
         """End it at once."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""
-        code = await self._process.wait()
+        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - nothing tells of its end
+            await asyncio.sleep(_LOOK_SECONDS)
         self._writer.close()
         self._reading.close()
         return code
 
     def _tell(self, kind: int, number: int, detail: Any) -> None:
         self._writer.write(frame(marshal.dumps((kind, number, detail))))
+
+
+def _started(stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
+    # Not asyncio's: under uvloop that forks, and gRPC complains of forks on standard error.
+    return subprocess.Popen(_PROGRAM, stdin=stdin, stdout=stdout, start_new_session=True)  # noqa: S603 - our own
 
 
 def _pipe() -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald_server.engine.plan import Limits
+from evald_server.logs import LogFormat
 
 from .recorder import Heard
 from .totals import Sums
@@ -14,9 +15,8 @@ CLOSE: Final = 1
 EVALUATE: Final = 2
 """What a message to a batch process is about: it is (kind, number of the work, detail).
 
-OPEN: detail is a Work. CLOSE: None. EVALUATE: where in the message to begin; a frame with a serialised
-evald.v1.EvaluateBatchRequest follows, and a Report is the answer, or None when the plan of the work is not the
-server's.
+OPEN: detail is a Work. CLOSE: None. EVALUATE: the item to begin with, and whether to be brief; a frame with a serialised
+evald.v1.EvaluateBatchRequest follows, and a Report is the answer.
 """
 
 
@@ -30,11 +30,12 @@ class Rules(NamedTuple):
     fail_open: bool
     max_messages: int
     auto: Mapping[str, Mapping[str, Any]]
-    log: tuple[str, str]
+    log: tuple[LogFormat, str]
 
     def packed(self) -> bytes:
         """For a frame."""
-        return marshal.dumps((tuple(self.limits), *self[1:]))
+        fields: Any = (tuple(self.limits), *self[1:])
+        return marshal.dumps(fields)
 
     @classmethod
     def unpacked(cls, data: bytes) -> "Rules":
@@ -54,14 +55,14 @@ class Work(NamedTuple):
     options: bytes
     started: bytes
     measures: Sequence[bool]
-    brief: bool
 
 
 class Report(NamedTuple):
     """What has become of the items of one message.
 
     end: index of the item after the last one that was looked at; the answers had no more room.
-    left: indexes of the items that the server has to evaluate itself. verdicts, answers: as those of `Part`.
+    left: indexes of the items that the server has to evaluate itself; all of them when it sees the plan in another
+    way, and `sums` and `heard` are empty then. verdicts, answers: as those of `Part`.
     seconds: verdict and time of each item evaluated. sums: of the plan. heard: by its tallies.
     """
 
@@ -75,17 +76,11 @@ class Report(NamedTuple):
 
     def packed(self) -> bytes:
         """For a frame."""
-        return marshal.dumps((*self[:-2], tuple(self.sums), tuple(self.heard)))
+        fields: Any = (*self[:-2], tuple(self.sums), tuple(self.heard))
+        return marshal.dumps(fields)
 
     @classmethod
-    def unpacked(cls, data: bytes) -> "Report | None":
+    def unpacked(cls, data: bytes) -> "Report":
         """Out of a frame."""
-        fields = marshal.loads(data)  # noqa: S302 - from our own child
-        if fields is None:
-            return None
-        *rest, sums, heard = fields
-        return cls(*rest, Sums(*sums), Heard(*heard))
-
-
-NOT_MINE: Final = marshal.dumps(None)
-"""In place of a Report."""
+        *rest, sums, heard = marshal.loads(data)  # noqa: S302 - from our own child
+        return cls._make((*rest, Sums(*sums), Heard(*heard)))

@@ -180,7 +180,7 @@ class Use:
         return b"".join((self.passed_head, sized(reason), _VALUE, _double(value), _DURATION))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Plan:
     """The compiled specs and options of a call.
 

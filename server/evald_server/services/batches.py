@@ -75,13 +75,13 @@ class _Portion(NamedTuple):
     """Some items in a message of their own. first: how many items of the batch came before them."""
 
     first: int
-    count: int
+    size: int
     data: bytes
 
     def numbered(self, indexes: Iterable[int] | None = None) -> Iterator[tuple[int, bytes]]:
         """Some of the items, or all, with their numbers in the batch, from 1."""
         items = _Request.FromString(self.data).items
-        for index in range(self.count) if indexes is None else indexes:
+        for index in range(self.size) if indexes is None else indexes:
             yield self.first + index + 1, items[index]
 
 
@@ -116,9 +116,7 @@ class _Batch:
         self._portions: set[asyncio.Task[None]] = set()
         self._taken = 0
         self._problem: BaseException | None = None
-        # What batch processes were or are to do; the last one holds. None for a plan that is not for them.
-        self._jobs: list[Job | None] = []
-        self._job_plan: Plan | None = None
+        # Whether batch processes help: not where they leave most of the items.
         self._worth_it = True
 
     async def take(self, items: Sequence[bytes], data: bytes) -> None:
@@ -126,12 +124,12 @@ class _Batch:
 
         data: the message."""
         first, self._taken = self._taken, self._taken + len(items)
-        job = self._shared_job(len(items))
-        if job is None:
+        found = self._job_for(len(items))
+        if found is None:
             await self._evaluate(enumerate(items, first + 1))
         else:
             for portion in _portions(items, data, first):
-                await self._hand_over(job, portion)
+                await self._hand_over(*found, portion)
         await self._flush()
 
     async def finish(self) -> None:
@@ -160,60 +158,57 @@ class _Batch:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for job in self._jobs:
-            if job is not None:
-                self._pool.close(job)
 
-    def _shared_job(self, count: int) -> Job | None:
-        """What batch processes are to do with so many items more; None when they are left alone."""
-        pool = self._pool
-        if not (pool.size and self._worth_it and self._specs) or self._taken < pool.after:
+    def _job_for(self, count: int) -> tuple[Plan, Job] | None:
+        """How batch processes are to evaluate so many items more; None when they are not to."""
+        if not (self._worth_it and self._specs and count >= _WORTH_HANDING_OVER):
+            return None
+        if not self._pool.is_open(self._taken):
             return None
         try:
             plan = self._shared_plan()
         except CallError:
             return None  # a type has gone since the batch began: each item says so
-        if plan is not self._job_plan:
-            self._job_plan = plan
-            job = pool.job(plan, self._specs, self._options, brief=self._brief)
-            # After most changes of the registry the plan is another object that says the same.
-            if job is None or not self._jobs or self._jobs[-1].work != job.work:
-                self._jobs.append(job)
-        return self._jobs[-1] if count >= _WORTH_HANDING_OVER else None
+        job = self._pool.job(plan, self._specs, self._options)
+        return None if job is None else (plan, job)
 
-    async def _hand_over(self, job: Job, portion: _Portion) -> None:
+    async def _hand_over(self, plan: Plan, job: Job, portion: _Portion) -> None:
         """Have a batch process evaluate a portion, or do it here while there is none."""
         # Answers that the caller is slow to take must not pile up.
         while len(self._portions) >= _HANDED_OVER * self._pool.size:
             await self._any_of(self._portions)
-        process = await self._pool.place()
+        process = await self._pool.place(self._taken)
         if process is None:
             await self._evaluate(portion.numbered())
         else:
-            self._spawn(self._portions, self._follow(process.evaluate(job, portion.data, 0), job, portion))
+            answer = process.evaluate(job, portion.data, 0, brief=self._brief)
+            self._spawn(self._portions, self._follow(answer, plan, job, portion))
 
-    async def _follow(self, answer: "asyncio.Future[Report | None]", job: Job, portion: _Portion) -> None:
+    async def _follow(
+        self, answer: "asyncio.Future[Report | None]", plan: Plan, job: Job, portion: _Portion
+    ) -> None:
         """Take what a batch process says of a portion, and do what it leaves."""
         begin = 0
         while (report := await answer) is not None:
-            self._part.merge(job.plan, report)
-            for verdict, seconds in report.seconds:
-                self._tally.add(verdict, seconds)
-            report.heard.tell(job.plan)
+            if report.answers:
+                self._part.merge(plan, report)
+                for verdict, seconds in report.seconds:
+                    self._tally.add(verdict, seconds)
+                report.heard.tell(plan)
             if report.left:
                 await self._evaluate(portion.numbered(report.left))
                 # Doing most of them twice is no help.
                 self._worth_it &= 2 * len(report.left) <= report.end - begin
             begin = report.end
-            if begin == portion.count:
+            if begin == portion.size:
                 break
             await self._flush()
-            process = await self._pool.place()
+            process = await self._pool.place(self._taken)
             if process is None:
                 break
-            answer = process.evaluate(job, portion.data, begin)
+            answer = process.evaluate(job, portion.data, begin, brief=self._brief)
         # A process that is gone has neither answered nor counted anything from there on.
-        await self._evaluate(portion.numbered(range(begin, portion.count)))
+        await self._evaluate(portion.numbered(range(begin, portion.size)))
         await self._flush()
 
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
@@ -261,8 +256,8 @@ class _Batch:
         if not self._part.answers:
             return
         async with self._sending:
-            while self._part.answers:
-                await self._stream.send(self._part.take())
+            for answers in self._part.take():
+                await self._stream.send(answers)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         """Have something done beside, as one of those tasks."""
