@@ -1,5 +1,6 @@
 """The program of a batch process: `python -m evald_server.batch`, started by the server."""
 
+import os
 import sys
 from importlib.util import find_spec, module_from_spec
 
@@ -16,4 +17,7 @@ if __name__ == "__main__":
     bare("evald")
     from .child import serve
 
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    # What a library may print must not get between the answers.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, answers)

@@ -31,7 +31,8 @@ _LONGEST_BACKOFF_SECONDS: Final = 60.0
 class Pool:
     """The processes.
 
-    size: most of them; 0 for none. after: items of one batch for which it is worth starting one. idle_seconds:
+    size: most of them; 0 for none. after: items of one batch for which it is worth starting one. least: items
+    of one message for which it is worth asking one: that costs the server as much as evaluating about four. idle_seconds:
     for which an idle process lives. Belongs to the event loop that it is first used in.
     """
 
@@ -42,10 +43,12 @@ class Pool:
         size: int,
         *,
         after: int = 1024,
+        least: int = 16,
         idle_seconds: float = 300.0,
     ) -> None:
         self.size = size
         self.after = after
+        self.least = least
         self._rules = rules
         self._version = version
         self._idle_seconds = idle_seconds
@@ -78,9 +81,10 @@ class Pool:
         self._jobs[plan] = job
         return job
 
-    def is_open(self, items: int) -> bool:
-        """Whether a batch of so many items may use the processes. Those that run are open to all."""
-        return bool(self._ready) or (self.size > 0 and items >= self.after)
+    def is_for(self, taken: int, count: int) -> bool:
+        """Whether a batch that has had so many items may hand over a message with so many of them. Processes that
+        run are there for every batch; for a small one none is started."""
+        return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 
     async def place(self, items: int) -> BatchProcess | None:
         """A process that has room for one more message, which it must be given at once; None when there is no
@@ -148,15 +152,15 @@ class Pool:
                 self._remove(process)
             process.kill()
             code = await process.wait()
-        if process.dismissed:
-            _log.info("batch process %d ended", process.pid)
-            return
-        _log.warning(
-            "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
-            process.pid,
-            code,
-        )
-        self._back_off()
+            if process.dismissed or self._closed:
+                _log.info("batch process %d ended", process.pid)
+            else:
+                _log.warning(
+                    "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
+                    process.pid,
+                    code,
+                )
+                self._back_off()
 
     def _answered(self, process: BatchProcess) -> None:
         self._failures = 0

@@ -9,8 +9,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final, NamedTuple, Self
+from contextlib import ExitStack, suppress
+from typing import IO, Any, Final, NamedTuple, Self
 
 from evald_server.frames import PIPE_BYTES, frame, receive_frame
 
@@ -68,22 +68,14 @@ class BatchProcess:
     async def start(cls, rules: Rules, version: str) -> Self:
         """A process that is ready. Raises NotStarted. version: of this server, which must be the process's
         too: the package may have been upgraded below a server that runs."""
-        requests, answers = _pipe(), _pipe()
-        reader = asyncio.StreamReader(2 * PIPE_BYTES)
-        loop = asyncio.get_running_loop()
-        reading, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers[0], "rb", 0)
-        )
-        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(requests[1], "wb", 0))
         try:
-            process = _started(requests[0], answers[1])
+            process, requests, answers = _started()
         except OSError as problem:
-            reading.close()
-            writer.close()
             raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
-        finally:
-            os.close(requests[0])
-            os.close(answers[1])
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(2 * PIPE_BYTES)
+        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
+        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
         self = cls(process, reader, reading, writer)
         try:
             writer.write(frame(rules.packed()))
@@ -173,14 +165,24 @@ class BatchProcess:
         self._writer.write(frame(marshal.dumps((kind, number, detail))))
 
 
-def _started(stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
-    # Not asyncio's: under uvloop that forks, and gRPC complains of forks on standard error.
-    return subprocess.Popen(_PROGRAM, stdin=stdin, stdout=stdout, start_new_session=True)  # noqa: S603 - our own
+def _started() -> "tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]":
+    """A process, and the pipes to it and from it."""
+    with ExitStack() as ours, ExitStack() as theirs:
+        its_requests, requests = _pipe(theirs, ours)
+        answers, its_answers = _pipe(ours, theirs)
+        # Not asyncio's: under uvloop that forks, and gRPC complains of forks on standard error.
+        process = subprocess.Popen(  # noqa: S603 - Python itself
+            _PROGRAM, stdin=its_requests, stdout=its_answers, start_new_session=True
+        )
+        ours.pop_all()
+        return process, requests, answers
 
 
-def _pipe() -> tuple[int, int]:
-    """Both ends of a pipe that takes a whole message of a batch at once, where the system allows it."""
-    reading, writing = os.pipe()
+def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Both ends of a pipe that takes a whole message of a batch at once, where the system allows it. They are
+    closed with these."""
+    r, w = os.pipe()
+    ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
     with suppress(OSError, AttributeError):
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return reading, writing
+        fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return ends

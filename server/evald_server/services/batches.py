@@ -33,9 +33,6 @@ _YIELD_EVERY: Final = 4
 # Items of one batch that wait for something at a time.
 _WAITING: Final = 64
 
-# Handing a message to a batch process costs the server as much as evaluating about four items.
-_WORTH_HANDING_OVER: Final = 16
-
 # Portions of one batch under way, for each batch process: evaluated, or on the way to the caller.
 _HANDED_OVER: Final = 2
 
@@ -161,9 +158,7 @@ class _Batch:
 
     def _job_for(self, count: int) -> tuple[Plan, Job] | None:
         """How batch processes are to evaluate so many items more; None when they are not to."""
-        if not (self._worth_it and self._specs and count >= _WORTH_HANDING_OVER):
-            return None
-        if not self._pool.is_open(self._taken):
+        if not (self._worth_it and self._specs and self._pool.is_for(self._taken, count)):
             return None
         try:
             plan = self._shared_plan()
