@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from evald.evaluator import EvaluatorDefinition
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server.engine.wire import delimited
@@ -164,8 +165,24 @@ async def helped(live: Live, count: int) -> list[int]:
 
 
 @asynccontextmanager
-async def serving_with(processes: int, *evaluators: Any, **settings: Any) -> AsyncIterator[Live]:
+async def serving_with(
+    processes: int, evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any
+) -> AsyncIterator[Live]:
     """A server, and so many batch processes that are ready."""
-    async with serving(evaluators, batch_processes=processes, max_messages=200, **settings) as live:
+    async with serving(evaluators, batch_processes=processes, **settings) as live:
         await helped(live, processes)
         yield live
+
+
+async def gone(pid: int) -> None:
+    """Wait until there is no such process, or nothing but its exit code."""
+    async with asyncio.timeout(20):
+        while _alive(pid):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

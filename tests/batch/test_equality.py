@@ -86,7 +86,7 @@ def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict
 
     async def evaluated(processes: int) -> tuple[list[Response], dict[Any, float]]:
         auto = {"tool-call-count": {}, "starts-with": {"text": "Hi"}}
-        async with serving_with(processes, auto=auto, labels=["suite"]) as live:
+        async with serving_with(processes, auto=auto, labels=["suite"], max_messages=200) as live:
             before = counted(live)
             return await send(live, sent), risen(live, before)
 

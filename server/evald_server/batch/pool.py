@@ -22,9 +22,6 @@ _log = logging.getLogger("evald.batch")
 # Messages that a process holds: one that it works on, and one more, so that it never waits for the next.
 _AHEAD: Final = 2
 
-# 256 items take 10 ms, and those that a sender could make as slow as possible a few seconds.
-_SILENT_SECONDS: Final = 60.0
-
 _LONGEST_BACKOFF_SECONDS: Final = 60.0
 
 
@@ -33,7 +30,8 @@ class Pool:
 
     size: most of them; 0 for none. after: items of one batch for which it is worth starting one. least: items
     of one message for which it is worth asking one: that costs the server as much as evaluating about four. idle_seconds:
-    for which an idle process lives. Belongs to the event loop that it is first used in.
+    for which an idle process lives. silent_seconds: after which one that does not answer is killed: 256 items take
+    10 ms, and the slowest that a sender could make a few seconds. Belongs to the event loop that it is first used in.
     """
 
     def __init__(
@@ -45,6 +43,7 @@ class Pool:
         after: int = 1024,
         least: int = 16,
         idle_seconds: float = 300.0,
+        silent_seconds: float = 60.0,
     ) -> None:
         self.size = size
         self.after = after
@@ -52,6 +51,7 @@ class Pool:
         self._rules = rules
         self._version = version
         self._idle_seconds = idle_seconds
+        self._silent_seconds = silent_seconds
         self._numbers = itertools.count(1)
         self._jobs: WeakKeyDictionary[Plan, Job | None] = WeakKeyDictionary()
         self._ready: list[BatchProcess] = []
@@ -192,11 +192,11 @@ class Pool:
     async def _look_after(self) -> None:
         """End what is idle, and what has not said anything for too long."""
         while True:
-            await asyncio.sleep(min(5.0, self._idle_seconds / 4))
+            await asyncio.sleep(min(5.0, self._idle_seconds / 4, self._silent_seconds / 4))
             now = time.monotonic()
             for process in self._ready[:]:
                 quiet = now - process.since
-                if process.held and quiet > _SILENT_SECONDS:
+                if process.held and quiet > self._silent_seconds:
                     process.kill()
                 elif not process.held and quiet > self._idle_seconds:
                     self._remove(process)
