@@ -36,6 +36,10 @@ from .totals import Sums, Totals
 # The server's own thread, which calls beside the batch wait for, comes first.
 _NICENESS: Final = 10
 
+# Items between two looks whether somebody else needs the processor. The kernel by itself would let the server's
+# thread wait for 3 ms.
+_YIELD_EVERY: Final = 4
+
 # When memory runs out, the kernel is to end a batch process, which the server can do without.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
@@ -99,6 +103,8 @@ class Evaluating:
                 left.append(end)
                 recorder.forget(mark)
             end += 1
+            if not end % _YIELD_EVERY:
+                os.sched_yield()
             if part.size >= MAX_BYTES:
                 break
         totals = part.totals.get(id(plan)) or Totals(plan)
@@ -140,7 +146,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 def _stand_back() -> None:
     """Leave signals to the server, which decides when a batch process ends, and the machine to it as well."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     with suppress(OSError):  # not on Linux

@@ -172,7 +172,7 @@ def _started() -> "tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]":
         answers, its_answers = _pipe(ours, theirs)
         # Not asyncio's: under uvloop that forks, and gRPC complains of forks on standard error.
         process = subprocess.Popen(  # noqa: S603 - Python itself
-            _PROGRAM, stdin=its_requests, stdout=its_answers, start_new_session=True
+            _PROGRAM, stdin=its_requests, stdout=its_answers
         )
         ours.pop_all()
         return process, requests, answers
