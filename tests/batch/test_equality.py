@@ -10,7 +10,7 @@ from evald.v1 import evaluation_service_pb2
 
 from ..services.live import CONTAINS, Live, run, spec
 from ..telemetry.scrape import samples
-from .batches import Response, messages, send, serving_with
+from .batches import Response, messages, send, serving_with, specs
 
 Options = evaluation_service_pb2.EvaluateOptions
 
@@ -78,6 +78,10 @@ def risen(live: Live, before: Mapping[Any, float]) -> dict[Any, float]:
         ),
         pytest.param({"opened": []}, id="nothing-shared"),
         pytest.param({"size": 1000, "copies": 4}, id="a-message-of-several-portions"),
+        pytest.param(
+            {"size": 1000, "copies": 2, "opened": [*specs(), *specs()]},
+            id="more-answers-than-one-message-holds",
+        ),
         pytest.param({"labels": {"suite": "nightly"}}, id="labels"),
     ],
 )
@@ -94,6 +98,8 @@ def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict
         here, counts_here = await evaluated(0)
         there, counts_there = await evaluated(2)
         assert answers_of(there) == answers_of(here)
+        # What gRPC's clients accept by default.
+        assert max(response.ByteSize() for response in there) < 4 << 20
         assert_equal_summaries(there[-1].summary, here[-1].summary)
         counts_here, counts_there = _but_zeros(counts_here), _but_zeros(counts_there)
         assert counts_there.keys() == counts_here.keys()

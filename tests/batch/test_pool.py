@@ -82,6 +82,35 @@ def test_who_waits_longest_gets_the_next_place() -> None:
     run(main())
 
 
+def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> None:
+    async def main() -> None:
+        async with pool() as made:
+            process = await started(made)
+            await made.place(1)
+            waiting = asyncio.create_task(made.place(1))
+            await asyncio.sleep(0)
+            made._free(process)
+            waiting.cancel()
+            assert isinstance(
+                (await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError
+            )
+            assert process.held == 1
+
+    run(main())
+
+
+def test_a_message_is_evaluated_from_any_item_on() -> None:
+    async def main() -> None:
+        plan = planner().plan(_SPECS)
+        async with pool() as made:
+            process = await started(made)
+            report = await process.evaluate(job_of(made, plan), FOUR, 3, brief=False)
+            assert report is not None
+            assert (report.end, report.verdicts[1], report.sums.perfect) == (4, 1, 1)
+
+    run(main())
+
+
 def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
