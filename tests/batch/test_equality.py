@@ -79,7 +79,7 @@ def risen(live: Live, before: Mapping[Any, float]) -> dict[Any, float]:
         pytest.param({"opened": []}, id="nothing-shared"),
         pytest.param({"size": 1000, "copies": 4}, id="a-message-of-several-portions"),
         pytest.param(
-            {"size": 1000, "copies": 2, "opened": [*specs(), *specs()]},
+            {"size": 1000, "copies": 2, "opened": specs() * 4},
             id="more-answers-than-one-message-holds",
         ),
         pytest.param({"labels": {"suite": "nightly"}}, id="labels"),
@@ -90,7 +90,9 @@ def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict
 
     async def evaluated(processes: int) -> tuple[list[Response], dict[Any, float]]:
         auto = {"tool-call-count": {}, "starts-with": {"text": "Hi"}}
-        async with serving_with(processes, auto=auto, labels=["suite"], max_messages=200) as live:
+        async with serving_with(
+            processes, auto=auto, labels=["suite"], max_messages=200, max_evaluators=200
+        ) as live:
             before = counted(live)
             return await send(live, sent), risen(live, before)
 
