@@ -4,12 +4,13 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+import uvloop
 
 from evald_server.batch.pool import Pool
 from evald_server.batch.process import BatchProcess, Job
@@ -19,7 +20,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
 
-from ..services.live import CONTAINS, request, run, spec
+from ..services.live import CONTAINS, request, spec
 from .batches import Message, gone
 
 _RULES = Rules(Limits(), fail_open=False, max_messages=100, auto={}, log=("auto", "warning"))
@@ -29,6 +30,16 @@ _FOUR = Message()
 for _ in range(4):
     _FOUR.items.add(item_id="one", context=request().context)
 FOUR = _FOUR.SerializeToString()
+
+
+Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a test's coroutine in one of the event loops that the server has."""
+    found: Run = request.param
+    return found
 
 
 def planner() -> Planner:
@@ -62,7 +73,7 @@ def job_of(made: Pool, plan: Plan) -> Job:
     return job
 
 
-def test_who_waits_longest_gets_the_next_place() -> None:
+def test_who_waits_longest_gets_the_next_place(run: Run) -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
         async with pool() as made:
@@ -82,7 +93,7 @@ def test_who_waits_longest_gets_the_next_place() -> None:
     run(main())
 
 
-def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> None:
+def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Run) -> None:
     async def main() -> None:
         async with pool() as made:
             process = await started(made)
@@ -99,7 +110,7 @@ def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> None:
     run(main())
 
 
-def test_a_message_is_evaluated_from_any_item_on() -> None:
+def test_a_message_is_evaluated_from_any_item_on(run: Run) -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
         async with pool() as made:
@@ -111,7 +122,7 @@ def test_a_message_is_evaluated_from_any_item_on() -> None:
     run(main())
 
 
-def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
+def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
         async with pool() as made:
@@ -132,7 +143,7 @@ def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
     run(main())
 
 
-def test_an_idle_process_ends() -> None:
+def test_an_idle_process_ends(run: Run) -> None:
     async def main() -> None:
         async with pool(idle_seconds=0.2) as made:
             process = await started(made)
@@ -145,7 +156,7 @@ def test_an_idle_process_ends() -> None:
     run(main())
 
 
-def test_a_process_that_does_not_answer_is_killed() -> None:
+def test_a_process_that_does_not_answer_is_killed(run: Run) -> None:
     async def main() -> None:
         async with pool(silent_seconds=0.3) as made:
             process = await started(made)
@@ -157,7 +168,7 @@ def test_a_process_that_does_not_answer_is_killed() -> None:
     run(main())
 
 
-def test_a_process_of_another_version_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_of_another_version_is_not_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pool(its_version="0.0.1") as made:
             async with asyncio.timeout(30):
@@ -171,7 +182,7 @@ def test_a_process_of_another_version_is_not_used(caplog: pytest.LogCaptureFixtu
     assert "this server is 0.0.1" in caplog.text
 
 
-def test_no_more_processes_than_allowed() -> None:
+def test_no_more_processes_than_allowed(run: Run) -> None:
     async def main() -> None:
         async with pool(size=2) as made:
             first = await started(made)
@@ -194,7 +205,7 @@ async def _placed(waiting: list["asyncio.Task[BatchProcess | None]"]) -> AsyncIt
             yield process
 
 
-def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole() -> None:
+def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
         other = planner().plan((spec("is-json").SerializeToString(),))
@@ -209,7 +220,7 @@ def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole() -> None:
     run(main())
 
 
-def test_batches_of_one_plan_share_a_job_that_ends_with_the_plan() -> None:
+def test_batches_of_one_plan_share_a_job_that_ends_with_the_plan(run: Run) -> None:
     async def main() -> None:
         plan = planner().plan(_SPECS)
         async with pool() as made:

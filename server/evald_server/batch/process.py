@@ -72,20 +72,26 @@ class BatchProcess:
             process, requests, answers = _started()
         except OSError as problem:
             raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(2 * PIPE_BYTES)
-        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
-        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
-        self = cls(process, reader, reading, writer)
+        reading: asyncio.ReadTransport | None = None
+        writer: asyncio.WriteTransport | None = None
         try:
-            writer.write(frame(rules.packed()))
             async with asyncio.timeout(_START_SECONDS):
+                loop = asyncio.get_running_loop()
+                reader = asyncio.StreamReader(2 * PIPE_BYTES)
+                reading, _ = await loop.connect_read_pipe(
+                    lambda: asyncio.StreamReaderProtocol(reader), answers
+                )
+                writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
+                self = cls(process, reader, reading, writer)
+                writer.write(frame(rules.packed()))
                 its = (await receive_frame(reader)).decode()
             if its != version:
                 raise NotStarted(f"evald {its} is installed by now, this server is {version}: restart it")
         except BaseException as problem:
-            self.kill()
-            await self.wait()
+            process.kill()
+            process.wait()
+            (reading or answers).close()
+            (writer or requests).close()
             if isinstance(problem, asyncio.IncompleteReadError | TimeoutError):
                 raise NotStarted(f"{' '.join(_PROGRAM)} did not become ready") from None
             raise
@@ -102,7 +108,8 @@ class BatchProcess:
         None: it is gone; nothing has been evaluated then.
         """
         answer: asyncio.Future[Report | None] = asyncio.get_running_loop().create_future()
-        if self._gone:
+        # Its end may be seen by one pipe before it is by the other.
+        if self._gone or self._writer.is_closing():
             answer.set_result(None)
             return answer
         while self._closing:

@@ -133,6 +133,7 @@ class _Batch:
         """Wait for what is still running and send the summary."""
         while self._portions or self._waiting:
             await self._any_of(self._portions or self._waiting)
+        self._check()
         part = self._part
         response = _Response()
         summary = response.summary
@@ -269,6 +270,9 @@ class _Batch:
     async def _any_of(self, tasks: set[asyncio.Task[None]]) -> None:
         """Wait for one of the tasks. Raises what any task of the batch has raised."""
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self._check()
+
+    def _check(self) -> None:
         if self._problem is not None:
             raise self._problem
 
