@@ -85,7 +85,7 @@ class Use:
     """One compiled use of an evaluator type.
 
     timeout: seconds for this use alone, or None. counts: an enforced assertion.
-    trusted: its results need no checking. adjusted: its own threshold or negation
+    trusted: its results need no checking, or were checked where they came in. adjusted: its own threshold or negation
     changes them. plain: what it says of a passed turn can be written down as it is.
     conditional: it may have to be skipped or to wait. counted: its results of the usual kind are
     counted in `tally.usual`. head: what all its results have in common, serialised.
@@ -125,7 +125,7 @@ class Use:
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
         self.counts = self.enforced and not self.is_metric
-        self.trusted = self.origin is Origin.BUILT_IN
+        self.trusted = self.origin in (Origin.BUILT_IN, Origin.REMOTE)
         self.inline = self.definition.inline and not self.is_async
         self.adjusted = self.negate or self.threshold is not None
         self.plain = (

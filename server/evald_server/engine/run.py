@@ -168,10 +168,9 @@ class Evaluation:
         it, cost a third of what a call to another process adds. Gives the use's index."""
         self.progress: list[Progress] = []
         (waiting,) = self.waiting
-        deadline = None if seconds is None else time.monotonic() + seconds
-        outer = SCOPE.set(scope._replace(skip_cache=self.plan.skip_cache))
+        outer = SCOPE.set(scope)
         try:
-            await self._settle_one(waiting, deadline)
+            await self._settle_one(waiting, seconds, self._scope(scope))
         finally:
             SCOPE.reset(outer)
             _discard(self.waiting)
@@ -197,7 +196,7 @@ class Evaluation:
             return
         deadline = None if seconds is None else time.monotonic() + seconds
         limit = asyncio.Semaphore(self.plan.max_concurrency or concurrency)
-        scope = scope._replace(skip_cache=self.plan.skip_cache)
+        scope = self._scope(scope)
         tasks = {
             asyncio.create_task(self._run_one(waiting, deadline, limit, scope)): waiting
             for waiting in self.waiting
@@ -301,14 +300,17 @@ class Evaluation:
         async with limit:
             if self.plan.include_progress:
                 scope = scope._replace(progress=self._teller(waiting.use.index))
-            SCOPE.set(scope)  # of this task alone
-            await self._settle_one(waiting, deadline)
+            left = None if deadline is None else deadline - time.monotonic()
+            await self._settle_one(waiting, left, scope)
 
-    async def _settle_one(self, waiting: Waiting, deadline: float | None) -> None:
+    def _scope(self, scope: Scope) -> Scope:
+        """The call's scope with what the plan adds to it."""
+        return scope._replace(skip_cache=True) if self.plan.skip_cache else scope
+
+    async def _settle_one(self, waiting: Waiting, seconds: float | None, scope: Scope) -> None:
         use = waiting.use
         began = _clock()
-        left = None if deadline is None else deadline - time.monotonic()
-        result = await call(use, self.ctx, self.threads, left, waiting.pending)
+        result = await call(use, self.ctx, self.threads, seconds, scope, waiting.pending)
         start = _RESULT_START + timestamp(self._wall + began - self._began)
         self._settle(use, result, _clock() - began, start)
 
