@@ -9,11 +9,11 @@ from evald.contract import MAX_REASON_BYTES
 from evald.evaluator import Evaluate, EvaluatorDefinition
 from evald.result import Kind, Result, Verdict
 from evald.v1 import evaluator_pb2, result_pb2
+from evald_server.encoding import DURATIONS, delimited, sized, varint
 
 from .aggregate import Policy
 from .observer import Tally
 from .registry import Origin
-from .wire import DURATIONS, delimited, sized, varint
 
 
 class Criteria(NamedTuple):

@@ -9,10 +9,10 @@ from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
+from evald_server.encoding import duration, sized
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
 from .plan import SHORT_REASON, Plan, Use
-from .wire import duration, sized
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 

@@ -18,12 +18,12 @@ from evald.contract import cut
 from evald.result import Result, Verdict
 from evald.scope import SCOPE, Scope
 from evald.threads import Threads
+from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
 
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
 from .wait import call
-from .wire import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
 
 _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald_server import wire_pb2
-from evald_server.engine.wire import delimited
+from evald_server.encoding import delimited
 
 from .limits import Limits
 from .offer import CONTRACT, Plugin, read_plugin

@@ -12,7 +12,7 @@ from evald.plugin.v1 import task_pb2
 from evald.result import Result, errored
 from evald.scope import Scope, current_scope
 from evald.structs import dict_to_struct
-from evald_server.engine.wire import delimited, size, timestamp
+from evald_server.encoding import delimited, size, timestamp
 
 from .instance import Instance, printable
 from .limits import Limits

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
-from evald_server.engine.wire import delimited
+from evald_server.encoding import delimited
 
 from .instance import Instance, Mode, State, printable
 from .limits import Limits

@@ -9,10 +9,10 @@ from evald.result import ErrorInfo, Verdict
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid
