@@ -204,15 +204,19 @@ class Message:
 class Invocation:
     """What the agent reported about the turn. None always means: not reported."""
 
-    __slots__ = ("_pb",)
+    __slots__ = ("_latency_ms", "_pb", "_total_tokens")
 
     def __init__(self, pb: "context_pb2.Invocation") -> None:
         self._pb = pb
+        self._latency_ms: Any = _UNREAD
+        self._total_tokens: Any = _UNREAD
 
     @property
     def latency_ms(self) -> float | None:
         """Milliseconds from request to complete answer."""
-        return duration_ms(self._pb.latency) if self._pb.HasField("latency") else None
+        if self._latency_ms is _UNREAD:
+            self._latency_ms = duration_ms(self._pb.latency) if self._pb.HasField("latency") else None
+        return self._latency_ms  # type: ignore[no-any-return]
 
     @property
     def time_to_first_token_ms(self) -> float | None:
@@ -236,6 +240,11 @@ class Invocation:
     @property
     def total_tokens(self) -> int | None:
         """`token_usage.total`, without reading the rest."""
+        if self._total_tokens is _UNREAD:
+            self._total_tokens = self._read_total_tokens()
+        return self._total_tokens  # type: ignore[no-any-return]
+
+    def _read_total_tokens(self) -> int | None:
         pb = self._pb
         if not pb.HasField("token_usage"):
             return None

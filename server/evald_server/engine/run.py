@@ -100,14 +100,14 @@ class Evaluation:
         """Call everything that is plain. True when nothing is left to wait for."""
         plan, ctx, outcomes, parts = self.plan, self.ctx, self.outcomes, self._parts
         self.waiting: list[Waiting] = []
-        fail_fast = plan.fail_fast
         began = self._began
-        for use in plan.uses:
-            if (use.conditional or fail_fast) and self._held_back(use):
+        outcome: Any
+        for may_hold, evaluate, usual, short, long, cells, plain, use in plan.steps:
+            if may_hold and self._held_back(use):
                 began = _clock()
                 continue
             try:
-                outcome: Any = use.evaluate(ctx)
+                outcome = evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
             # Where one ends the next begins: a second look at the clock would cost more than a check.
@@ -116,18 +116,17 @@ class Evaluation:
             began = ended
             part = None
             if nanos < SHORT_NANOS:
-                if outcome is use.usual:
+                if outcome is usual:
                     micros = (nanos + 999) // 1000 or 1  # a coarse clock may see no time pass
-                    part = (use.short if micros < THREE_BYTES else use.long) + DURATIONS[micros]
-                elif use.plain and use.counted and outcome.__class__ is Result:
+                    part = (short if micros < THREE_BYTES else long) + DURATIONS[micros]
+                elif plain and outcome.__class__ is Result:
                     part = use.passed(outcome, nanos)
             if part is not None:
                 # Four fifths of all results end here.
                 parts.append(part)
                 outcomes.append(outcome)
-                usual = use.tally.usual
-                usual[0] += 1
-                usual[1] += nanos
+                cells[0] += 1
+                cells[1] += nanos
                 continue
             self._keep_place()
             if inspect.isawaitable(outcome):
