@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from .context import duration_ms, struct_to_dict
 from .errorcodes import CODES, Category
 from .result import Check, Kind, TokenUsage, Verdict
 from .spec import Spec
+from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import evaluation_service_pb2, evaluator_pb2, message_pb2, result_pb2

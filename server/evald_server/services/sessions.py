@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from evald.context import Conversation, EvaluatorContext
+from evald.chat import Conversation
+from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
