@@ -18,7 +18,10 @@ BELOW = {
     "config": set(),
     "buckets": set(),
     "encoding": set(),
-    "evaluators": set(),
+    "collector": set(),
+    "frames": set(),
+    "logs": set(),
+    "evaluators": {"frames"},
     "judge": {"evaluators", "config"},
     "scripts": set(),
     "remote": {"evaluators", "encoding", "wire_pb2"},
@@ -26,10 +29,12 @@ BELOW = {
     "plugins": {"engine"},
     "tallies": {"engine", "buckets"},
     "telemetry": {"engine", "buckets", "tallies"},
-    "services": {"engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
+    "batch": {"encoding", "engine", "evaluators", "wire_pb2", "collector", "frames", "logs"},
+    "services": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
     "app": {
+        "batch",
         "services",
         "http",
         "engine",
@@ -41,13 +46,13 @@ BELOW = {
         "telemetry",
         "config",
     },
-    "cli": {"app", "config", "calibration", "conformance"},
+    "cli": {"app", "config", "collector", "logs", "calibration", "conformance"},
     "conformance": set(),
     "__main__": {"cli"},
 }
 
-# The engine and the evaluators know nothing of the ways in and out.
-INNER = {"engine", "evaluators"}
+# The engine, the evaluators and the batch processes know nothing of the ways in and out.
+INNER = {"engine", "evaluators", "batch"}
 EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
 
 # Files of the SDK that may touch generated code: the conversion, the clients that send it, and workers.

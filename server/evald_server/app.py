@@ -3,15 +3,19 @@ command line and `evald.testing`."""
 
 import asyncio
 import logging
+from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
 
 from evald.contract import violation
 from evald.threads import Threads
+from evald_server.batch.pool import Pool
+from evald_server.batch.rules import Rules
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
+from evald_server.engine.contexts import Contexts
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
@@ -36,7 +40,6 @@ from evald_server.services import catalog, evaluation, registry
 from evald_server.services.admission import Admission
 from evald_server.services.answers import Answers
 from evald_server.services.batches import Batches
-from evald_server.services.contexts import Contexts
 from evald_server.services.edge import Edge
 from evald_server.services.runner import Runner
 from evald_server.services.sessions import Sessions
@@ -97,12 +100,9 @@ class App:
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.address = ""
         self.http_address: str | None = None
-        planner = Planner(
-            self.registry,
-            self.telemetry,
-            Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes),
-            fail_open=settings.on_error == "fail_open",
-        )
+        limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
+        planner = Planner(self.registry, self.telemetry, limits, fail_open=settings.on_error == "fail_open")
+        self.batch_processes = build_batch_processes(settings, limits)
         admission = Admission(settings.max_inflight, settings.max_queued, settings.max_queue_seconds)
         self.telemetry.watch(inflight=lambda: admission.inflight, queued=lambda: admission.queued)
         runner = Runner(
@@ -220,6 +220,7 @@ class App:
             self._judges.cancel()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
+        await self.batch_processes.aclose()
         await self.models.close()
         await self.scripts.aclose()
         await close_workers()
@@ -243,7 +244,9 @@ class App:
                 "Evaluate": edge.one_to_stream(service, "Evaluate", evaluations.evaluate),
                 "EvaluateUnary": edge.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
                 "EvaluateSession": edge.stream(service, "EvaluateSession", Sessions(runner, observer).serve),
-                "EvaluateBatch": edge.stream(service, "EvaluateBatch", Batches(runner, observer).serve),
+                "EvaluateBatch": edge.stream(
+                    service, "EvaluateBatch", Batches(runner, observer, self.batch_processes).serve
+                ),
                 "ValidateSpecs": edge.unary(service, "ValidateSpecs", evaluations.validate),
             },
             catalog.NAME: {
@@ -334,6 +337,18 @@ def build_registry(
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_batch_processes(settings: Settings, limits: Limits) -> Pool:
+    """The processes that batches are evaluated in, none of which is started yet."""
+    rules = Rules(
+        limits,
+        fail_open=settings.on_error == "fail_open",
+        max_messages=settings.max_messages,
+        auto=settings.auto,
+        log=(settings.log_format, settings.log_level),
+    )
+    return Pool(rules, version("evald"), settings.batch_processes)
 
 
 def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> Remotes:

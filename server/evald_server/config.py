@@ -227,6 +227,11 @@ class Settings(BaseModel):
     max_streams: Annotated[int, Field(ge=1)] = Field(
         10_000, description="Most sessions, batches and watches that are open at a time."
     )
+    batch_processes: Annotated[int, Field(ge=0, le=64)] = Field(
+        default_factory=lambda: min(4, _processors()),
+        description="Most processes that large batches are evaluated in; as many as processors, but at most 4, when "
+        "not given; 0 evaluates them in the server's own process.",
+    )
     code_allow: list[str] = Field(
         default_factory=list,
         description="Commands that the code evaluator may run: absolute paths, each perhaps followed by "
@@ -436,6 +441,14 @@ def load_settings(
                 message = f"unknown setting; known are {', '.join(sorted(Settings.model_fields))}"
             lines.append(f"{where}: {message}" if where else message)
         raise SettingsError("\n".join(lines)) from None
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
 
 
 def _names() -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evald_server.cli.logs import configure_logging
+from evald_server.logs import configure_logging
 
 CLIENTS = ("openai", "httpx", "httpx2", "httpcore", "httpcore2")
 

@@ -16,6 +16,7 @@ import uvloop
 
 from evald_server.evaluators import schema_check
 from evald_server.evaluators.killable import Busy, Died, KillablePool, TimedOut
+from evald_server.frames import write_frame
 
 # A worker that does as it is told.
 PROGRAM = """
@@ -172,6 +173,6 @@ def test_the_kernel_ends_a_schema_worker_that_nobody_watches() -> None:
     with start_schema_worker() as process:
         assert process.stdin
         began = time.monotonic()
-        schema_check.write_frame(process.stdin, json.dumps(request).encode())
+        write_frame(process.stdin, json.dumps(request).encode())
         assert process.wait(timeout=20) == -signal.SIGPROF
         assert time.monotonic() - began < 20

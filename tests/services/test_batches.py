@@ -1,5 +1,6 @@
 """EvaluateBatch over a real channel."""
 
+from functools import partial
 from typing import Any
 
 import grpc
@@ -9,9 +10,16 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import evaluation_service_pb2
 
-from .live import CONTAINS, refusal, request, run, serving, spec
+from ..batch.batches import serving_with
+from .live import CONTAINS, refusal, request, run, spec
 
 Message = evaluation_service_pb2.EvaluateBatchRequest
+
+
+@pytest.fixture(params=[0, 1], ids=["in-the-server", "in-a-process"])
+def serving(request: pytest.FixtureRequest) -> Any:
+    """A server that evaluates batches itself, and one that has it done from the first item on."""
+    return partial(serving_with, request.param)
 
 
 def opened(*specs: Any, **fields: Any) -> Message:
@@ -25,7 +33,7 @@ def items(*answers: str, start: int = 0) -> Message:
     return message
 
 
-def test_every_item_is_answered_and_the_summary_adds_up() -> None:
+def test_every_item_is_answered_and_the_summary_adds_up(serving: Any) -> None:
     async def main() -> None:
         async with serving() as live:
             messages = await live.batch(
@@ -49,7 +57,7 @@ def test_every_item_is_answered_and_the_summary_adds_up() -> None:
     run(main())
 
 
-def test_a_bad_item_has_an_error_of_its_own_and_the_stream_goes_on() -> None:
+def test_a_bad_item_has_an_error_of_its_own_and_the_stream_goes_on(serving: Any) -> None:
     async def main() -> None:
         message = items("hello")
         message.items.add(item_id="typo", context=request().context, evaluators=[spec("contans")])
@@ -67,7 +75,7 @@ def test_a_bad_item_has_an_error_of_its_own_and_the_stream_goes_on() -> None:
     run(main())
 
 
-def test_garbage_among_the_items_is_refused_with_its_number() -> None:
+def test_garbage_among_the_items_is_refused_with_its_number(serving: Any) -> None:
     async def main() -> None:
         garbage = opened(CONTAINS).SerializeToString() + b"\x12\x03\xff\xff\xff"
         async with serving() as live:
@@ -81,7 +89,7 @@ def test_garbage_among_the_items_is_refused_with_its_number() -> None:
     run(main())
 
 
-def test_items_that_wait_run_side_by_side_and_are_all_answered() -> None:
+def test_items_that_wait_run_side_by_side_and_are_all_answered(serving: Any) -> None:
     async def slow(_ctx: Any) -> bool:
         await asyncio.sleep(0.05)
         return True
@@ -101,7 +109,7 @@ def test_items_that_wait_run_side_by_side_and_are_all_answered() -> None:
     run(main())
 
 
-def test_brief_leaves_the_words_out_of_what_passed_only() -> None:
+def test_brief_leaves_the_words_out_of_what_passed_only(serving: Any) -> None:
     async def main() -> None:
         async with serving() as live:
             messages = await live.batch([opened(CONTAINS, brief=True), items("hello", "bye")])
@@ -122,7 +130,9 @@ def test_brief_leaves_the_words_out_of_what_passed_only() -> None:
         ([], grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-def test_a_batch_that_is_not_opened_right_is_refused(messages: list[Message], code: grpc.StatusCode) -> None:
+def test_a_batch_that_is_not_opened_right_is_refused(
+    serving: Any, messages: list[Message], code: grpc.StatusCode
+) -> None:
     async def main() -> None:
         async with serving() as live:
             assert (await refusal(live.batch(messages))).code is code

@@ -2,16 +2,16 @@
 
 import argparse
 import asyncio
-import gc
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evald_server.collector import spare_the_collector
 from evald_server.config import Settings, SettingsError, load_settings
+from evald_server.logs import configure_logging
 
 from .exits import Exit, usage_error
-from .logs import configure_logging
 
 if TYPE_CHECKING:
     from evald_server.app import App
@@ -73,7 +73,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     app = await started(settings)
-    _spare_the_collector()
+    spare_the_collector()
     try:
         _announce(app.address, app.http_address)
         await stopping.wait()
@@ -82,14 +82,6 @@ async def _serve(settings: Settings) -> None:
             signal.signal(number, signal.SIG_DFL)
     finally:
         await app.stop(settings.drain_grace)
-
-
-def _spare_the_collector() -> None:
-    """What is loaded by now stays: looking through it for garbage again and again would stop every call
-    for milliseconds. Calls leave next to no cycles behind, so that it need not look often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def _announce(address: str, http_address: str | None) -> None:

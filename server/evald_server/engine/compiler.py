@@ -387,7 +387,8 @@ class Compiler:
             timeout=duration_ms(options.timeout) / 1000 if options.HasField("timeout") else None,
             include_progress=options.include_progress,
             skip_cache=options.skip_cache,
-            started=started.SerializeToString(),
+            # The order of a map's entries differs from process to process, and processes compare their plans.
+            started=started.SerializeToString(deterministic=True),
             perfect=perfect.SerializeToString(),
             measures=any(use.is_metric for use in uses),
         )

@@ -196,7 +196,7 @@ class Step(NamedTuple):
     use: Use
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Plan:
     """The compiled specs and options of a call.
 

@@ -261,6 +261,10 @@ class Evaluation:
         waiting = {item.use.index for item in self.waiting}
         return self.ready([use.index for use in self.plan.uses if use.index not in waiting])
 
+    def abandon(self) -> None:
+        """Give up what waits and was not begun: somebody else evaluates the turn."""
+        _discard(self.waiting)
+
     async def _next(
         self, running: set[asyncio.Task[None]]
     ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:

@@ -8,6 +8,8 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from evald_server.frames import frame, receive_frame
+
 # A task ends itself at its limit of processor time. This is for one that sleeps, or waits for a processor.
 _WALL_FACTOR: Final = 8
 
@@ -31,8 +33,7 @@ class KillablePool:
     """A few worker processes, started when first needed.
 
     program: the command of a worker. It sends `null` when it is ready, then
-    answers each request; both are JSON in frames of four bytes of length,
-    big-endian, and that many bytes. It arms ITIMER_PROF with the `seconds` of
+    answers each request; both are JSON in frames. It arms ITIMER_PROF with the `seconds` of
     the request: the kernel then ends it when that much processor time is used up.
     size: most processes at a time; as many as processors, but at most 4, when not given.
     max_waiting: most tasks that wait for a process.
@@ -119,15 +120,14 @@ class KillablePool:
 
 async def _exchange(worker: Process, request: bytes) -> bytes:
     assert worker.stdin is not None
-    worker.stdin.write(len(request).to_bytes(4, "big") + request)
+    worker.stdin.write(frame(request))
     await worker.stdin.drain()
     return await _read(worker)
 
 
 async def _read(worker: Process) -> bytes:
     assert worker.stdout is not None
-    size = int.from_bytes(await worker.stdout.readexactly(4), "big")
-    return await worker.stdout.readexactly(size)
+    return await receive_frame(worker.stdout)
 
 
 def _kill(worker: Process) -> None:

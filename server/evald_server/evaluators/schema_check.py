@@ -1,7 +1,7 @@
 """One JSON value against one JSON Schema, without ever fetching anything.
 
 Also a program: run as a script it is the worker process in which suspicious
-schemas are checked. That is why it imports little, and nothing of this package.
+schemas are checked. That is why it imports little.
 """
 
 import json
@@ -14,6 +14,8 @@ from functools import lru_cache
 from typing import IO, Any, Final, NoReturn
 
 import jsonschema_rs
+
+from evald_server.frames import read_frame, write_frame
 
 DRAFTS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
     "http://json-schema.org/draft-04/schema": jsonschema_rs.Draft4Validator,
@@ -93,20 +95,6 @@ def _nearest(error: jsonschema_rs.ValidationError) -> Error | None:
 
 def _pointer(path: list[str | int]) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame: four bytes of length, big-endian, and that many more. None at the end."""
-    header = stream.read(4)
-    if len(header) < 4:
-        return None
-    return stream.read(int.from_bytes(header, "big"))
-
-
-def write_frame(stream: IO[bytes], data: bytes) -> None:
-    """Send one frame."""
-    stream.write(len(data).to_bytes(4, "big") + data)
-    stream.flush()
 
 
 @lru_cache(maxsize=64)

@@ -1,17 +1,21 @@
 """EvaluateBatch: many independent turns over one stream."""
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from evald.result import ErrorInfo, Verdict
+from evald.result import Verdict
 from evald.scope import Scope
-from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
+from evald_server.batch.part import MAX_BYTES, MAX_ITEMS, Part
+from evald_server.batch.pool import Pool
+from evald_server.batch.process import Job
+from evald_server.batch.rules import Report
 from evald_server.encoding import delimited
+from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import Plan
-from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
 
 from .edge import Context, Stream, parse
@@ -26,23 +30,20 @@ _Item = wire_pb2.BatchItem
 # three times as long as without it (p99); at 16 it is ten times.
 _YIELD_EVERY: Final = 4
 
-# Answers are sent when a request message is done, or when there are this many, or bytes: half of
-# what gRPC clients accept by default.
-_FLUSH_COUNT: Final = 256
-_FLUSH_BYTES: Final = 2 << 20
-
 # Items of one batch that wait for something at a time.
 _WAITING: Final = 64
 
-_NUMBERS: Final = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
+# Portions of one batch under way, for each batch process: evaluated, or on the way to the caller.
+_HANDED_OVER: Final = 2
 
 
 class Batches:
     """The handler of EvaluateBatch."""
 
-    def __init__(self, runner: Runner, observer: EvaluationObserver) -> None:
+    def __init__(self, runner: Runner, observer: EvaluationObserver, pool: Pool) -> None:
         self._runner = runner
         self._count = Count(observer, "EvaluateBatch")
+        self._pool = pool
 
     async def serve(self, stream: Stream, context: Context) -> None:
         """Evaluate items until the caller half-closes."""
@@ -55,10 +56,10 @@ class Batches:
                         raise invalid("open", "missing; the first message opens the batch")
                     tally = self._count.tally(message.open.labels)
                     scope = scope_of(context, self._runner.new_id())
-                    batch = _Batch(self._runner, tally, stream, message.open, scope)
+                    batch = _Batch(self._runner, self._pool, tally, stream, message.open, scope)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
-                await batch.take(message)
+                await batch.take(message.items, data)
             if batch is None:
                 raise invalid("open", "the batch ended before its first message")
             await batch.finish()
@@ -67,18 +68,34 @@ class Batches:
                 await batch.close()
 
 
+class _Portion(NamedTuple):
+    """Some items in a message of their own. first: how many items of the batch came before them."""
+
+    first: int
+    size: int
+    data: bytes
+
+    def numbered(self, indexes: Iterable[int] | None = None) -> Iterator[tuple[int, bytes]]:
+        """Some of the items, or all, with their numbers in the batch, from 1."""
+        items = _Request.FromString(self.data).items
+        for index in range(self.size) if indexes is None else indexes:
+            yield self.first + index + 1, items[index]
+
+
 class _Batch:
     """What the items share, and what has become of them."""
 
     def __init__(
         self,
         runner: Runner,
+        pool: Pool,
         tally: EvaluationTally,
         stream: Stream,
         opened: wire_pb2.BatchOpen,
         scope: Scope,
     ) -> None:
         self._runner = runner
+        self._pool = pool
         self._scope = scope
         self._tally = tally
         self._stream = stream
@@ -90,172 +107,186 @@ class _Batch:
             runner.plan(self._specs, self._options, _Item().context)
         self._plan: Plan | None = None
         self._generation = -1
-        self._answers: list[bytes] = []
-        self._bytes = 0
+        self._part = Part(runner.contexts, runner.threads, tally.add, brief=opened.brief)
         self._sending = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._portions: set[asyncio.Task[None]] = set()
         self._taken = 0
-        self._verdicts = dict.fromkeys(_NUMBERS, 0)
-        self._totals: dict[int, _Totals] = {}
+        self._problem: BaseException | None = None
+        # Whether batch processes help: not where they leave most of the items.
+        self._worth_it = True
 
-    async def take(self, message: wire_pb2.EvaluateBatchRequest) -> None:
-        """Evaluate the items of one message, and send what is done by then."""
-        for number, data in enumerate(message.items, 1):
-            self._taken += 1
-            self._start(data)
-            if len(self._tasks) >= _WAITING:
-                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            if len(self._answers) >= _FLUSH_COUNT or self._bytes >= _FLUSH_BYTES:
-                await self._flush()
-            if not number % _YIELD_EVERY:
-                await asyncio.sleep(0)
+    async def take(self, items: Sequence[bytes], data: bytes) -> None:
+        """Evaluate the items of one message, and send what is done by then; or have a batch process do it.
+
+        data: the message."""
+        first, self._taken = self._taken, self._taken + len(items)
+        found = self._job_for(len(items))
+        if found is None:
+            await self._evaluate(enumerate(items, first + 1))
+        else:
+            for portion in _portions(items, data, first):
+                await self._hand_over(*found, portion)
         await self._flush()
 
     async def finish(self) -> None:
         """Wait for what is still running and send the summary."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._portions or self._waiting:
+            await self._any_of(self._portions or self._waiting)
+        part = self._part
         response = _Response()
         summary = response.summary
         summary.item_count = self._taken
-        summary.passed_count = self._verdicts[Verdict.PASSED]
-        summary.failed_count = self._verdicts[Verdict.FAILED]
-        summary.error_count = self._verdicts[Verdict.ERROR]
-        summary.skipped_count = self._verdicts[Verdict.SKIPPED]
+        summary.passed_count = part.verdicts[Verdict.PASSED]
+        summary.failed_count = part.verdicts[Verdict.FAILED]
+        summary.error_count = part.verdicts[Verdict.ERROR]
+        summary.skipped_count = part.verdicts[Verdict.SKIPPED]
         means: dict[str, list[float]] = {}
-        for totals in self._totals.values():
+        for totals in part.totals.values():
             totals.write(summary, means)
         for name, (total, count) in means.items():
             summary.evaluators[name].mean_value = total / count
-        await self._stream.send(b"".join(self._answers) + response.SerializeToString())
+        await self._stream.send(b"".join(part.answers) + response.SerializeToString())
 
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
-        for task in self._tasks:
+        tasks = self._portions | self._waiting
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def _start(self, data: bytes) -> None:
+    def _job_for(self, count: int) -> tuple[Plan, Job] | None:
+        """How batch processes are to evaluate so many items more; None when they are not to."""
+        if not (self._worth_it and self._specs and self._pool.is_for(self._taken, count)):
+            return None
+        try:
+            plan = self._shared_plan()
+        except CallError:
+            return None  # a type has gone since the batch began: each item says so
+        job = self._pool.job(plan, self._specs, self._options)
+        return None if job is None else (plan, job)
+
+    async def _hand_over(self, plan: Plan, job: Job, portion: _Portion) -> None:
+        """Have a batch process evaluate a portion, or do it here while there is none."""
+        # Answers that the caller is slow to take must not pile up.
+        while len(self._portions) >= _HANDED_OVER * self._pool.size:
+            await self._any_of(self._portions)
+        process = await self._pool.place(self._taken)
+        if process is None:
+            await self._evaluate(portion.numbered())
+        else:
+            answer = process.evaluate(job, portion.data, 0, brief=self._brief)
+            self._spawn(self._portions, self._follow(answer, plan, job, portion))
+
+    async def _follow(
+        self, answer: "asyncio.Future[Report | None]", plan: Plan, job: Job, portion: _Portion
+    ) -> None:
+        """Take what a batch process says of a portion, and do what it leaves."""
+        begin = 0
+        while (report := await answer) is not None:
+            if report.answers:
+                self._part.merge(plan, report)
+                for verdict, seconds in report.seconds:
+                    self._tally.add(verdict, seconds)
+                report.heard.tell(plan)
+            if report.left:
+                await self._evaluate(portion.numbered(report.left))
+                # Doing most of them twice is no help.
+                self._worth_it &= 2 * len(report.left) <= report.end - begin
+            begin = report.end
+            if begin == portion.size:
+                break
+            await self._flush()
+            process = await self._pool.place(self._taken)
+            if process is None:
+                break
+            answer = process.evaluate(job, portion.data, begin, brief=self._brief)
+        # A process that is gone has neither answered nor counted anything from there on.
+        await self._evaluate(portion.numbered(range(begin, portion.size)))
+        await self._flush()
+
+    async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
+        """Evaluate items here. They come with their number in the batch, from 1."""
+        for done, (number, data) in enumerate(items, 1):
+            self._start(number, data)
+            while len(self._waiting) >= _WAITING:
+                await self._any_of(self._waiting)
+            if len(self._part.answers) >= MAX_ITEMS or self._part.size >= MAX_BYTES:
+                await self._flush()
+            if not done % _YIELD_EVERY:
+                await asyncio.sleep(0)
+
+    def _start(self, number: int, data: bytes) -> None:
         item_id = ""
         try:
-            item = self._parsed(data)
-            item_id, context = item.item_id, item.context
-            view = self._runner.contexts.view(context)
-            plan = self._plan_of(item, context)
-        except CallError as problem:
-            self._refuse(item_id, problem.message)
+            item = _parsed(data, number)
+            item_id = item.item_id
+            waiting = self._part.evaluate(item, self._plan_of(item))
+        except (CallError, InvalidContext) as problem:
+            self._part.refuse(item_id, problem.message)
             return
-        evaluation = Evaluation(plan, view, self._runner.threads)
-        if evaluation.run_inline():
-            self._done(evaluation, item_id)
-        else:
-            task = asyncio.create_task(self._wait(evaluation, item_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if waiting is not None:
+            self._spawn(self._waiting, self._wait(waiting, item_id))
 
-    def _parsed(self, data: bytes) -> wire_pb2.BatchItem:
-        try:
-            return _Item.FromString(data)
-        except DecodeError:
-            return parse(_Item, data, f"evald.v1.BatchItem (item {self._taken} of the stream)")
+    def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
+        if item.evaluators or item.context.HasField("scenario"):
+            return self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+        return self._shared_plan()
 
-    def _plan_of(self, item: wire_pb2.BatchItem, context: context_pb2.EvaluatorContext) -> Plan:
-        """The shared plan where the item has nothing of its own; found once, not once an item."""
-        if item.evaluators or context.HasField("scenario"):
-            return self._runner.plan(item.evaluators or self._specs, self._options, context)
+    def _shared_plan(self) -> Plan:
+        """Of items that have nothing of their own; found once, not once an item."""
         generation = self._runner.generation
         if self._plan is None or self._generation != generation:
-            self._plan = self._runner.plan(self._specs, self._options, context)
+            self._plan = self._runner.plan(self._specs, self._options, _Item().context)
             self._generation = generation
         return self._plan
 
     async def _wait(self, evaluation: Evaluation, item_id: str) -> None:
         await self._runner.finish(evaluation, None, self._scope, patient=True)
-        self._done(evaluation, item_id)
+        self._part.add(item_id, evaluation)
         await self._flush()
 
-    def _done(self, evaluation: Evaluation, item_id: str) -> None:
-        verdict = evaluation.finish()
-        plan = evaluation.plan
-        self._verdicts[verdict] += 1
-        self._tally.add(verdict, evaluation.nanos * 1e-9)
-        totals = self._totals.get(id(plan))
-        if totals is None:
-            totals = self._totals[id(plan)] = _Totals(plan)
-        totals.add(evaluation)
-        summary = evaluation.whole()
-        if self._brief and verdict is Verdict.PASSED:
-            summary = _brief(summary)
-        self._add(item_id, delimited(2, summary))
-
-    def _refuse(self, item_id: str, message: str) -> None:
-        error = result_pb2.EvaluationError()
-        fill_error(error, ErrorInfo("INVALID_ITEM", message))
-        self._verdicts[Verdict.ERROR] += 1
-        self._add(item_id, delimited(3, error.SerializeToString()))
-
-    def _add(self, item_id: str, outcome: bytes) -> None:
-        """Keep a BatchAnswer: item_id is field 1, the summary 2, the error 3."""
-        answer = delimited(1, delimited(1, item_id.encode()) + outcome)
-        self._answers.append(answer)
-        self._bytes += len(answer)
-
     async def _flush(self) -> None:
-        if not self._answers:
+        if not self._part.answers:
             return
         async with self._sending:
-            answers, self._answers, self._bytes = self._answers, [], 0
-            if answers:
-                # Each is a serialised field `answers` already: joined, they are the message.
-                await self._stream.send(b"".join(answers))
+            for answers in self._part.take():
+                await self._stream.send(answers)
+
+    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside, as one of those tasks."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                self._problem = task.exception()
+
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(ended)
+
+    async def _any_of(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Wait for one of the tasks. Raises what any task of the batch has raised."""
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._problem is not None:
+            raise self._problem
 
 
-class _Totals:
-    """The evaluators of one plan over a batch. perfect: items in which all of them simply passed."""
-
-    __slots__ = ("_counts", "_perfect", "_plan", "_sums")
-
-    def __init__(self, plan: Plan) -> None:
-        # Holding the plan also keeps its id from being given to another one.
-        self._plan = plan
-        self._perfect = 0
-        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.uses]
-        self._sums = [0.0] * len(plan.uses)
-
-    def add(self, evaluation: Evaluation) -> None:
-        """Count the results of one item."""
-        if evaluation.perfect and not self._plan.measures:
-            self._perfect += 1
-            return
-        for use, outcome in zip(self._plan.uses, evaluation.outcomes, strict=True):
-            if outcome is None:
-                continue
-            if use.is_metric and outcome.verdict is Verdict.PASSED:
-                if outcome.value is None:
-                    continue
-                self._sums[use.index] += outcome.value
-            self._counts[use.index][outcome.verdict] += 1
-
-    def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
-        """Add up by the evaluators' names. means: sum and count of what metrics measured."""
-        for use, counts, total in zip(self._plan.uses, self._counts, self._sums, strict=True):
-            pb = summary.evaluators[use.name]
-            measured = counts[Verdict.PASSED]
-            pb.error_count += counts[Verdict.ERROR]
-            if not use.is_metric:
-                pb.passed_count += measured + self._perfect
-                pb.failed_count += counts[Verdict.FAILED]
-            elif measured:
-                mean = means.setdefault(use.name, [0.0, 0])
-                mean[0] += total
-                mean[1] += measured
+def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:
+    try:
+        return _Item.FromString(data)
+    except DecodeError:
+        return parse(_Item, data, f"evald.v1.BatchItem (item {number} of the stream)")
 
 
-def _brief(data: bytes) -> bytes:
-    """A serialised AggregatedEvaluation without what only explains."""
-    summary = result_pb2.AggregatedEvaluation.FromString(data)
-    for result in summary.results:
-        for name in ("reason", "checks", "metadata"):
-            result.ClearField(name)
-    return summary.SerializeToString()
+def _portions(items: Sequence[bytes], data: bytes, first: int) -> Iterator[_Portion]:
+    """Cut a message into such as a batch process is given. data: the message as it came."""
+    total = len(items)
+    if total <= MAX_ITEMS:
+        yield _Portion(first, total, data)
+        return
+    for begin in range(0, total, MAX_ITEMS):
+        some = items[begin : begin + MAX_ITEMS]
+        # Field 2 of an EvaluateBatchRequest.
+        yield _Portion(first + begin, len(some), b"".join([delimited(2, item) for item in some]))

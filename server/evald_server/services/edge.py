@@ -16,7 +16,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from .errors import CallError
+from evald_server.engine.contexts import InvalidContext
+
+from .errors import CallError, refused_context
 
 _log = logging.getLogger("evald.rpc")
 
@@ -212,6 +214,8 @@ class Edge:
             problem = _draining()
         elif not isinstance(problem, CallError | Exception):
             return problem
+        if isinstance(problem, InvalidContext):
+            problem = refused_context(problem)
         if not isinstance(problem, CallError):
             incident = secrets.token_hex(6)
             _log.error("%s failed, incident %s", method, incident, exc_info=problem)

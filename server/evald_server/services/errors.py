@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan, Violation
 
 DOMAIN: Final = "evald"
@@ -116,6 +117,13 @@ class CallError(Exception):
 def invalid(field: str, message: str) -> CallError:
     """One field of the request is wrong; the message says what it got and what it wants."""
     return CallError("INVALID_FIELD", f"{field}: {message}", [FieldViolation(field, message)], field=field)
+
+
+def refused_context(problem: InvalidContext) -> CallError:
+    """The turn cannot be evaluated."""
+    field = problem.field
+    violations = [FieldViolation(field, problem.problem)]
+    return CallError("INVALID_FIELD", problem.message, violations, field=field, **problem.details)
 
 
 def refused_plan(problem: InvalidPlan) -> CallError:

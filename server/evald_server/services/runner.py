@@ -11,13 +11,13 @@ from evald.result import Verdict
 from evald.scope import Scope
 from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2
+from evald_server.engine.contexts import Contexts, criteria_of
 from evald_server.engine.plan import Criteria, InvalidPlan, Plan
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
 from evald_server.engine.wait import budget
 
 from .admission import Admission
-from .contexts import Contexts, criteria_of
 from .edge import Context
 from .errors import CallError, refused_plan
 

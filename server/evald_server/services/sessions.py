@@ -8,6 +8,7 @@ from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.encoding import delimited, varint
+from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
@@ -61,7 +62,7 @@ class Sessions:
         turn = frame.turn
         try:
             evaluation = session.begin(turn)
-        except CallError as problem:
+        except (CallError, InvalidContext) as problem:
             refused = _Response(turn_id=turn.turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
             await stream.send(refused.SerializeToString())
@@ -109,7 +110,7 @@ class _Session:
         self._failed_ids: list[int] = []
 
     def begin(self, turn: evaluation_service_pb2.SessionTurn) -> Evaluation:
-        """Add a turn. Raises CallError for one that is not right, and then leaves all as it was."""
+        """Add a turn. Raises CallError or InvalidContext for one that is not right, and then leaves all as it was."""
         if self._last_id is not None and turn.turn_id <= self._last_id:
             raise invalid(
                 "turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one"

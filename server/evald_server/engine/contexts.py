@@ -6,16 +6,27 @@ from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2
-from evald_server.engine.plan import Criteria
+
+from .plan import Criteria
 
 if TYPE_CHECKING:
     from evald.messages import Messages
 
-from .errors import CallError, FieldViolation, invalid
-
 _BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
 
 _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
+
+
+class InvalidContext(ValueError):
+    """A context cannot be evaluated. field: path of what is wrong. problem: what is wrong with it.
+    message: both. details: numbers of the problem, for programs."""
+
+    def __init__(self, field: str, problem: str, **details: str) -> None:
+        self.field = field
+        self.problem = problem
+        self.message = f"{field}: {problem}"
+        self.details = details
+        super().__init__(self.message)
 
 
 class Contexts:
@@ -25,7 +36,7 @@ class Contexts:
         self._max_messages = max_messages
 
     def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
-        """The view over a context that is within the limits. Raises CallError that names the field."""
+        """The view over a context that is within the limits. Raises InvalidContext."""
         last, most = pb.last_invocation, self._max_messages
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, path)
@@ -40,7 +51,7 @@ class Contexts:
         """The same for one of the two messages that hold messages."""
         if pb.messages_json:
             if pb.messages:
-                raise invalid(f"{path}.messages_json", _BOTH)
+                raise InvalidContext(f"{path}.messages_json", _BOTH)
             self._parse(pb.messages_json, pb.messages, f"{path}.messages_json")
             pb.ClearField("messages_json")
         elif len(pb.messages) > self._max_messages:
@@ -57,7 +68,7 @@ class Contexts:
         added = context_pb2.Invocation()
         if messages_json:
             if messages:
-                raise invalid(f"{path}_json", _BOTH.replace("messages", "new_messages"))
+                raise InvalidContext(f"{path}_json", _BOTH.replace("messages", "new_messages"))
             self._parse(messages_json, added.messages, f"{path}_json")
             messages = added.messages
         total = len(pb.messages) + len(messages)
@@ -69,15 +80,12 @@ class Contexts:
         try:
             parse_messages_json(text, into, max_messages=self._max_messages, path=path)
         except InvalidInput as problem:
-            raise invalid(problem.path, f"{problem.got}; wanted {problem.wanted}") from None
+            raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}") from None
 
-    def _too_many(self, field: str, count: int) -> CallError:
-        message = f"{count} messages; at most {self._max_messages} are allowed"
-        return CallError(
-            "INVALID_FIELD",
-            f"{field}: {message}",
-            [FieldViolation(field, message)],
-            field=field,
+    def _too_many(self, field: str, count: int) -> InvalidContext:
+        return InvalidContext(
+            field,
+            f"{count} messages; at most {self._max_messages} are allowed",
             size=str(count),
             limit=str(self._max_messages),
         )

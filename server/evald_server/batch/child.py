@@ -1,0 +1,183 @@
+"""What a batch process does: it evaluates the messages that the server hands it, one after the other.
+
+It has the built-in evaluators that wait for nothing, and no others. Nothing here may import grpc.
+"""
+
+import logging
+import marshal
+import os
+import signal
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Final
+
+from google.protobuf.message import DecodeError
+
+from evald.threads import Threads
+from evald_server import wire_pb2
+from evald_server.collector import spare_the_collector
+from evald_server.engine.combinators import combinators
+from evald_server.engine.compiler import Compiler
+from evald_server.engine.contexts import Contexts, InvalidContext
+from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.registry import Origin, Registry
+from evald_server.evaluators import BUILT_INS
+from evald_server.frames import read_frame, write_frame
+from evald_server.logs import configure_logging
+
+from .part import MAX_BYTES, Part
+from .recorder import Heard, Recorder
+from .rules import CLOSE, OPEN, Report, Rules, Work
+from .totals import Sums, Totals
+
+# The server's own thread, which calls beside the batch wait for, comes first.
+_NICENESS: Final = 10
+
+# Items between two looks whether somebody else needs the processor. The kernel by itself would let the server's
+# thread wait for 3 ms.
+_YIELD_EVERY: Final = 4
+
+# When memory runs out, the kernel is to end a batch process, which the server can do without.
+_OUT_OF_MEMORY_SCORE: Final = "500"
+
+
+_log = logging.getLogger("evald.batch")
+
+_NO_SUMS: Final = Sums(0, (), ())
+_NOTHING_HEARD: Final = Heard((), ())
+
+
+class Evaluating:
+    """The works that are open, and the evaluation of messages under them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._threads = Threads()
+        self._contexts = Contexts(rules.max_messages)
+        self._registry = _registry(rules, self._threads)
+        self._open: dict[int, tuple[Plan, Recorder]] = {}
+
+    def open(self, number: int, work: Work) -> None:
+        """Make the plan of a work."""
+        recorder = Recorder(work.measures)
+        compiler = Compiler(self._registry, recorder, self._rules.limits, self._rules.fail_open)
+        try:
+            plan = compiler.plan(work.specs, work.options, None)
+        except InvalidPlan:
+            return  # it names what only the server has
+        if plan.started != work.started:
+            _log.warning("a plan is not the server's; its batches are evaluated there")
+            return
+        self._open[number] = plan, recorder
+
+    def close(self, number: int) -> None:
+        """Forget a work."""
+        self._open.pop(number, None)
+
+    def evaluate(self, number: int, data: bytes, start: int, brief: bool) -> bytes:
+        """A packed Report on a message."""
+        items = wire_pb2.EvaluateBatchRequest.FromString(data).items
+        opened = self._open.get(number)
+        if opened is None:
+            left = list(range(start, len(items)))
+            return Report(len(items), left, (), b"", (), _NO_SUMS, _NOTHING_HEARD).packed()
+        return self._report(*opened, items, start, brief).packed()
+
+    def _report(
+        self, plan: Plan, recorder: Recorder, items: Sequence[bytes], start: int, brief: bool
+    ) -> Report:
+        seconds: list[tuple[int, float]] = []
+        left: list[int] = []
+
+        def observe(verdict: int, took: float) -> None:
+            seconds.append((int(verdict), took))
+
+        part = Part(self._contexts, self._threads, observe, brief=brief)
+        end = start
+        for data in items[start:]:
+            mark = recorder.mark()
+            if not _evaluated(part, data, plan):
+                left.append(end)
+                recorder.forget(mark)
+            end += 1
+            if not end % _YIELD_EVERY:
+                os.sched_yield()
+            if part.size >= MAX_BYTES:
+                break
+        totals = part.totals.get(id(plan)) or Totals(plan)
+        return Report(
+            end,
+            left,
+            part.verdicts,
+            b"".join(part.answers),
+            seconds,
+            totals.sums(),
+            recorder.take(),
+        )
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer the server's messages until it closes the pipe, or is gone."""
+    frame = read_frame(requests)
+    if frame is None:
+        return
+    rules = Rules.unpacked(frame)
+    configure_logging(*rules.log)
+    _stand_back()
+    evaluating = Evaluating(rules)
+    spare_the_collector()
+    with suppress(BrokenPipeError):
+        write_frame(answers, version("evald").encode())
+        while (frame := read_frame(requests)) is not None:
+            kind, number, detail = marshal.loads(frame)  # noqa: S302 - from our own parent
+            if kind == OPEN:
+                evaluating.open(number, Work(*detail))
+            elif kind == CLOSE:
+                evaluating.close(number)
+            else:
+                data = read_frame(requests)
+                if data is None:
+                    return
+                write_frame(answers, evaluating.evaluate(number, data, *detail))
+
+
+def _stand_back() -> None:
+    """Leave signals to the server, which decides when a batch process ends, and the machine to it as well."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    with suppress(OSError):  # not on Linux
+        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
+    # What turns out to wait is left to the server: its coroutines are never begun.
+    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+
+
+def _registry(rules: Rules, threads: Threads) -> Registry:
+    registry = Registry()
+    for evaluator in BUILT_INS.values():
+        registry.register(evaluator.definition(), Origin.BUILT_IN)
+    for definition in combinators(threads):
+        registry.register(definition, Origin.BUILT_IN)
+    for name, config in rules.auto.items():
+        if registry.get(name) is not None:
+            registry.set_auto(name, config)
+    return registry
+
+
+def _evaluated(part: Part, data: bytes, plan: Plan) -> bool:
+    """Whether the item could be evaluated here. The server does what is refused, asks for something of its own,
+    or waits."""
+    try:
+        item = wire_pb2.BatchItem.FromString(data)
+        if item.evaluators or item.context.HasField("scenario"):
+            return False
+        waiting = part.evaluate(item, plan)
+    except (DecodeError, InvalidContext):
+        return False
+    if waiting is None:
+        return True
+    waiting.abandon()
+    return False

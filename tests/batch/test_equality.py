@@ -1,0 +1,115 @@
+"""Nothing but the speed depends on where a batch is evaluated."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from evald.v1 import evaluation_service_pb2
+
+from ..services.live import CONTAINS, Live, run, spec
+from ..telemetry.scrape import samples
+from .batches import Response, messages, send, serving_with, specs
+
+Options = evaluation_service_pb2.EvaluateOptions
+
+# What is measured anew each time: how long something took, and what else the process did.
+_TIMES = re.compile(
+    r"(evald_evaluat(or|ion)_duration|grpc_server_handling)_seconds_(bucket|sum)|(process|python)_.*|"
+    r"evald_(event_loop_lag_seconds|inflight_evaluations|queued_evaluations)|.*_created|"
+    # The last value is that of the item that was done last; the ratio is derived from what is counted.
+    r"evald_metric_last_value|evald_assertion_pass_ratio|"
+    # Waiting items are sent when they are done, which makes more messages or fewer.
+    r"grpc_server_msg_sent_total"
+)
+
+
+def answers_of(responses: Iterable[Response]) -> dict[str, bytes]:
+    """The serialised answers by item_id, without times. Fails when one comes twice."""
+    found: dict[str, bytes] = {}
+    for response in responses:
+        for answer in response.answers:
+            summary = answer.summary
+            timed: list[Any] = [summary, *summary.results] if answer.HasField("summary") else []
+            for message in timed:
+                message.ClearField("duration")
+                message.ClearField("start_time")
+            assert answer.item_id not in found, answer.item_id
+            found[answer.item_id] = answer.SerializeToString(deterministic=True)
+    return found
+
+
+def assert_equal_summaries(
+    one: evaluation_service_pb2.BatchSummary, other: evaluation_service_pb2.BatchSummary
+) -> None:
+    """Means may differ in the last digit: numbers are added in another order."""
+    for name, totals in one.evaluators.items():
+        assert totals.mean_value == pytest.approx(other.evaluators[name].mean_value, rel=1e-12)
+        for summary in (one, other):
+            summary.evaluators[name].ClearField("mean_value")
+    assert one == other
+
+
+def counted(live: Live) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All that the server counts, but times."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for sample in samples(live.app.telemetry)
+        if not _TIMES.fullmatch(sample.name)
+    }
+
+
+def risen(live: Live, before: Mapping[Any, float]) -> dict[Any, float]:
+    """By how much. What was not there before counts from 0."""
+    return {key: value - before.get(key, 0.0) for key, value in counted(live).items()}
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        pytest.param({}, id="all"),
+        pytest.param({"brief": True}, id="brief"),
+        pytest.param({"opened": [CONTAINS, spec("response-length")]}, id="nothing-waits"),
+        pytest.param({"options": Options(fail_fast=True)}, id="fail-fast"),
+        pytest.param(
+            {"options": Options(aggregation=evaluation_service_pb2.AGGREGATION_POLICY_WEIGHTED_MEAN)},
+            id="weighted",
+        ),
+        pytest.param({"opened": []}, id="nothing-shared"),
+        pytest.param({"size": 1000, "copies": 4}, id="a-message-of-several-portions"),
+        pytest.param(
+            {"size": 1000, "copies": 2, "opened": specs() * 4},
+            id="more-answers-than-one-message-holds",
+        ),
+        pytest.param({"labels": {"suite": "nightly"}}, id="labels"),
+    ],
+)
+def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict[str, Any]) -> None:
+    sent = messages(**opening)
+
+    async def evaluated(processes: int) -> tuple[list[Response], dict[Any, float]]:
+        auto = {"tool-call-count": {}, "starts-with": {"text": "Hi"}}
+        async with serving_with(
+            processes, auto=auto, labels=["suite"], max_messages=200, max_evaluators=200
+        ) as live:
+            before = counted(live)
+            return await send(live, sent), risen(live, before)
+
+    async def main() -> None:
+        here, counts_here = await evaluated(0)
+        there, counts_there = await evaluated(2)
+        assert answers_of(there) == answers_of(here)
+        # What gRPC's clients accept by default.
+        assert max(response.ByteSize() for response in there) < 4 << 20
+        assert_equal_summaries(there[-1].summary, here[-1].summary)
+        counts_here, counts_there = _but_zeros(counts_here), _but_zeros(counts_there)
+        assert counts_there.keys() == counts_here.keys()
+        assert counts_there == pytest.approx(counts_here)
+
+    run(main())
+
+
+def _but_zeros(counts: Mapping[Any, float]) -> dict[Any, float]:
+    """Warming up touches some series before, with the processes only."""
+    return {key: count for key, count in counts.items() if count}

@@ -1,0 +1,24 @@
+"""A batch process loads what evaluates, and nothing else."""
+
+import subprocess
+import sys
+
+
+def test_a_batch_process_loads_neither_grpc_nor_what_only_the_server_needs() -> None:
+    code = (
+        "import runpy, sys; runpy.run_module('evald_server.batch', run_name='__main__', alter_sys=True); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    # Without a server, whose first words it waits for, it ends.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    assert {"evald_server.engine.run", "evald.evaluator", "re2", "jsonschema_rs"} <= loaded
+    unwanted = {"grpc", "openai", "prometheus_client", "sqlite3", "uvloop", "httpx", "jsonschema", "rich"}
+    assert not unwanted & loaded
