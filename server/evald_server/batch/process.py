@@ -1,7 +1,6 @@
 """One batch process, as the server sees it."""
 
 import asyncio
-import fcntl
 import marshal
 import os
 import subprocess
@@ -183,6 +182,8 @@ def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]
     closed with these."""
     r, w = os.pipe()
     ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, ImportError):
+        import fcntl
+
         fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return ends
