@@ -17,7 +17,7 @@ from evald.v1 import evaluation_service_pb2
 
 from . import load, processes, remotes, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
-from .pairs import Pairs, Row, at_least, at_most, number, paired
+from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import Server, Worker
 
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
@@ -70,25 +70,38 @@ def p99(lab: Lab) -> list[Row]:
 
 def batch(lab: Lab) -> list[Row]:
     body, _ = lab.unary()
-    pairs = paired(lab.rounds, lab.batch_turns, lambda: lab.load(UNARY, body, "--expect", "1").calls)
-    return [pairs.row("`EvaluateBatch`, 256 turns a message / own unary, turns/s", at_least(9), "turns/s")]
+    figure = "`EvaluateBatch`, 256 turns a message / own unary, turns/s"
+
+    def compared(server: Server) -> Pairs:
+        return paired(
+            lab.rounds,
+            lambda: lab.batch_turns(server),
+            lambda: lab.load(UNARY, body, "--expect", "1", server=server).calls,
+        )
+
+    return _batch_rows(lab, figure, at_least(9), compared)
 
 
 def engine(lab: Lab) -> list[Row]:
     worker = lab.start(lambda: Worker([sys.executable, "-m", "benchmarks.engine"]))
-    pairs = paired(lab.rounds, lab.batch_turns, lambda: worker.per_second(lab.seconds))
-    return [pairs.row("`EvaluateBatch` / the engine alone in the process", at_least(0.85), "turns/s")]
+
+    def compared(server: Server) -> Pairs:
+        return paired(lab.rounds, lambda: lab.batch_turns(server), lambda: worker.per_second(lab.seconds))
+
+    return _batch_rows(lab, "`EvaluateBatch` / the engine alone in the process", at_least(0.85), compared)
 
 
 def pydantic_evals(lab: Lab) -> list[Row]:
     worker = lab.start(_PydanticEvals)
-    pairs = paired(lab.rounds, lab.batch_turns, lambda: worker.per_second(lab.seconds))
-    row = pairs.row(
-        "`EvaluateBatch` / pydantic-evals in-process at its best setting, same five checks",
-        at_least(15),
-        "turns/s",
-    )
-    return [Row(row.figure, row.bound, row.values, f"{row.detail}; {worker.setting}")]
+    figure = "`EvaluateBatch` / pydantic-evals in-process at its best setting, same five checks"
+
+    def compared(server: Server) -> Pairs:
+        return paired(lab.rounds, lambda: lab.batch_turns(server), lambda: worker.per_second(lab.seconds))
+
+    return [
+        Row(row.figure, row.bound, row.values, f"{row.detail}; {worker.setting}")
+        for row in _batch_rows(lab, figure, at_least(15), compared)
+    ]
 
 
 def many_evaluators(lab: Lab) -> list[Row]:
@@ -102,9 +115,18 @@ def many_messages(lab: Lab) -> list[Row]:
 
 
 def beside_batch(lab: Lab) -> list[Row]:
+    def beside(server: Server, in_flight: int, bound: Bound | None) -> Row:
+        # Before anything is measured: the processes have to start.
+        lab.batch_turns(server)
+        row = _beside(
+            lab, in_flight, bound, "a running batch", BATCH, lab.batch, *BATCH_OPTIONS, server=server
+        )
+        return _told(row, server)
+
     return [
-        _beside(lab, in_flight, at_most(5), "a running batch", BATCH, lab.batch, *BATCH_OPTIONS)
+        row
         for in_flight in (16, 1)
+        for row in (beside(lab.evald, in_flight, at_most(5)), beside(lab.evald_alone, in_flight, None))
     ]
 
 
@@ -305,14 +327,38 @@ def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Ro
     return pairs.row(figure, at_least(limit), "calls/s")
 
 
-def _beside(lab: Lab, in_flight: int, bound: Any, what: str, path: str, beside: Path, *options: str) -> Row:
+def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server], Pairs]) -> list[Row]:
+    """A figure of a server with its defaults, and of one that evaluates batches in its own process."""
+    rows = []
+    for server, must in ((lab.evald, bound), (lab.evald_alone, None)):
+        rows.append(_told(compared(server).row(figure, must, "turns/s"), server))
+    return rows
+
+
+def _told(row: Row, server: Server) -> Row:
+    """The row with how many processes have worked on batches."""
+    if not server.children:
+        return Row(f"{row.figure}, `EVALD_BATCH_PROCESSES=0`", row.bound, row.values, row.detail)
+    return Row(row.figure, row.bound, row.values, f"{row.detail}, {server.children} batch processes")
+
+
+def _beside(
+    lab: Lab,
+    in_flight: int,
+    bound: Bound | None,
+    what: str,
+    path: str,
+    beside: Path,
+    *options: str,
+    server: Server | None = None,
+) -> Row:
     body, _ = lab.unary()
 
     def alone() -> float:
-        return lab.load(UNARY, body, "--expect", "1", in_flight=in_flight).p99
+        return lab.load(UNARY, body, "--expect", "1", in_flight=in_flight, server=server).p99
 
     def disturbed() -> float:
-        with lab.beside(path, beside, *options):
+        with lab.beside(path, beside, *options, server=server):
             return alone()
 
     row = paired(lab.rounds, disturbed, alone).row("", bound, "ms")

@@ -59,6 +59,11 @@ class Lab:
         return self.start(processes.evald)
 
     @cached_property
+    def evald_alone(self) -> Server:
+        """One that evaluates batches in its own process."""
+        return self.start(lambda: processes.evald(batch_processes=0))
+
+    @cached_property
     def echo(self) -> Server:
         """The echo servers."""
         return self.start(lambda: processes.echo(self.directory))
@@ -147,10 +152,16 @@ class Lab:
             streams=in_flight // connections,
         )
 
-    def batch_turns(self) -> float:
+    def batch_turns(self, server: Server | None = None) -> float:
         """Turns a second through EvaluateBatch: two streams, two messages of 256 turns in flight on each."""
         return load.run(
-            self.evald.port, BATCH, self.batch, self.seconds, *BATCH_OPTIONS, connections=2, streams=1
+            (server or self.evald).port,
+            BATCH,
+            self.batch,
+            self.seconds,
+            *BATCH_OPTIONS,
+            connections=2,
+            streams=1,
         ).units
 
     @contextlib.contextmanager

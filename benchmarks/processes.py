@@ -47,6 +47,13 @@ class Process:
         )
         return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) << 10
 
+    @property
+    def children(self) -> int:
+        """How many processes it has started that are alive."""
+        return sum(
+            len((task / "children").read_text().split()) for task in Path(f"/proc/{self.pid}/task").iterdir()
+        )
+
     def read_line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
