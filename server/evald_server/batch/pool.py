@@ -150,8 +150,7 @@ class Pool:
         finally:
             if process in self._ready:  # nobody has told it to end
                 self._remove(process)
-            process.kill()
-            code = await process.wait()
+            code = await process.end()
             if process.dismissed or self._closed:
                 _log.info("batch process %d ended", process.pid)
             else:

@@ -73,8 +73,15 @@ class BatchProcess:
             raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(2 * PIPE_BYTES)
-        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
-        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
+        try:
+            reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
+            writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
+        except BaseException:  # the server stops just now
+            process.kill()
+            process.wait()
+            requests.close()
+            answers.close()
+            raise
         self = cls(process, reader, reading, writer)
         try:
             writer.write(frame(rules.packed()))
@@ -83,8 +90,7 @@ class BatchProcess:
             if its != version:
                 raise NotStarted(f"evald {its} is installed by now, this server is {version}: restart it")
         except BaseException as problem:
-            self.kill()
-            await self.wait()
+            await self.end()
             if isinstance(problem, asyncio.IncompleteReadError | TimeoutError):
                 raise NotStarted(f"{' '.join(_PROGRAM)} did not become ready") from None
             raise
@@ -152,12 +158,17 @@ class BatchProcess:
         """End it at once."""
         self._process.kill()
 
-    async def wait(self) -> int:
-        """Its exit code, when it has ended."""
-        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - nothing tells of its end
-            await asyncio.sleep(_LOOK_SECONDS)
-        self._writer.close()
-        self._reading.close()
+    async def end(self) -> int:
+        """End it at once, if it has not ended by itself. Its exit code."""
+        self.kill()
+        try:
+            while self._process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._writer.close()
+            self._reading.close()
+            # When this is cancelled: the kernel does not take long to end what was killed.
+            code = self._process.wait()
         return code
 
     def _tell(self, kind: int, number: int, detail: Any) -> None:
