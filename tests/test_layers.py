@@ -16,7 +16,6 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "config": set(),
-    "buckets": set(),
     "encoding": set(),
     "evaluators": set(),
     "judge": {"evaluators", "config"},
@@ -24,8 +23,7 @@ BELOW = {
     "remote": {"evaluators", "encoding", "wire_pb2"},
     "engine": {"evaluators", "encoding", "wire_pb2"},
     "plugins": {"engine"},
-    "tallies": {"engine", "buckets"},
-    "telemetry": {"engine", "buckets", "tallies"},
+    "telemetry": {"engine"},
     "services": {"engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
