@@ -9,13 +9,16 @@ from typing import Any, ClassVar, Self
 import grpc
 
 from . import convert
+from .batch import BatchAnswer, BatchSummary
 from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
 from .errors import InvalidInput
-from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
+from .evaluation import Evaluation
 from .result import Kind
+from .session_summary import SessionSummary
 from .spec import OptionsLike, SpecLike
+from .stream import EvaluationStream, Event
 from .turn import TurnLike, as_turn
 
 

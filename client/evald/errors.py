@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from .evaluation import EvaluatorError
+    from .evaluator_result import EvaluatorError
 
 
 class FieldViolation(NamedTuple):

@@ -7,8 +7,8 @@ from google.protobuf.json_format import MessageToDict
 
 from evald import InvalidInput, Options, Spec
 from evald.convert import fill_options, fill_specs, spec_to_pb
-from evald.evaluation import read_spec
 from evald.spec import specs
+from evald.stream import read_spec
 from evald.v1 import evaluation_service_pb2
 
 SPECS: dict[str, tuple[Any, Spec]] = {

@@ -1,0 +1,78 @@
+"""What a streamed evaluation brings, message by message."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from .evaluation import Evaluation
+from .evaluator_result import EvaluatorResult
+from .spec import Spec
+from .structs import duration_ms, struct_to_dict
+
+if TYPE_CHECKING:
+    from .v1 import evaluation_service_pb2, evaluator_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of a stream. plan: what will run, names and versions filled in."""
+
+    evaluation_id: str
+    plan: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an evaluator says before it finishes. index: its place in the plan. fraction: 0 to 1."""
+
+    index: int
+    message: str
+    fraction: float | None = None
+
+
+Event: TypeAlias = Started | Progress | EvaluatorResult | Evaluation
+"""What a stream yields: the plan first, the evaluation last."""
+
+
+class EvaluationStream:
+    """Puts together what the messages of one streamed evaluation bring."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._results: list[EvaluatorResult] = []
+        self.evaluation: Evaluation | None = None
+
+    def read(self, response: "evaluation_service_pb2.EvaluateResponse") -> list[Event]:
+        """The events of the next message."""
+        events: list[Event] = []
+        if response.HasField("started"):
+            self._id = response.started.evaluation_id
+            events.append(Started(self._id, tuple(map(read_spec, response.started.plan))))
+        for progress in response.progress:
+            fraction = progress.fraction if progress.HasField("fraction") else None
+            events.append(Progress(progress.index, progress.message, fraction))
+        results = [EvaluatorResult.from_pb(result) for result in response.results]
+        self._results += results
+        events += results
+        if response.HasField("summary"):
+            self._results.sort(key=lambda result: result.index)
+            self.evaluation = Evaluation.from_pb(response.summary, self._id, self._results)
+            events.append(self.evaluation)
+        return events
+
+
+def read_spec(pb: "evaluator_pb2.EvaluatorSpec") -> Spec:
+    """A spec as the server will run it."""
+    return Spec(
+        pb.type,
+        struct_to_dict(pb.config) if pb.HasField("config") else {},
+        name=pb.name,
+        version=pb.version,
+        when="final" if pb.turn_policy == 2 else "every_turn",
+        weight=pb.weight if pb.HasField("weight") else None,
+        required=pb.required,
+        threshold=pb.threshold if pb.HasField("threshold") else None,
+        negate=pb.negate,
+        shadow=pb.enforcement == 2,
+        on_error={1: "fail_closed", 2: "fail_open"}.get(pb.error_policy),  # type: ignore[arg-type]
+        timeout_seconds=duration_ms(pb.timeout) / 1000 if pb.HasField("timeout") else None,
+    )
