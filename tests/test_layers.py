@@ -48,9 +48,9 @@ BELOW = {
 INNER = {"engine", "evaluators"}
 EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
 
-# Files of the SDK that may touch generated code: the conversion, the clients that send it, and workers.
-PROTOBUF_AWARE = {"convert.py", "client.py", "testing.py"}
-PROTOBUF_AWARE_FOLDERS = {"worker"}
+# Where the SDK may touch generated code: the stubs of a connection, the conversion, and workers.
+PROTOBUF_AWARE = {"connection.py"}
+PROTOBUF_AWARE_FOLDERS = {"convert", "worker"}
 
 
 class Import(NamedTuple):

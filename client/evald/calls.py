@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .batch import BatchAnswer, BatchSummary
-from .convert import batch_item, batch_open, batch_request, session_turn
+from .convert.requests import batch_item, batch_open, batch_request, session_turn
 from .errors import InvalidInput, ServerError, TurnRefused
 from .evaluation import Evaluation
 from .evaluator_result import EvaluatorError

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from .convert.spec import read_spec
 from .evaluation import Evaluation
 from .evaluator_result import EvaluatorResult
 from .spec import Spec
-from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
-    from .v1 import evaluation_service_pb2, evaluator_pb2
+    from .v1 import evaluation_service_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,3 @@ class EvaluationStream:
             self.evaluation = Evaluation.from_pb(response.summary, self._id, self._results)
             events.append(self.evaluation)
         return events
-
-
-def read_spec(pb: "evaluator_pb2.EvaluatorSpec") -> Spec:
-    """A spec as the server will run it."""
-    return Spec(
-        pb.type,
-        struct_to_dict(pb.config) if pb.HasField("config") else {},
-        name=pb.name,
-        version=pb.version,
-        when="final" if pb.turn_policy == 2 else "every_turn",
-        weight=pb.weight if pb.HasField("weight") else None,
-        required=pb.required,
-        threshold=pb.threshold if pb.HasField("threshold") else None,
-        negate=pb.negate,
-        shadow=pb.enforcement == 2,
-        on_error={1: "fail_closed", 2: "fail_open"}.get(pb.error_policy),  # type: ignore[arg-type]
-        timeout_seconds=duration_ms(pb.timeout) / 1000 if pb.HasField("timeout") else None,
-    )
