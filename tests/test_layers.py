@@ -16,7 +16,6 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "config": set(),
-    "buckets": set(),
     "encoding": set(),
     "collector": set(),
     "frames": set(),
@@ -31,6 +30,8 @@ BELOW = {
     "telemetry": {"engine", "buckets", "tallies"},
     "batch": {"encoding", "engine", "evaluators", "wire_pb2", "collector", "frames", "logs"},
     "services": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
+    "telemetry": {"engine"},
+    "services": {"engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
     "app": {
@@ -55,9 +56,9 @@ BELOW = {
 INNER = {"engine", "evaluators", "batch"}
 EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
 
-# Files of the SDK that may touch generated code: the conversion, the clients that send it, and workers.
-PROTOBUF_AWARE = {"convert.py", "client.py", "testing.py"}
-PROTOBUF_AWARE_FOLDERS = {"worker"}
+# Where the SDK may touch generated code: the stubs of a connection, the conversion, and workers.
+PROTOBUF_AWARE = {"connection.py"}
+PROTOBUF_AWARE_FOLDERS = {"convert", "worker"}
 
 
 class Import(NamedTuple):

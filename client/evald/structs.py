@@ -40,6 +40,16 @@ def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int 
         raise problem.of(max_depth) from None
 
 
+def fill_struct(data: Any, struct: "Struct", path: str) -> None:
+    """The same for what a caller gave at this path. Raises InvalidInput for what is no mapping, too."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(path, shown(data), "an object")
+    try:
+        dict_to_struct(data, struct)
+    except InvalidInput as problem:
+        raise problem.below(path) from None
+
+
 def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:
     """Fill a Value with JSON-like data, by the same rules as `dict_to_struct`."""
     try:

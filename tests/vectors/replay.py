@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from evald.context import EvaluatorContext
 from evald.contract import violation
-from evald.convert import fill_options, spec_to_pb
+from evald.convert.spec import fill_options, spec_to_pb
 from evald.evaluator import EvaluatorDefinition, define_evaluator
 from evald.result import ASSERTION, Kind, Result, Verdict
 from evald.spec import Options
