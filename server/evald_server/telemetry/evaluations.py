@@ -9,7 +9,7 @@ from evald.result import Verdict
 
 from . import buckets
 from .families import add_count, add_histogram, counter
-from .histogram import TRACE_ID, Histogram
+from .histogram import Histogram, is_trace_id
 from .labels import ASSERTION_VERDICTS, OTHER, VERDICT_NAMES, caller_value
 from .room import Room
 
@@ -30,7 +30,7 @@ class EvaluationTally:
         """Count one summary: its verdict's number and how long the turn took, queueing left out."""
         self.counts[verdict] += 1
         self.durations.observe(seconds)
-        if trace_id is not None and TRACE_ID.fullmatch(trace_id):
+        if trace_id is not None and is_trace_id(trace_id):
             self.durations.trace(seconds, trace_id)
 
 

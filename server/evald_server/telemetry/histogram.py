@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-TRACE_ID = re.compile(r"[0-9a-f]{32}")
+is_trace_id = re.compile(r"[0-9a-f]{32}").fullmatch
 
 _LARGEST = 1e300  # leaves room to add up: a sum that became infinite or NaN would stay so
 

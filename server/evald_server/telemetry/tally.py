@@ -8,7 +8,7 @@ from copy import copy
 from evald.errorcodes import CODES
 from evald.result import Verdict
 
-from .histogram import TRACE_ID, Exemplar, Histogram, Usual
+from .histogram import Exemplar, Histogram, Usual, is_trace_id
 from .labels import OTHER
 from .room import Codes
 from .values import Measured
@@ -151,7 +151,7 @@ class Tally:
             cells[-1] += seconds
         if value is not None and self._measured is not None:
             self._measured.observe(value)
-        if trace_id is not None and TRACE_ID.fullmatch(trace_id):
+        if trace_id is not None and is_trace_id(trace_id):
             self.exemplars[verdict] = Exemplar(trace_id, 1.0, time.time())
             if verdict != _SKIPPED:
                 self.subject.durations.trace(seconds, trace_id)
