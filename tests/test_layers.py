@@ -26,12 +26,9 @@ BELOW = {
     "remote": {"evaluators", "encoding", "wire_pb2"},
     "engine": {"evaluators", "encoding", "wire_pb2"},
     "plugins": {"engine"},
-    "tallies": {"engine", "buckets"},
-    "telemetry": {"engine", "buckets", "tallies"},
     "batch": {"encoding", "engine", "evaluators", "wire_pb2", "collector", "frames", "logs"},
     "services": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
     "telemetry": {"engine"},
-    "services": {"engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
     "app": {
