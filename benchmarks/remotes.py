@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import grpc
 
+from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.v1 import evaluation_service_pb2
-from evald_server import wire_pb2
 
 from . import load, processes, workload
 from .lab import UNARY, Lab
@@ -171,16 +171,19 @@ def _hop(lab: Lab, plugin: Server) -> Server:
     from evald_server.app import server_options
     from evald_server.config import load_settings
 
-    task = wire_pb2.EvaluationTask(
-        task_id="0123abcd-100",
-        type=_FAST,
-        version="1.0.0",
-        context=workload.context().SerializeToString(),
-        attempt=1,
+    asked = plugin_pb2.EvaluateRequest(
+        task={
+            "task_id": "0123abcd-100",
+            "type": _FAST,
+            "version": "1.0.0",
+            "context": workload.context(),
+            "attempt": 1,
+        }
     )
-    task.timeout.FromMilliseconds(54_000)
+    # As precise as evald's.
+    asked.task.timeout.FromNanoseconds(53_999_123_456)
     request = lab.directory / "hop.request"
-    request.write_bytes(wire_pb2.TaskRequest(task=task).SerializeToString())
+    request.write_bytes(asked.SerializeToString())
     name = lab.payload("hop.payload", lab.answers(UNARY, [_request("contains")])[0])
     options = json.dumps(server_options(load_settings(environ={})))
     words = [plugin.address, f"/{SERVICE}/Evaluate", str(request), str(lab.directory / name), options]

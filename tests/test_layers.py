@@ -16,20 +16,19 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "config": set(),
-    "buckets": set(),
+    "encoding": set(),
     "collector": set(),
     "frames": set(),
     "logs": set(),
     "evaluators": {"frames"},
     "judge": {"evaluators", "config"},
     "scripts": set(),
-    "remote": {"evaluators", "wire_pb2"},
-    "engine": {"evaluators", "wire_pb2"},
+    "remote": {"evaluators", "encoding", "wire_pb2"},
+    "engine": {"evaluators", "encoding", "wire_pb2"},
     "plugins": {"engine"},
-    "tallies": {"engine", "buckets"},
-    "telemetry": {"engine", "buckets", "tallies"},
-    "batch": {"engine", "evaluators", "wire_pb2", "collector", "frames", "logs"},
-    "services": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "wire_pb2"},
+    "batch": {"encoding", "engine", "evaluators", "wire_pb2", "collector", "frames", "logs"},
+    "services": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "encoding", "wire_pb2"},
+    "telemetry": {"engine"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
     "app": {
@@ -54,9 +53,9 @@ BELOW = {
 INNER = {"engine", "evaluators", "batch"}
 EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
 
-# Files of the SDK that may touch generated code: the conversion, the clients that send it, and workers.
-PROTOBUF_AWARE = {"convert.py", "client.py", "testing.py"}
-PROTOBUF_AWARE_FOLDERS = {"worker"}
+# Where the SDK may touch generated code: the stubs of a connection, the conversion, and workers.
+PROTOBUF_AWARE = {"connection.py"}
+PROTOBUF_AWARE_FOLDERS = {"convert", "worker"}
 
 
 class Import(NamedTuple):

@@ -15,7 +15,8 @@ from .catalog import EvaluatorType
 from .client import Client
 from .context import EvaluatorContext
 from .errors import EvaldError, InvalidInput, TurnRefused, UnknownEvaluator
-from .evaluation import Evaluation, EvaluatorResult, Started
+from .evaluation import Evaluation
+from .evaluator_result import EvaluatorResult
 from .result import (
     ASSERTION,
     METRIC,
@@ -31,6 +32,7 @@ from .result import (
     unproven,
 )
 from .spec import Options, Spec
+from .stream import Started
 from .turn import Turn
 
 if TYPE_CHECKING:

@@ -10,14 +10,25 @@ from typing import Any, ClassVar, Self, TypeVar
 import grpc
 import grpc.aio
 
-from . import convert
+from .batch import BatchAnswer, BatchSummary
 from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
+from .convert.requests import (
+    evaluate_request,
+    get_type_request,
+    list_types_request,
+    session_open,
+    unary_request,
+    validate_request,
+    watch_types_request,
+)
 from .errors import InvalidInput
-from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
+from .evaluation import Evaluation
 from .result import Kind
+from .session_summary import SessionSummary
 from .spec import OptionsLike, SpecLike
+from .stream import EvaluationStream, Event
 from .turn import TurnLike, as_turn
 
 T = TypeVar("T")
@@ -39,7 +50,7 @@ class AsyncClient(Connection):
         timeout: float | None = None,  # noqa: ASYNC109 - gRPC's deadline, which reaches the server
     ) -> Evaluation:
         """Evaluate one turn and wait for all results. As in `Client`."""
-        request = convert.unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         with self._typed_errors:
             answer = await self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
@@ -55,7 +66,7 @@ class AsyncClient(Connection):
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
         """Evaluate one turn and get what happens as it happens. As in `Client`."""
-        request = convert.evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
 
     async def _events(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[Event]:
@@ -82,7 +93,7 @@ class AsyncClient(Connection):
     ) -> "AsyncSession":
         """A conversation that is evaluated turn by turn; an async context manager. As in `Client`."""
         context = None if base is None else as_turn(base).to_proto()
-        opening = convert.session_open(context, evaluators, options, labels)
+        opening = session_open(context, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
         return AsyncSession(lambda: self._stubs.evaluation.EvaluateSession(**sent_with), opening, self.server)
 
@@ -123,7 +134,7 @@ class AsyncClient(Connection):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[SpecViolation]:
         """Everything that is wrong with the specs; empty when they are fine. Runs nothing."""
-        request = convert.validate_request(evaluators)
+        request = validate_request(evaluators)
         with self._typed_errors:
             answer = await self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
         return [SpecViolation.from_pb(violation) for violation in answer.violations]
@@ -140,7 +151,7 @@ class AsyncClient(Connection):
         while True:
             with self._typed_errors:
                 page = await self._stubs.catalog.ListEvaluatorTypes(
-                    convert.list_types_request(kind or 0, token), **self._short(timeout)
+                    list_types_request(kind or 0, token), **self._short(timeout)
                 )
             found += map(EvaluatorType.from_pb, page.evaluator_types)
             token = page.next_page_token
@@ -157,7 +168,7 @@ class AsyncClient(Connection):
         """One type. As in `Client`."""
         with self._typed_errors:
             answer = await self._stubs.catalog.GetEvaluatorType(
-                convert.get_type_request(type_name, version), **self._short(timeout)
+                get_type_request(type_name, version), **self._short(timeout)
             )
         return EvaluatorType.from_pb(answer.evaluator_type)
 
@@ -165,7 +176,7 @@ class AsyncClient(Connection):
         self, after_revision: int = 0, *, timeout: float | None = None
     ) -> AsyncIterator[CatalogChange]:
         """The catalogue and then its changes, until the loop is left. As in `Client`."""
-        return self._changes(convert.watch_types_request(after_revision), self._sent_with(timeout))
+        return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
     async def _changes(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[CatalogChange]:
         call = self._stubs.catalog.WatchEvaluatorTypes(request, **sent_with)

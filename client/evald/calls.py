@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from .convert import batch_item, batch_open, batch_request, session_turn
+from .batch import BatchAnswer, BatchSummary
+from .convert.requests import batch_item, batch_open, batch_request, session_turn
 from .errors import InvalidInput, ServerError, TurnRefused
-from .evaluation import (
-    BatchAnswer,
-    BatchSummary,
-    Evaluation,
-    EvaluationStream,
-    EvaluatorError,
-    SessionSummary,
-)
+from .evaluation import Evaluation
+from .evaluator_result import EvaluatorError
 from .fields import shown
 from .result import Verdict
+from .session_summary import SessionSummary
 from .spec import OptionsLike, SpecLike
+from .stream import EvaluationStream
 from .turn import Turn, TurnLike, as_turn
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from .evaluation import present, read_kind
+from .records import present, read_kind
 from .result import Kind
 
 if TYPE_CHECKING:

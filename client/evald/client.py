@@ -1,5 +1,5 @@
 """The client that blocks. Here is the I/O alone: requests are made in `convert`, answers read in
-`evaluation` and `catalog`, and how sessions and batches go is in `calls`."""
+`evaluation`, `stream`, `batch` and `catalog`, and how sessions and batches go is in `calls`."""
 
 import queue
 import threading
@@ -8,14 +8,25 @@ from typing import Any, ClassVar, Self
 
 import grpc
 
-from . import convert
+from .batch import BatchAnswer, BatchSummary
 from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
+from .convert.requests import (
+    evaluate_request,
+    get_type_request,
+    list_types_request,
+    session_open,
+    unary_request,
+    validate_request,
+    watch_types_request,
+)
 from .errors import InvalidInput
-from .evaluation import BatchAnswer, BatchSummary, Evaluation, EvaluationStream, Event, SessionSummary
+from .evaluation import Evaluation
 from .result import Kind
+from .session_summary import SessionSummary
 from .spec import OptionsLike, SpecLike
+from .stream import EvaluationStream, Event
 from .turn import TurnLike, as_turn
 
 
@@ -51,7 +62,7 @@ class Client(Connection):
         request_id: makes repeating the call safe for ten minutes; at most 128 characters.
         timeout: seconds; None means the client's.
         """
-        request = convert.unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         with self._typed_errors:
             answer = self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
@@ -68,7 +79,7 @@ class Client(Connection):
     ) -> Iterator[Event]:
         """Evaluate one turn: the plan (Started), every EvaluatorResult as soon as it is there, and
         the Evaluation last. Arguments as in `evaluate`. Leaving the loop cancels the call."""
-        request = convert.evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
+        request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
 
     def _events(self, request: Any, sent_with: dict[str, Any]) -> Iterator[Event]:
@@ -99,7 +110,7 @@ class Client(Connection):
         timeout: seconds for the whole session; None means no limit.
         """
         context = None if base is None else as_turn(base).to_proto()
-        opening = convert.session_open(context, evaluators, options, labels)
+        opening = session_open(context, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
         return Session(
             lambda requests: self._stubs.evaluation.EvaluateSession(requests, **sent_with),
@@ -149,7 +160,7 @@ class Client(Connection):
         self, evaluators: Iterable[SpecLike], *, timeout: float | None = None
     ) -> list[SpecViolation]:
         """Everything that is wrong with the specs; empty when they are fine. Runs nothing."""
-        request = convert.validate_request(evaluators)
+        request = validate_request(evaluators)
         with self._typed_errors:
             answer = self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
         return [SpecViolation.from_pb(violation) for violation in answer.violations]
@@ -163,7 +174,7 @@ class Client(Connection):
         while True:
             with self._typed_errors:
                 page = self._stubs.catalog.ListEvaluatorTypes(
-                    convert.list_types_request(kind or 0, token), **self._short(timeout)
+                    list_types_request(kind or 0, token), **self._short(timeout)
                 )
             found += map(EvaluatorType.from_pb, page.evaluator_types)
             token = page.next_page_token
@@ -176,7 +187,7 @@ class Client(Connection):
         """One type. version: "" means the server's default. Raises UnknownEvaluator."""
         with self._typed_errors:
             answer = self._stubs.catalog.GetEvaluatorType(
-                convert.get_type_request(type_name, version), **self._short(timeout)
+                get_type_request(type_name, version), **self._short(timeout)
             )
         return EvaluatorType.from_pb(answer.evaluator_type)
 
@@ -188,7 +199,7 @@ class Client(Connection):
         after_revision: go on from there; 0 sends everything first. Raises
         RevisionGone when the server has forgotten what came after it.
         """
-        return self._changes(convert.watch_types_request(after_revision), self._sent_with(timeout))
+        return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
     def _changes(self, request: Any, sent_with: dict[str, Any]) -> Iterator[CatalogChange]:
         call = self._stubs.catalog.WatchEvaluatorTypes(request, **sent_with)

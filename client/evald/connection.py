@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
-from .convert import stubs
 from .errors import InvalidInput, from_rpc_error
 from .fields import shown
 
@@ -140,5 +139,10 @@ class _Stubs:
     """Both services over one channel."""
 
     def __init__(self, channel: Any) -> None:
+        # Here, because `import evald` would pay 2 ms for them.
+        from .v1.catalog_service_pb2_grpc import CatalogServiceStub
+        from .v1.evaluation_service_pb2_grpc import EvaluationServiceStub
+
         self.channel = channel
-        self.evaluation, self.catalog = stubs(channel)
+        self.evaluation = EvaluationServiceStub(channel)
+        self.catalog = CatalogServiceStub(channel)

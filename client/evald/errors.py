@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from .evaluation import EvaluatorError
+    from .evaluator_result import EvaluatorError
 
 
 class FieldViolation(NamedTuple):
@@ -178,7 +178,7 @@ _BY_REASON: dict[str, type[EvaldError]] = {
 
 def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     """The typed error for a `grpc.RpcError` of a call. server: its address, for the message."""
-    from .convert import read_status  # here, because convert raises errors of this module
+    from .convert.status import read_status  # here, because convert raises errors of this module
 
     code: str = error.code().name
     message: str = error.details() or ""

@@ -16,10 +16,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .context import no_constant
 from .errors import InvalidInput
 from .fields import duration_to_pb, number, seconds, shown, snake, text
 from .responses import plain
+from .strict_json import no_constant
 from .structs import MAX_DEPTH, TooDeep, check_levels, fill_fields
 
 if TYPE_CHECKING:

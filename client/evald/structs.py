@@ -1,4 +1,4 @@
-"""JSON-like Python data into protobuf's Struct and Value, directly.
+"""JSON-like Python data into protobuf's Struct and Value and back, directly.
 
 The engine fills the metadata of every result with this, so it is written for
 speed: exact classes first, no intermediate copies.
@@ -12,6 +12,7 @@ from .errors import InvalidInput
 from .fields import shown
 
 if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.struct_pb2 import Struct, Value
 
 # protobuf parses a Struct to 33 levels; the service promises one less.
@@ -37,6 +38,16 @@ def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int 
         fill_fields(data, struct.fields, max_depth)
     except TooDeep as problem:
         raise problem.of(max_depth) from None
+
+
+def fill_struct(data: Any, struct: "Struct", path: str) -> None:
+    """The same for what a caller gave at this path. Raises InvalidInput for what is no mapping, too."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(path, shown(data), "an object")
+    try:
+        dict_to_struct(data, struct)
+    except InvalidInput as problem:
+        raise problem.below(path) from None
 
 
 def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:
@@ -139,3 +150,30 @@ def check_levels(value: Any, levels: int) -> None:
         raise _too_deep()
     for item in value:
         check_levels(item, levels - 1)
+
+
+def struct_to_dict(struct: "Struct") -> dict[str, Any]:
+    """Plain Python data. Whole numbers become int: a Struct knows doubles only."""
+    return {key: value_to_python(value) for key, value in struct.fields.items()}
+
+
+def value_to_python(value: "Value") -> Any:
+    """Plain Python data out of a protobuf Value."""
+    kind = value.WhichOneof("kind")
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() else number
+    if kind == "string_value":
+        return value.string_value
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "struct_value":
+        return struct_to_dict(value.struct_value)
+    if kind == "list_value":
+        return [value_to_python(item) for item in value.list_value.values]
+    return None
+
+
+def duration_ms(duration: "Duration") -> float:
+    """Milliseconds, with a fraction when there is one."""
+    return duration.seconds * 1000 + duration.nanos / 1_000_000

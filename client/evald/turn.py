@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .context import EvaluatorContext
-from .convert import TurnData, turn_to_pb, typed
+from .convert.context import TurnData, turn_to_pb, typed
 from .errors import InvalidInput
 from .fields import number, read_keys, seconds, shown, text
 

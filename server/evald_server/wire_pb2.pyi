@@ -2,7 +2,6 @@ from evald.plugin.v1 import registry_service_pb2 as _registry_service_pb2
 from evald.v1 import context_pb2 as _context_pb2
 from evald.v1 import evaluation_service_pb2 as _evaluation_service_pb2
 from evald.v1 import result_pb2 as _result_pb2
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -133,50 +132,11 @@ class EvaluateBatchResponse(_message.Message):
     summary: _evaluation_service_pb2.BatchSummary
     def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
 
-class EvaluationTask(_message.Message):
-    __slots__ = ("task_id", "type", "version", "context", "config", "timeout", "trace_context", "attempt")
-    class TraceContextEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    CONTEXT_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    task_id: str
-    type: str
-    version: str
-    context: bytes
-    config: bytes
-    timeout: _duration_pb2.Duration
-    trace_context: _containers.ScalarMap[str, str]
-    attempt: int
-    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., context: _Optional[bytes] = ..., config: _Optional[bytes] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., attempt: _Optional[int] = ...) -> None: ...
-
-class TaskRequest(_message.Message):
-    __slots__ = ("task",)
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    task: EvaluationTask
-    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ...) -> None: ...
-
 class TaskResponse(_message.Message):
     __slots__ = ("output",)
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     output: bytes
     def __init__(self, output: _Optional[bytes] = ...) -> None: ...
-
-class TaskFrame(_message.Message):
-    __slots__ = ("task",)
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    task: EvaluationTask
-    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ...) -> None: ...
 
 class TaskCompleted(_message.Message):
     __slots__ = ("task_id", "output")

@@ -10,7 +10,7 @@ from typing import Any
 from evald.evaluator import EvaluatorDefinition
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
-from evald_server.engine.wire import delimited
+from evald_server.encoding import delimited
 from evald_server.evaluators import BUILT_INS
 
 from ..services.live import Live, request, serving, spec

@@ -88,7 +88,7 @@ NO_ADVICE = Change(without=frozenset({b"retry-after", b"retry-after-ms"}))
 class Outage(NamedTuple):
     """What llmock is told to do, and the error that a caller then sees.
 
-    attempts: how many requests there are then, of at most two.
+    attempts: how many requests there are then. timeout: seconds of silence that are borne.
     """
 
     breaks: Callable[[LLMock], object]
@@ -96,6 +96,7 @@ class Outage(NamedTuple):
     attempts: int
     change: Change = AS_IT_IS
     stream: bool = False
+    timeout: float = 10  # so long that a busy machine adds no time-outs of its own
 
 
 def _always(text: str, **more: Any) -> Callable[[LLMock], object]:
@@ -111,7 +112,7 @@ OUTAGES: dict[str, Outage] = {
         lambda llmock: llmock.rate_limit(times=None, retry_after=0.01), "JUDGE_RATE_LIMITED", 2
     ),
     "429 with a Retry-After beyond the deadline": Outage(
-        lambda llmock: llmock.rate_limit(times=None, retry_after=60), "JUDGE_RATE_LIMITED", 1
+        lambda llmock: llmock.rate_limit(times=None, retry_after=600), "JUDGE_RATE_LIMITED", 1
     ),
     "429 without Retry-After": Outage(
         lambda llmock: llmock.fail(429, times=None), "JUDGE_RATE_LIMITED", 2, NO_ADVICE
@@ -121,9 +122,13 @@ OUTAGES: dict[str, Outage] = {
     "connection reset": Outage(
         lambda llmock: llmock.disconnect(after_chunks=0, times=None), "JUDGE_TRUNCATED", 2, stream=True
     ),
-    "stall": Outage(lambda llmock: llmock.add(Delay(1, times=None)), "JUDGE_TIMEOUT", 2),
+    "stall": Outage(lambda llmock: llmock.add(Delay(1, times=None)), "JUDGE_TIMEOUT", 2, timeout=0.3),
     "stall within a stream": Outage(
-        lambda llmock: llmock.stall(after_chunks=2, seconds=1, times=None), "JUDGE_TIMEOUT", 2, stream=True
+        lambda llmock: llmock.stall(after_chunks=2, seconds=1, times=None),
+        "JUDGE_TIMEOUT",
+        2,
+        stream=True,
+        timeout=0.3,
     ),
     "stream cut off": Outage(
         lambda llmock: llmock.truncate(after_chunks=2, times=None), "JUDGE_TRUNCATED", 2, stream=True
@@ -152,7 +157,7 @@ OUTAGES: dict[str, Outage] = {
 @pytest.mark.parametrize("name", OUTAGES)
 def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str, negate: bool) -> None:
     outage = OUTAGES[name]
-    judge = {"attempts": 2, "timeout": 0.3, "stream": outage.stream}
+    judge = {"attempts": 2, "timeout": outage.timeout, "stream": outage.stream}
     settings = {"judges": {"default": JudgeSettings.model_validate(judge)}}
 
     async def main() -> None:
@@ -160,7 +165,7 @@ def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str, negat
             outage.breaks(llmock)
             async with judging(llmock.base_url(), **settings) as live:
                 asked = spec("llm-judge", {"criteria": "The answer is polite."}, negate=negate)
-                summary = (await live.unary(request(asked), timeout=5)).summary
+                summary = (await live.unary(request(asked), timeout=30)).summary
                 (result,) = summary.results
                 assert (result.verdict, result.error.code) == (Verdict.ERROR, outage.code)
                 assert (summary.verdict, summary.success) == (Verdict.ERROR, False)

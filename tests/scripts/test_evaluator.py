@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from evald.context import struct_to_dict
+from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings

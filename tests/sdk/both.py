@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from evald import AsyncClient, Client, Evaluation, testing
-from evald.evaluation import SessionSummary
+from evald.session_summary import SessionSummary
 
 T = TypeVar("T")
 

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald import Evaluation, EvaluatorResult, Verdict
+from evald.batch import BatchAnswer, BatchSummary, EvaluatorTotals
 from evald.catalog import CatalogChange, EvaluatorType
-from evald.evaluation import BatchAnswer, BatchSummary, EvaluationStream, EvaluatorTotals, SessionSummary
 from evald.result import Kind
+from evald.session_summary import SessionSummary
+from evald.stream import EvaluationStream
 from evald.v1 import catalog_service_pb2, evaluation_service_pb2
 from evald.v1 import evaluator_pb2 as typed_evaluator_pb2
 from evald.v1 import result_pb2 as typed_result_pb2

@@ -8,10 +8,11 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evald.context import EvaluatorContext, struct_to_dict
+from evald.context import EvaluatorContext
 from evald.convert import parse_messages_json
 from evald.errors import InvalidInput
 from evald.messages import fill_messages
+from evald.structs import struct_to_dict
 from evald.v1 import context_pb2, evaluation_service_pb2
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"day": 1}'}}

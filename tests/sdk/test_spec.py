@@ -6,8 +6,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from evald import InvalidInput, Options, Spec
-from evald.convert import fill_options, fill_specs, spec_to_pb
-from evald.evaluation import read_spec
+from evald.convert.spec import fill_options, fill_specs, read_spec, spec_to_pb
 from evald.spec import specs
 from evald.v1 import evaluation_service_pb2
 

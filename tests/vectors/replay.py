@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from evald.context import EvaluatorContext, struct_to_dict
+from evald.context import EvaluatorContext
 from evald.contract import violation
-from evald.convert import fill_options, spec_to_pb
+from evald.convert.spec import fill_options, spec_to_pb
 from evald.evaluator import EvaluatorDefinition, define_evaluator
 from evald.result import ASSERTION, Kind, Result, Verdict
 from evald.spec import Options
+from evald.structs import struct_to_dict
 from evald.threads import Threads
 from evald.turn import Turn
 from evald.v1.evaluation_service_pb2 import EvaluateOptions

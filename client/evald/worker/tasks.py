@@ -9,11 +9,12 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from ..context import EvaluatorContext, struct_to_dict
+from ..context import EvaluatorContext
 from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
 from ..plugin.v1 import task_pb2
 from ..result import Verdict
 from ..scope import SCOPE, Scope
+from ..structs import struct_to_dict
 from ..threads import Busy, Threads
 from .offer import Offer
 from .outputs import crashed, error_output, output_of

@@ -8,7 +8,7 @@ import marshal
 import os
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +45,8 @@ _YIELD_EVERY: Final = 16
 # When memory runs out, the kernel is to end a batch process, which the server can do without.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
+# Not on Windows, which knows no niceness either.
+_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 _log = logging.getLogger("evald.batch")
 
@@ -106,7 +108,7 @@ class Evaluating:
                 recorder.forget(mark)
             end += 1
             if not end % _YIELD_EVERY:
-                os.sched_yield()
+                _yield()
             if part.size >= MAX_BYTES:
                 break
         totals = part.totals.get(id(plan)) or Totals(plan)

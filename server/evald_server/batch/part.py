@@ -10,11 +10,11 @@ from evald.result import ErrorInfo, Verdict
 from evald.threads import Threads
 from evald.v1 import result_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited
 from evald_server.engine.contexts import Contexts
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wire import delimited
 
 from .rules import Report
 from .totals import Totals

@@ -57,7 +57,6 @@ class Pool:
         self._ready: list[BatchProcess] = []
         self._waiters: deque[asyncio.Future[BatchProcess | None]] = deque()
         self._runs: set[asyncio.Task[None]] = set()
-        self._starting: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -116,10 +115,8 @@ class Pool:
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for task in self._starting:
+        for task in self._runs:
             task.cancel()
-        for process in self._ready:
-            process.kill()
         if self._runs:
             await asyncio.wait(self._runs)
 
@@ -128,9 +125,8 @@ class Pool:
         if len(self._runs) >= self.size or self._closed or time.monotonic() < self._not_before:
             return
         task = asyncio.create_task(self._run())
-        for tasks in (self._runs, self._starting):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
         if self._watch is None:
             self._watch = asyncio.create_task(self._look_after())
 
@@ -146,26 +142,24 @@ class Pool:
             _log.warning("no batch process: %s; batches are evaluated in the server", problem)
             self._back_off()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self._starting.discard(task)
         _log.info("batch process %d started", process.pid)
-        self._ready.append(process)
-        self._hand_out(process)
-        await process.listen(lambda: self._answered(process))
-        if process in self._ready:  # nobody has told it to end
-            self._remove(process)
-        process.kill()
-        code = await process.wait()
-        if process.dismissed or self._closed:
-            _log.info("batch process %d ended", process.pid)
-            return
-        _log.warning(
-            "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
-            process.pid,
-            code,
-        )
-        self._back_off()
+        try:
+            self._ready.append(process)
+            self._hand_out(process)
+            await process.listen(lambda: self._answered(process))
+        finally:
+            if process in self._ready:  # nobody has told it to end
+                self._remove(process)
+            code = await process.end()
+            if process.dismissed or self._closed:
+                _log.info("batch process %d ended", process.pid)
+            else:
+                _log.warning(
+                    "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
+                    process.pid,
+                    code,
+                )
+                self._back_off()
 
     def _answered(self, process: BatchProcess) -> None:
         self._failures = 0

@@ -1,7 +1,6 @@
 """One batch process, as the server sees it."""
 
 import asyncio
-import fcntl
 import marshal
 import os
 import subprocess
@@ -72,26 +71,26 @@ class BatchProcess:
             process, requests, answers = _started()
         except OSError as problem:
             raise NotStarted(f"{problem.strerror}: {sys.executable}") from None
-        reading: asyncio.ReadTransport | None = None
-        writer: asyncio.WriteTransport | None = None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(2 * PIPE_BYTES)
         try:
+            reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
+            writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
+        except BaseException:  # the server stops just now
+            process.kill()
+            process.wait()
+            requests.close()
+            answers.close()
+            raise
+        self = cls(process, reader, reading, writer)
+        try:
+            writer.write(frame(rules.packed()))
             async with asyncio.timeout(_START_SECONDS):
-                loop = asyncio.get_running_loop()
-                reader = asyncio.StreamReader(2 * PIPE_BYTES)
-                reading, _ = await loop.connect_read_pipe(
-                    lambda: asyncio.StreamReaderProtocol(reader), answers
-                )
-                writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
-                self = cls(process, reader, reading, writer)
-                writer.write(frame(rules.packed()))
                 its = (await receive_frame(reader)).decode()
             if its != version:
                 raise NotStarted(f"evald {its} is installed by now, this server is {version}: restart it")
         except BaseException as problem:
-            process.kill()
-            process.wait()
-            (reading or answers).close()
-            (writer or requests).close()
+            await self.end()
             if isinstance(problem, asyncio.IncompleteReadError | TimeoutError):
                 raise NotStarted(f"{' '.join(_PROGRAM)} did not become ready") from None
             raise
@@ -160,12 +159,17 @@ class BatchProcess:
         """End it at once."""
         self._process.kill()
 
-    async def wait(self) -> int:
-        """Its exit code, when it has ended."""
-        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - nothing tells of its end
-            await asyncio.sleep(_LOOK_SECONDS)
-        self._writer.close()
-        self._reading.close()
+    async def end(self) -> int:
+        """End it at once, if it has not ended by itself. Its exit code."""
+        self.kill()
+        try:
+            while self._process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._writer.close()
+            self._reading.close()
+            # When this is cancelled: the kernel does not take long to end what was killed.
+            code = self._process.wait()
         return code
 
     def _tell(self, kind: int, number: int, detail: Any) -> None:
@@ -190,6 +194,8 @@ def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]
     closed with these."""
     r, w = os.pipe()
     ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, ImportError):
+        import fcntl
+
         fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return ends

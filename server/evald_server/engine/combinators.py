@@ -16,6 +16,7 @@ from pydantic import Field
 from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
+from evald.scope import current_scope
 from evald.threads import Threads
 
 from .aggregate import ROUNDING
@@ -225,9 +226,10 @@ async def _await(
     results: list[Result | None],
     waiting: Sequence[tuple[int, Any]],
 ) -> Result:
+    scope = current_scope()
     answers = await asyncio.gather(
         *(
-            call(uses[position], ctx, threads, None, pending if inspect.isawaitable(pending) else None)
+            call(uses[position], ctx, threads, None, scope, pending if inspect.isawaitable(pending) else None)
             for position, pending in waiting
         )
     )

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from evald.context import duration_ms, struct_to_dict
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import Kind
-from evald.structs import MAX_DEPTH
+from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 
 from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy

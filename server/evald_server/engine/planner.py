@@ -40,6 +40,8 @@ class Planner:
         self.generation = 0
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
+        self._last_key: Key | None = None
+        self._last: Plan | None = None
         registry.subscribe(self._forget)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
@@ -48,9 +50,18 @@ class Planner:
         Raises InvalidPlan with everything that is wrong.
         """
         key = (specs, options, criteria)
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
+        # Most callers send what they sent last, and to compare that is cheaper than to hash it.
+        if key == self._last_key and self._last is not None:
+            return self._last
+        plan = self._kept.get(key)
+        if plan is None:
+            plan = self._compiled(key)
+        if key in self._kept:
+            self._last_key, self._last = key, plan
+        return plan
+
+    def _compiled(self, key: Key) -> Plan:
+        specs, options, criteria = key
         plan = Compiler(self._registry, self._observer, self._limits, self._fail_open).plan(
             specs, options, criteria
         )
@@ -71,6 +82,7 @@ class Planner:
 
     def _forget(self) -> None:
         self.generation += 1
+        self._last_key = self._last = None
         self._kept.clear()
         self._kept_bytes = 0
 

@@ -1,20 +1,34 @@
 """Results and summaries as they are sent: serialised once, around what the plan has prepared."""
 
+import struct
 from collections.abc import Sequence
+from typing import Final
 
 from evald.contract import cut
 from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
+from evald_server.encoding import duration, sized
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
 from .plan import SHORT_REASON, Plan, Use
-from .wire import duration, sized
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
-_DURATION = b"\x6a"
+# Fields of evald.v1.EvaluationResult, as they begin on the wire.
+_VALUE, _REASON, _DURATION, _SCORE, _INSTANCE = b"\x41", b"\x4a", b"\x6a", b"\xa1\x01", b"\x82\x01"
+_CACHED: Final = b"\x88\x01\x01"
+_OUTCOMES: Final = {
+    (verdict, success): result_pb2.EvaluationResult(
+        verdict=int(verdict),  # type: ignore[arg-type]
+        success=success,
+    ).SerializeToString()
+    for verdict in Verdict
+    for success in (True, False)
+}
+
+_double: Final = struct.Struct("<d").pack
 
 
 def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began: bytes = b"") -> bytes:
@@ -22,19 +36,38 @@ def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began
 
     nanos: how long it took. began: its start_time as a serialised field, where it waited.
     """
-    verdict = outcome.verdict
-    reason = outcome.reason
-    pb = result_pb2.EvaluationResult(
-        verdict=int(verdict),  # type: ignore[arg-type]
-        success=use.is_metric or verdict in (_PASSED, _SKIPPED),
-        # A quarter: a character takes at most four bytes.
-        reason=reason if len(reason) <= SHORT_REASON and use.trusted else cut(reason),
-        score=outcome.score,
-        value=outcome.value,
-        pending=outcome.pending and not is_final and verdict is _FAILED,
-        cached=outcome.cached,
-        instance_id=outcome.instance_id,
-    )
+    verdict, reason = outcome.verdict, outcome.reason
+    if len(reason) > SHORT_REASON:
+        reason = cut(reason)
+    parts = [
+        use.head,
+        _OUTCOMES[verdict, use.is_metric or verdict is _PASSED or verdict is _SKIPPED],
+        _REASON,
+        sized(reason.encode("utf-8", "replace")),
+    ]
+    if outcome.score is not None:
+        parts += (_SCORE, _double(outcome.score))
+    if outcome.value is not None:
+        parts += (_VALUE, _double(outcome.value))
+    if outcome.instance_id:
+        parts += (_INSTANCE, sized(outcome.instance_id.encode()))
+    if outcome.cached:
+        parts.append(_CACHED)
+    pending = outcome.pending and not is_final and verdict is _FAILED
+    if pending or outcome.metadata or outcome.checks or outcome.error is not None or _has_spent(outcome):
+        parts.append(_more(outcome, pending=pending))
+    parts += (began, _DURATION, duration(nanos))
+    return sized(b"".join(parts))
+
+
+def _has_spent(outcome: Result) -> bool:
+    """Whether it took a model or a script to find the result."""
+    return outcome.token_usage is not None or outcome.cost_usd is not None or outcome.raw_request is not None
+
+
+def _more(outcome: Result, *, pending: bool) -> bytes:
+    """What most results do not have."""
+    pb = result_pb2.EvaluationResult(pending=pending)
     if outcome.error is not None:
         fill_error(pb.error, outcome.error)
     if outcome.metadata:
@@ -47,7 +80,7 @@ def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began
         _add_usage(pb.token_usage, outcome.token_usage)
     if outcome.cost_usd is not None:
         _add_cost(pb.cost, outcome.cost_usd)
-    return sized(use.head + pb.SerializeToString() + began + _DURATION + duration(nanos))
+    return pb.SerializeToString()
 
 
 def summary_bytes(plan: Plan, outcomes: Sequence[Result], *, perfect: bool) -> tuple[Verdict, bytes]:

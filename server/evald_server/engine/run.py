@@ -18,12 +18,12 @@ from evald.contract import cut
 from evald.result import Result, Verdict
 from evald.scope import SCOPE, Scope
 from evald.threads import Threads
+from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
 
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
 from .wait import call
-from .wire import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
 
 _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 
@@ -100,14 +100,14 @@ class Evaluation:
         """Call everything that is plain. True when nothing is left to wait for."""
         plan, ctx, outcomes, parts = self.plan, self.ctx, self.outcomes, self._parts
         self.waiting: list[Waiting] = []
-        fail_fast = plan.fail_fast
         began = self._began
-        for use in plan.uses:
-            if (use.conditional or fail_fast) and self._held_back(use):
+        outcome: Any
+        for may_hold, evaluate, usual, short, long, cells, plain, use in plan.steps:
+            if may_hold and self._held_back(use):
                 began = _clock()
                 continue
             try:
-                outcome: Any = use.evaluate(ctx)
+                outcome = evaluate(ctx)
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
             # Where one ends the next begins: a second look at the clock would cost more than a check.
@@ -116,18 +116,17 @@ class Evaluation:
             began = ended
             part = None
             if nanos < SHORT_NANOS:
-                if outcome is use.usual:
+                if outcome is usual:
                     micros = (nanos + 999) // 1000 or 1  # a coarse clock may see no time pass
-                    part = (use.short if micros < THREE_BYTES else use.long) + DURATIONS[micros]
-                elif use.plain and use.counted and outcome.__class__ is Result:
+                    part = (short if micros < THREE_BYTES else long) + DURATIONS[micros]
+                elif plain and outcome.__class__ is Result:
                     part = use.passed(outcome, nanos)
             if part is not None:
                 # Four fifths of all results end here.
                 parts.append(part)
                 outcomes.append(outcome)
-                usual = use.tally.usual
-                usual[0] += 1
-                usual[1] += nanos
+                cells[0] += 1
+                cells[1] += nanos
                 continue
             self._keep_place()
             if inspect.isawaitable(outcome):
@@ -168,10 +167,9 @@ class Evaluation:
         it, cost a third of what a call to another process adds. Gives the use's index."""
         self.progress: list[Progress] = []
         (waiting,) = self.waiting
-        deadline = None if seconds is None else time.monotonic() + seconds
-        outer = SCOPE.set(scope._replace(skip_cache=self.plan.skip_cache))
+        outer = SCOPE.set(scope)
         try:
-            await self._settle_one(waiting, deadline)
+            await self._settle_one(waiting, seconds, self._scope(scope))
         finally:
             SCOPE.reset(outer)
             _discard(self.waiting)
@@ -197,7 +195,7 @@ class Evaluation:
             return
         deadline = None if seconds is None else time.monotonic() + seconds
         limit = asyncio.Semaphore(self.plan.max_concurrency or concurrency)
-        scope = scope._replace(skip_cache=self.plan.skip_cache)
+        scope = self._scope(scope)
         tasks = {
             asyncio.create_task(self._run_one(waiting, deadline, limit, scope)): waiting
             for waiting in self.waiting
@@ -305,14 +303,17 @@ class Evaluation:
         async with limit:
             if self.plan.include_progress:
                 scope = scope._replace(progress=self._teller(waiting.use.index))
-            SCOPE.set(scope)  # of this task alone
-            await self._settle_one(waiting, deadline)
+            left = None if deadline is None else deadline - time.monotonic()
+            await self._settle_one(waiting, left, scope)
 
-    async def _settle_one(self, waiting: Waiting, deadline: float | None) -> None:
+    def _scope(self, scope: Scope) -> Scope:
+        """The call's scope with what the plan adds to it."""
+        return scope._replace(skip_cache=True) if self.plan.skip_cache else scope
+
+    async def _settle_one(self, waiting: Waiting, seconds: float | None, scope: Scope) -> None:
         use = waiting.use
         began = _clock()
-        left = None if deadline is None else deadline - time.monotonic()
-        result = await call(use, self.ctx, self.threads, left, waiting.pending)
+        result = await call(use, self.ctx, self.threads, seconds, scope, waiting.pending)
         start = _RESULT_START + timestamp(self._wall + began - self._began)
         self._settle(use, result, _clock() - began, start)
 

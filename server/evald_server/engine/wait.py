@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from evald.context import EvaluatorContext
 from evald.result import Result, errored
-from evald.scope import SCOPE
+from evald.scope import SCOPE, Scope
 from evald.threads import Busy, Threads
 
 from .outcome import checked, crashed
@@ -31,21 +31,30 @@ async def call(
     ctx: EvaluatorContext,
     threads: Threads,
     seconds: float | None,
+    scope: Scope,
     pending: Awaitable[Result] | None = None,
 ) -> Result:
-    """The result of one use that may wait, within so many seconds. Never raises but when cancelled."""
-    if use.timeout is not None:
-        seconds = use.timeout if seconds is None else min(seconds, use.timeout)
+    """The result of one use that may wait, within so many seconds. Never raises but when cancelled.
+
+    scope: of the call; it becomes, with the deadline, that of the task that this runs in.
+    """
+    if use.timeout is not None and (seconds is None or use.timeout < seconds):
+        seconds = use.timeout
     if seconds is not None:
         if seconds <= 0:
             return errored("TIMEOUT", "No time was left to run the evaluator")
-        # Every call has a task of its own, so nobody else sees this.
-        SCOPE.set(SCOPE.get()._replace(deadline=time.monotonic() + seconds))
+        scope = scope._replace(deadline=time.monotonic() + seconds)
+    SCOPE.set(scope)
+    limit: asyncio.Timeout | None = None
     try:
-        async with asyncio.timeout(seconds) as limit:
-            outcome = await (pending if pending is not None else _begin(use, ctx, threads))
+        if use.origin is Origin.REMOTE:
+            # It keeps to its deadline by itself, and then knows which instance was late.
+            outcome = await use.evaluate(ctx)  # type: ignore[misc]
+        else:
+            async with asyncio.timeout(seconds) as limit:
+                outcome = await (pending if pending is not None else _begin(use, ctx, threads))
     except TimeoutError as problem:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             return crashed(use, problem)
         return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
     except asyncio.CancelledError:

@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from evald.context import STRICT_JSON, EvaluatorContext, Which, parse_json
+from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
+from evald.strict_json import STRICT_JSON, parse_json
 
 from .field_rules import FieldRule
 from .json_diff import Comparison, Mode

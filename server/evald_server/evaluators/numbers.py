@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from evald.context import EvaluatorContext, Expected, Which
+from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Kind, Result, failed, passed
+from evald.scenario import Expected
 
 from .missing import NOTHING_SAID, OnMissing, missing
 from .texts import too_large

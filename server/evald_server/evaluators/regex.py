@@ -16,6 +16,7 @@ from evald.result import ASSERTION, Kind, Result, failed, passed
 
 from .js_regex import FLAGS, to_re2
 from .missing import NOTHING_SAID
+from .plain_regex import compile_plain
 from .texts import too_large
 
 MAX_PATTERN_BYTES = 1024
@@ -84,7 +85,9 @@ class Regex(Evaluator):
 
     @cached_property
     def _search(self) -> Callable[[bytes], object]:
-        search: Callable[[bytes], object] = self._compiled.search
+        """For texts that are searched at once."""
+        compiled = self._compiled
+        search: Callable[[bytes], object] = (compile_plain(self.pattern, self.flags) or compiled).search
         return search
 
     @cached_property
@@ -132,7 +135,7 @@ class Regex(Evaluator):
 
     async def _search_in_thread(self, text: bytes) -> Result:
         loop = asyncio.get_running_loop()
-        return self._result(await loop.run_in_executor(_threads(), self._search, text))
+        return self._result(await loop.run_in_executor(_threads(), self._compiled.search, text))
 
     def _result(self, match: object) -> Result:
         if (match is None) is not self.must_match:

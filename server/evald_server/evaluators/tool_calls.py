@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from evald.context import EvaluatorContext, ToolCall
+from evald.chat import ToolCall
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 
 from .values import MISSING, Path, equal, lookup, parse_path, shown

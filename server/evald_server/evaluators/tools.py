@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from evald.context import EvaluatorContext, ToolCall
+from evald.chat import ToolCall
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, failed, passed
 

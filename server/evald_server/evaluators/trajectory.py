@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from evald.context import EvaluatorContext, Message, ToolCall
+from evald.chat import Message, ToolCall
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
 

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, Final
 
-from evald.context import no_constant
+from evald.strict_json import no_constant
 
 # ```json, or without the word, each at the start of a line.
 _FENCED: Final = re.compile(

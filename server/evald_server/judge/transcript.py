@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from evald.context import EvaluatorContext, Message, ToolCall, no_constant
+from evald.chat import Message, ToolCall
+from evald.context import EvaluatorContext
+from evald.strict_json import no_constant
 
 Record: TypeAlias = dict[str, Any]
 """One line inside the fence."""

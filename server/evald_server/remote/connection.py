@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited
 
 from .limits import Limits
 from .offer import CONTRACT, Plugin, read_plugin
@@ -23,6 +24,9 @@ _HEALTH_REQUEST: Final = health_pb2.HealthCheckRequest(
     service="evald.plugin.v1.EvaluatorPluginService"
 ).SerializeToString()
 _DESCRIBE_REQUEST: Final = plugin_pb2.DescribeRequest(contract_versions=[CONTRACT]).SerializeToString()
+
+# The field of evald.plugin.v1.EvaluateRequest.
+_TASK: Final = 1
 
 _CONNECT_SECONDS: Final = 3.0
 
@@ -137,7 +141,7 @@ class Connection:
 
     async def evaluate(self, task: Task) -> bytes:
         """The serialised EvaluationOutput. Raises what `Instance.run` does."""
-        request = wire_pb2.TaskRequest(task=task.pb).SerializeToString()
+        request = delimited(_TASK, task.data)
         self.active += 1
         try:
             data = await self._evaluate(request, timeout=task.seconds, metadata=task.headers)

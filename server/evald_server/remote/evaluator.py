@@ -3,17 +3,16 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
-
-from google.protobuf.struct_pb2 import Struct
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluate, EvaluatorDefinition
+from evald.plugin.v1 import task_pb2
 from evald.result import Result, errored
 from evald.scope import Scope, current_scope
 from evald.structs import dict_to_struct
-from evald_server import wire_pb2
+from evald_server.encoding import delimited, size, timestamp
 
 from .instance import Instance, printable
 from .limits import Limits
@@ -34,6 +33,12 @@ _FAIR_FACTOR: Final = 3
 
 # A worker that has lost its stream, or a plugin that restarts, is usually back within this.
 _COME_BACK_SECONDS: Final = 1.0
+
+
+# Fields of evald.plugin.v1.EvaluationTask, as they begin on the wire, and the values of `attempt`.
+_TASK_ID: Final = 1
+_CONTEXT, _TIMEOUT = b"\x22", b"\x32"
+_FIRST, _SECOND = b"\x40\x01", b"\x40\x02"
 
 
 class TaskTally(Protocol):
@@ -61,6 +66,29 @@ class ContextBytes:
 
     def _forget(self) -> None:
         self._last, self._data = None, b""
+
+
+class _Order(NamedTuple):
+    """What is asked of whichever instance gets it. data: the task but for what an attempt adds."""
+
+    offer: Offer
+    task_id: str
+    data: bytes
+    scope: Scope
+    deadline: float
+
+    def task(self, seconds: float, attempt: bytes) -> bytes:
+        """A serialised evald.plugin.v1.EvaluationTask. attempt: its field, serialised."""
+        parts = [
+            self.data,
+            delimited(_TASK_ID, self.task_id.encode()),
+            _TIMEOUT,
+            timestamp(int(seconds * 1e9)),
+            attempt,
+        ]
+        if self.scope.trace_context:
+            parts.append(task_pb2.EvaluationTask(trace_context=self.scope.trace_context).SerializeToString())
+        return b"".join(parts)
 
 
 class RemoteEvaluator:
@@ -102,35 +130,28 @@ class RemoteEvaluator:
     def _compile(self, config: Mapping[str, Any]) -> Evaluate:
         offer = self._pool.offer
         offer.check_config(config)
-        struct = Struct()
-        dict_to_struct(config, struct)
-        data = struct.SerializeToString()
+        task = task_pb2.EvaluationTask(type=offer.type, version=offer.version)
+        dict_to_struct(config, task.config)
+        head = task.SerializeToString()
 
-        async def evaluate(ctx: EvaluatorContext) -> Result:
-            return await self._run(offer, data, ctx)
+        def evaluate(ctx: EvaluatorContext) -> Awaitable[Result]:
+            return self._run(offer, head, ctx)
 
         return evaluate
 
-    async def _run(self, offer: Offer, config: bytes, ctx: EvaluatorContext) -> Result:
+    async def _run(self, offer: Offer, head: bytes, ctx: EvaluatorContext) -> Result:
+        """The result of a task. head: what all tasks of a config have in common."""
         scope = current_scope()
         deadline = scope.deadline
         if deadline is None:
             deadline = time.monotonic() + _DEFAULT_SECONDS
-        pb = wire_pb2.EvaluationTask(
-            task_id=self._ids.new(),
-            type=offer.type,
-            version=offer.version,
-            context=self._contexts.of(ctx),
-            config=config,
-            trace_context=scope.trace_context,
-            attempt=1,
-        )
-        size = len(pb.context) + len(config)
-        if size > self._limits.task_bytes:
+        context = self._contexts.of(ctx)
+        length = len(head) + len(context)
+        if length > self._limits.task_bytes:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The task has {size} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
-                size=str(size),
+                f"The task has {length} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
+                size=str(length),
                 limit=str(self._limits.task_bytes),
             )
         pool = self._pool
@@ -139,8 +160,11 @@ class RemoteEvaluator:
             slot = pool.enter() or await pool.wait(deadline - time.monotonic())
         except NoPlace as problem:
             return errored(problem.code, problem.message)
+        order = _Order(
+            offer, self._ids.new(), b"".join((head, _CONTEXT, size(context), context)), scope, deadline
+        )
         try:
-            return await self._attempt(offer, pb, slot, scope, deadline)
+            return await self._attempt(order, slot, _FIRST)
         except Lost as problem:
             lost = _note(slot.instance, problem)
         if not pool.budget.take():
@@ -149,9 +173,8 @@ class RemoteEvaluator:
             slot = await self._enter_again(slot.instance, deadline)
         except NoPlace:
             return lost
-        pb.attempt = 2
         try:
-            return await self._attempt(offer, pb, slot, scope, deadline)
+            return await self._attempt(order, slot, _SECOND)
         except Lost as problem:
             return _note(slot.instance, problem)
 
@@ -165,20 +188,23 @@ class RemoteEvaluator:
                 raise
         return await self._pool.wait(min(_COME_BACK_SECONDS, seconds / 2), patient=True)
 
-    async def _attempt(
-        self, offer: Offer, pb: wire_pb2.EvaluationTask, slot: Slot, scope: Scope, deadline: float
-    ) -> Result:
+    async def _attempt(self, order: "_Order", slot: Slot, attempt: bytes) -> Result:
         """What an instance says. Raises Lost."""
-        instance = slot.instance
+        instance, offer, scope = slot.instance, order.offer, order.scope
         began = time.monotonic()
-        seconds = deadline - began - _RESERVE_SECONDS
+        seconds = order.deadline - began - _RESERVE_SECONDS
         if seconds <= 0:
             self._pool.leave(slot, worked=None, used=False)
             return _late(instance, 0)
         worked: bool | None = None
         try:
-            pb.timeout.FromNanoseconds(int(seconds * 1e9))
-            task = Task(pb.task_id, pb, seconds, tuple(scope.trace_context.items()), scope.progress)
+            task = Task(
+                order.task_id,
+                order.task(seconds, attempt),
+                seconds,
+                tuple(scope.trace_context.items()),
+                scope.progress,
+            )
             data = await instance.run(task)
             worked = True
             instance.took(time.monotonic() - began)
@@ -192,7 +218,7 @@ class RemoteEvaluator:
             return _late(instance, seconds)
         except asyncio.CancelledError:
             # The engine's clock was faster, or the caller went away.
-            if time.monotonic() >= deadline - _RESERVE_SECONDS:
+            if time.monotonic() >= order.deadline - _RESERVE_SECONDS:
                 worked = _judged(instance, seconds)
             raise
         except Broken as problem:

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from evald.context import struct_to_dict
 from evald.contract import violation
 from evald.errorcodes import CODES
 from evald.plugin.v1 import task_pb2
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict
+from evald.structs import struct_to_dict
 
 from .task import Broken
 

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited
 
 from .instance import Instance, Mode, State, printable
 from .limits import Limits
@@ -19,6 +20,9 @@ from .refusal import Refusal, invalid
 from .task import Broken, Late, Lost, Task, TaskIds
 
 _Frame = registry_service_pb2.ConnectResponse
+
+# The field of evald.plugin.v1.ConnectResponse.
+_TASK: Final = 2
 
 # A worker has no use for more, and sums of grants must not overflow.
 _MOST_CREDIT: Final = 10_000
@@ -157,7 +161,7 @@ class Session(Instance):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bytes] = loop.create_future()
         self._tasks[task.id] = opened = _Open(done, task)
-        self._post(wire_pb2.TaskFrame(task=task.pb).SerializeToString())
+        self._post(delimited(_TASK, task.data))
         timer = loop.call_later(task.seconds, _run_out, done)
         try:
             return await done

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from evald_server import wire_pb2
-
 
 @dataclass(slots=True)
 class Task:
-    """One attempt at one task. pb: what is sent. seconds: time that it has.
+    """One attempt at one task. data: the evald.plugin.v1.EvaluationTask that is sent. seconds: time that it has.
 
     progress: told about the work before it is done.
     """
 
     id: str
-    pb: wire_pb2.EvaluationTask
+    data: bytes
     seconds: float
     headers: tuple[tuple[str, str], ...]
     progress: Callable[[str, float | None], None]

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from evald.context import no_constant
 from evald.result import Check, Result, TokenUsage, Verdict
+from evald.strict_json import no_constant
 
 # AgentV passes from here on, where a script gives a score and no verdict.
 PASS_SCORE: Final = 0.8

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evald.context import EvaluatorContext, Message, ToolCall
+from evald.chat import Message, ToolCall
+from evald.context import EvaluatorContext
 
 
 def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:

@@ -13,10 +13,10 @@ from evald_server.batch.part import MAX_BYTES, MAX_ITEMS, Part
 from evald_server.batch.pool import Pool
 from evald_server.batch.process import Job
 from evald_server.batch.rules import Report
+from evald_server.encoding import delimited
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wire import delimited
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid

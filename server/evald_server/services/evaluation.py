@@ -5,9 +5,9 @@ from typing import Final
 
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wire import delimited
 
 from .answers import Answer, Answers
 from .edge import Context, parse

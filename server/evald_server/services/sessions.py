@@ -2,15 +2,16 @@
 
 from typing import Final
 
-from evald.context import Conversation, EvaluatorContext
+from evald.chat import Conversation
+from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
+from evald_server.encoding import delimited, varint
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wire import delimited, varint
 
 from .edge import Context, Stream, parse
 from .errors import CallError, invalid

@@ -26,15 +26,23 @@ def varint(number: int) -> bytes:
 _SIZES: Final = tuple(varint(size) for size in range(4096))
 
 
+def size(data: bytes) -> bytes:
+    """The length of data."""
+    length = len(data)
+    return _SIZES[length] if length < 4096 else varint(length)
+
+
 def sized(data: bytes) -> bytes:
     """Data behind its length."""
-    size = len(data)
-    return (_SIZES[size] if size < 4096 else varint(size)) + data
+    return size(data) + data
 
 
 def delimited(field: int, data: bytes) -> bytes:
     """Text, bytes or a serialised message as the field of that number, 1 to 15, of another message."""
-    return bytes((field << 3 | 2,)) + sized(data)
+    return b"".join((_TAGS[field], size(data), data))
+
+
+_TAGS: Final = tuple(bytes((field << 3 | 2,)) for field in range(16))
 
 
 def _duration(nanos: int) -> bytes:
@@ -56,11 +64,14 @@ THREE_BYTES: Final = next(micros for micros, data in enumerate(DURATIONS) if len
 
 def duration(nanos: int) -> bytes:
     """A google.protobuf.Duration behind its length."""
-    return DURATIONS[(nanos + 999) // 1000] if nanos < SHORT_NANOS else _duration(nanos)
+    return DURATIONS[(nanos + 999) // 1000] if nanos < SHORT_NANOS else timestamp(nanos)
 
 
 def timestamp(nanos: int) -> bytes:
-    """A google.protobuf.Timestamp behind its length. nanos: Unix time in nanoseconds."""
+    """A google.protobuf.Timestamp behind its length, or a Duration, whose fields are the same.
+
+    nanos: Unix time in nanoseconds.
+    """
     seconds, nanos = divmod(nanos, _SECOND)
     # `varint` without its loop, padded to five bytes, which every reader takes.
     return _seconds(seconds) + bytes(
@@ -74,8 +85,8 @@ def timestamp(nanos: int) -> bytes:
     )
 
 
-@lru_cache(maxsize=4)  # many calls a second begin in the same one
+@lru_cache(maxsize=64)  # many calls a second begin in the same one, and have the same time-out
 def _seconds(seconds: int) -> bytes:
-    """A Timestamp up to its nanos, which take five bytes, behind its length."""
+    """Up to the nanos, which take five bytes, behind the length of all."""
     body = b"\x08" + varint(seconds) + b"\x10"
     return _SIZES[len(body) + 5] + body

@@ -1,0 +1,141 @@
+"""Chat messages and tool calls, as evaluators see them: views over the message that came in."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .strict_json import parse_json
+from .structs import duration_ms, struct_to_dict
+
+if TYPE_CHECKING:
+    from .v1 import message_pb2
+
+_TEXT_BLOCKS: Final = frozenset(("text", "input_text", "output_text", ""))
+
+UNREAD: Final = object()
+"""In place of what nobody has asked for yet."""
+
+
+def message_text(pb: "message_pb2.ChatMessage") -> str:
+    """The string, or the text blocks joined with nothing between; "" for null."""
+    text = pb.text
+    if text or not pb.HasField("blocks"):
+        return text
+    return "".join(block.text for block in pb.blocks.items if block.type in _TEXT_BLOCKS)
+
+
+class ToolCall:
+    """One tool call of an assistant message.
+
+    name: the function's name.
+    arguments: its arguments exactly as the model wrote them: JSON text, perhaps not valid.
+    id: what the answering tool message repeats; "" when the caller gave none.
+    """
+
+    __slots__ = ("_args", "_pb", "arguments", "id", "name")
+
+    def __init__(self, pb: "message_pb2.ToolCall") -> None:
+        function = pb.function
+        self._pb = pb
+        self.name = function.name
+        self.arguments = function.arguments
+        self.id = pb.id
+        self._args: Any = UNREAD
+
+    @property
+    def args(self) -> Any:
+        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON."""
+        if self._args is UNREAD:
+            self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+        return self._args
+
+    @property
+    def duration_ms(self) -> float | None:
+        """How long the call took, in milliseconds; None when the caller did not say."""
+        return duration_ms(self._pb.duration) if self._pb.HasField("duration") else None
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.arguments})"
+
+
+class Message:
+    """One chat message in OpenAI's shape."""
+
+    __slots__ = ("_pb",)
+
+    def __init__(self, pb: "message_pb2.ChatMessage") -> None:
+        self._pb = pb
+
+    @property
+    def role(self) -> str:
+        """Usually "system", "developer", "user", "assistant" or "tool"; an open set."""
+        return self._pb.role
+
+    @property
+    def text(self) -> str:
+        """The string, or the text blocks joined with nothing between; "" for null."""
+        return message_text(self._pb)
+
+    @property
+    def is_null(self) -> bool:
+        """True when the content is null or absent, which is not the same as ""."""
+        return self._pb.WhichOneof("content") is None
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls, in order."""
+        return [ToolCall(call) for call in self._pb.tool_calls]
+
+    @property
+    def tool_call_id(self) -> str | None:
+        """For role "tool": the id of the call that this message answers."""
+        return self._pb.tool_call_id if self._pb.HasField("tool_call_id") else None
+
+    @property
+    def name(self) -> str | None:
+        """Author or tool name."""
+        return self._pb.name if self._pb.HasField("name") else None
+
+    @property
+    def id(self) -> str | None:
+        """Id in the caller's own system."""
+        return self._pb.id if self._pb.HasField("id") else None
+
+    @property
+    def refusal(self) -> str | None:
+        """The model's refusal text, when it refused."""
+        return self._pb.refusal if self._pb.HasField("refusal") else None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Caller data."""
+        return struct_to_dict(self._pb.metadata)
+
+    def __repr__(self) -> str:
+        return f"Message({self.role}: {self.text[:60]!r})"
+
+
+def collect_tool_calls(
+    messages: Sequence["message_pb2.ChatMessage"],
+) -> list[ToolCall]:
+    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's."""
+    return [ToolCall(call) for pb in messages if pb.role == "assistant" for call in pb.tool_calls]
+
+
+class Conversation:
+    """The tool calls of a conversation that grows. Each message is looked at once, so that
+    turn 100 of a session costs what turn 2 costs."""
+
+    __slots__ = ("_calls", "_messages", "_seen")
+
+    def __init__(self, messages: Sequence["message_pb2.ChatMessage"]) -> None:
+        self._messages = messages
+        self._calls: list[ToolCall] = []
+        self._seen = 0
+
+    def tool_calls(self) -> list[ToolCall]:
+        """All tool calls so far, in order."""
+        total = len(self._messages)
+        if self._seen < total:
+            self._calls.extend(collect_tool_calls(self._messages[self._seen :]))
+            self._seen = total
+        return self._calls

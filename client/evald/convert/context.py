@@ -1,0 +1,210 @@
+"""What a caller says about a turn to the context that is sent."""
+
+from typing import Any, Final, NamedTuple
+
+from ..errors import InvalidInput
+from ..fields import duration_to_pb, flag, read_keys, shown, snake, text, whole
+from ..messages import fill_message, fill_messages, parse_messages_json
+from ..responses import read_response, read_usage
+from ..structs import MAX_DEPTH, fill_struct, value_to_pb
+from ..v1 import context_pb2
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class TurnData(NamedTuple):
+    """Everything that can be said about a turn, as callers write it. See `Turn`."""
+
+    messages: Any = ()
+    response: Any = None
+    turn_messages: Any = None
+    latency_seconds: float | None = None
+    time_to_first_token_seconds: float | None = None
+    usage: Any = None
+    cost: tuple[str, float] | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    invocation_metadata: Any = None
+    start_time: str | None = None
+    expected: Any = None
+    scenario: Any = None
+    persona: Any = None
+    number: int | None = None
+    is_final: bool = False
+    attempt: int | None = None
+    conversation_id: str | None = None
+    run_id: str | None = None
+    response_id: str | None = None
+    run_duration_seconds: float | None = None
+    metadata: Any = None
+
+
+def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
+    """The context that is sent. Raises InvalidInput."""
+    pb = context_pb2.EvaluatorContext()
+    invocation = pb.last_invocation
+    usage, model, finish_reason, response_id = (
+        data.usage,
+        data.model,
+        data.finish_reason,
+        data.response_id,
+    )
+    if data.response is None:
+        _fill_conversation(data.messages, pb)
+    else:
+        answered = read_response(data.response)
+        usage = answered.usage if usage is None else usage
+        model = answered.model if model is None else model
+        finish_reason = answered.finish_reason if finish_reason is None else finish_reason
+        response_id = answered.response_id if response_id is None else response_id
+        if isinstance(data.messages, str | bytes):
+            parse_messages_json(data.messages, pb.messages, max_messages=_INT32_MAX)
+        else:
+            fill_messages(data.messages, pb.messages)
+        fill_messages(answered.messages, pb.messages, "response")
+    if isinstance(data.turn_messages, str | bytes):
+        invocation.messages_json = _json_list(data.turn_messages, "turn_messages")
+    elif data.turn_messages is not None:
+        fill_messages(data.turn_messages, invocation.messages, "turn_messages")
+    if data.latency_seconds is not None:
+        duration_to_pb(data.latency_seconds, invocation.latency)
+    if data.time_to_first_token_seconds is not None:
+        duration_to_pb(data.time_to_first_token_seconds, invocation.time_to_first_token)
+    if usage is not None:
+        for name, count in read_usage(usage).items():
+            setattr(invocation.token_usage, name, count)
+    if data.cost is not None:
+        invocation.cost.currency_code, invocation.cost.amount = data.cost
+    if model is not None:
+        invocation.model = text(model, "model")
+    if data.invocation_metadata is not None:
+        fill_struct(data.invocation_metadata, invocation.metadata, "last_invocation.metadata")
+    if finish_reason is not None:
+        invocation.metadata.fields["finish_reason"].string_value = text(finish_reason, "finish_reason")
+    if data.start_time is not None:
+        try:
+            invocation.start_time.FromJsonString(data.start_time)
+        except (TypeError, ValueError, AttributeError):
+            raise InvalidInput(
+                "start_time", shown(data.start_time), 'a time such as "2026-01-31T12:00:00Z"'
+            ) from None
+    _fill_expected(data.expected, pb)
+    _fill_setting(data, pb)
+    if response_id is not None:
+        pb.correlation.response_id = text(response_id, "response_id")
+    return pb
+
+
+def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext:
+    """The context with its messages as messages, not as JSON text, as a server hands it to evaluators."""
+    invocation = context.last_invocation
+    if not context.messages_json and not invocation.messages_json:
+        return context
+    parsed = context_pb2.EvaluatorContext()
+    parsed.CopyFrom(context)
+    for source, target in ((context, parsed), (invocation, parsed.last_invocation)):
+        if source.messages_json:
+            parse_messages_json(source.messages_json, target.messages, max_messages=_INT32_MAX)
+            target.ClearField("messages_json")
+    return parsed
+
+
+def _fill_conversation(messages: Any, pb: context_pb2.EvaluatorContext) -> None:
+    if isinstance(messages, str | bytes):
+        pb.messages_json = _json_list(messages, "messages")
+    else:
+        fill_messages(messages, pb.messages)
+
+
+def _json_list(data: str | bytes, path: str) -> str:
+    """JSON text of a list, not parsed: the server does that."""
+    try:
+        content = data.decode() if isinstance(data, bytes) else text(data, path)
+    except UnicodeDecodeError as problem:
+        raise InvalidInput(path, f"no UTF-8 at byte {problem.start}", "JSON text") from None
+    if not content.lstrip().startswith("["):
+        raise InvalidInput(path, shown(content), "a list of messages, or the JSON text of one")
+    return content
+
+
+_EXPECTED_KEYS: Final = {name: name for name in ("text", "data", "messages", "tool_calls")}
+_SCENARIO_KEYS: Final = {
+    name: name
+    for name in (
+        "name",
+        "instructions",
+        "max_messages",
+        "success_criteria",
+        "failure_criteria",
+        "failure_criteria_mode",
+    )
+}
+_PERSONA_KEYS: Final = {name: name for name in ("name", "description")}
+_FAILURE_MODES: Final = {
+    "every_turn": context_pb2.FAILURE_CRITERIA_MODE_EVERY_TURN,
+    "on_max_messages": context_pb2.FAILURE_CRITERIA_MODE_ON_MAX_MESSAGES,
+}
+
+
+def _fill_expected(expected: Any, pb: context_pb2.EvaluatorContext) -> None:
+    if expected is None:
+        return
+    if isinstance(expected, str):
+        pb.expected.text = text(expected, "expected")
+        return
+    found = read_keys(expected, _EXPECTED_KEYS, "expected")
+    if "text" in found:
+        pb.expected.text = text(found["text"], "expected.text")
+    if "data" in expected:  # null is data too
+        try:
+            value_to_pb(expected["data"], pb.expected.data)
+        except InvalidInput as problem:
+            raise problem.below("expected.data") from None
+    if "messages" in found:
+        fill_messages(found["messages"], pb.expected.messages, "expected.messages")
+    if "tool_calls" in found:
+        message = {"role": "assistant", "tool_calls": found["tool_calls"]}
+        try:
+            fill_message(message, pb.expected.messages.add(), MAX_DEPTH - 2)
+        except InvalidInput as problem:
+            raise problem.below("expected") from None
+
+
+def _fill_setting(data: TurnData, pb: context_pb2.EvaluatorContext) -> None:
+    """What surrounds the turn."""
+    if data.scenario is not None:
+        _fill_scenario(data.scenario, pb.scenario)
+    if data.persona is not None:
+        named = {"name": data.persona} if isinstance(data.persona, str) else data.persona
+        pb.persona.SetInParent()
+        for key, value in read_keys(named, _PERSONA_KEYS, "persona").items():
+            setattr(pb.persona, key, text(value, f"persona.{key}"))
+    if data.number is not None:
+        pb.turn = whole(data.number, "number", largest=_INT32_MAX)
+    pb.is_final = flag(data.is_final, "is_final")
+    if data.attempt is not None:
+        pb.attempt = whole(data.attempt, "attempt", largest=_INT32_MAX)
+    if data.conversation_id is not None:
+        pb.correlation.conversation_id = text(data.conversation_id, "conversation_id")
+    if data.run_id is not None:
+        pb.correlation.run_id = text(data.run_id, "run_id")
+    if data.run_duration_seconds is not None:
+        duration_to_pb(data.run_duration_seconds, pb.run_duration)
+    if data.metadata is not None:
+        fill_struct(data.metadata, pb.metadata, "metadata")
+
+
+def _fill_scenario(scenario: Any, pb: context_pb2.Scenario) -> None:
+    named = {"name": scenario} if isinstance(scenario, str) else scenario
+    pb.SetInParent()
+    for key, value in read_keys(named, _SCENARIO_KEYS, "scenario").items():
+        path = f"scenario.{key}"
+        if key == "max_messages":
+            pb.max_messages = whole(value, path, largest=_INT32_MAX)
+        elif key == "failure_criteria_mode":
+            mode = snake(value).removeprefix("failure_criteria_mode_") if isinstance(value, str) else value
+            if mode not in _FAILURE_MODES:
+                raise InvalidInput(path, shown(value), " or ".join(map(repr, _FAILURE_MODES)))
+            pb.failure_criteria_mode = _FAILURE_MODES[mode]
+        else:
+            setattr(pb, key, text(value, path))

@@ -1,0 +1,143 @@
+"""The requests of every call."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import InvalidInput
+from ..fields import text
+from ..spec import OptionsLike, SpecLike
+from ..v1 import catalog_service_pb2, context_pb2, evaluation_service_pb2
+from .spec import fill_options, fill_specs
+
+
+def _fill_labels(labels: Mapping[str, str] | None, into: Any) -> None:
+    for key, value in (labels or {}).items():
+        into[text(key, "labels")] = text(value, f"labels.{key}")
+
+
+def evaluate_request(
+    context: context_pb2.EvaluatorContext,
+    evaluators: Iterable[SpecLike],
+    options: OptionsLike | None,
+    labels: Mapping[str, str] | None,
+    request_id: str,
+    into: evaluation_service_pb2.EvaluateRequest | None = None,
+) -> evaluation_service_pb2.EvaluateRequest:
+    """The request of `Evaluate`. into: the message to fill, else a new one."""
+    pb = evaluation_service_pb2.EvaluateRequest() if into is None else into
+    pb.request_id = text(request_id, "request_id")
+    pb.context.CopyFrom(context)
+    fill_specs(evaluators, pb.evaluators)
+    fill_options(options, pb.options)
+    _fill_labels(labels, pb.labels)
+    return pb
+
+
+def unary_request(
+    context: context_pb2.EvaluatorContext,
+    evaluators: Iterable[SpecLike],
+    options: OptionsLike | None,
+    labels: Mapping[str, str] | None,
+    request_id: str,
+) -> evaluation_service_pb2.EvaluateUnaryRequest:
+    """The request of `EvaluateUnary`."""
+    pb = evaluation_service_pb2.EvaluateUnaryRequest()
+    evaluate_request(context, evaluators, options, labels, request_id, pb.request)
+    return pb
+
+
+def session_open(
+    base: context_pb2.EvaluatorContext | None,
+    evaluators: Iterable[SpecLike],
+    options: OptionsLike | None,
+    labels: Mapping[str, str] | None,
+) -> evaluation_service_pb2.EvaluateSessionRequest:
+    """The first frame of a session."""
+    pb = evaluation_service_pb2.EvaluateSessionRequest()
+    pb.open.SetInParent()
+    if base is not None:
+        pb.open.base_context.CopyFrom(base)
+    fill_specs(evaluators, pb.open.evaluators)
+    fill_options(options, pb.open.options)
+    _fill_labels(labels, pb.open.labels)
+    return pb
+
+
+def session_turn(
+    turn_id: int, context: context_pb2.EvaluatorContext
+) -> evaluation_service_pb2.EvaluateSessionRequest:
+    """One turn of a session. Raises InvalidInput for what only a whole session can have."""
+    for name in ("scenario", "persona", "metadata"):
+        if context.HasField(name):
+            raise InvalidInput(name, "given for one turn of a session", "it in the session's base")
+    pb = evaluation_service_pb2.EvaluateSessionRequest()
+    turn = pb.turn
+    turn.turn_id = turn_id
+    turn.is_final = context.is_final
+    turn.last_invocation.CopyFrom(context.last_invocation)
+    if context.messages_json:
+        turn.new_messages_json = context.messages_json
+    elif context.messages:
+        turn.new_messages.extend(context.messages)
+    else:
+        turn.new_messages.extend(context.last_invocation.messages)
+        turn.new_messages_json = context.last_invocation.messages_json
+    if context.HasField("expected"):
+        turn.expected.CopyFrom(context.expected)
+    if context.HasField("run_duration"):
+        turn.run_duration.CopyFrom(context.run_duration)
+    return pb
+
+
+def batch_open(
+    evaluators: Iterable[SpecLike],
+    options: OptionsLike | None,
+    labels: Mapping[str, str] | None,
+    *,
+    brief: bool,
+) -> evaluation_service_pb2.BatchOpen:
+    """What the items of a batch share."""
+    pb = evaluation_service_pb2.BatchOpen(brief=brief)
+    fill_specs(evaluators, pb.evaluators)
+    fill_options(options, pb.options)
+    _fill_labels(labels, pb.labels)
+    return pb
+
+
+def batch_item(
+    item_id: str, context: context_pb2.EvaluatorContext, evaluators: Iterable[SpecLike]
+) -> evaluation_service_pb2.BatchItem:
+    """One item of a batch. Raises InvalidInput."""
+    pb = evaluation_service_pb2.BatchItem(item_id=item_id, context=context)
+    fill_specs(evaluators, pb.evaluators)
+    return pb
+
+
+def batch_request(
+    opening: evaluation_service_pb2.BatchOpen | None, items: Iterable[evaluation_service_pb2.BatchItem]
+) -> evaluation_service_pb2.EvaluateBatchRequest:
+    """One message of a batch."""
+    return evaluation_service_pb2.EvaluateBatchRequest(open=opening, items=items)
+
+
+def validate_request(evaluators: Iterable[SpecLike]) -> evaluation_service_pb2.ValidateSpecsRequest:
+    """The request of `ValidateSpecs`."""
+    pb = evaluation_service_pb2.ValidateSpecsRequest()
+    fill_specs(evaluators, pb.evaluators)
+    return pb
+
+
+def list_types_request(kind: Any, page_token: str) -> catalog_service_pb2.ListEvaluatorTypesRequest:
+    """The request of `ListEvaluatorTypes`. kind: 0 for all."""
+    # 1,000: the largest page that the contract allows, so that one call is enough.
+    return catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=page_token, kind=kind)
+
+
+def get_type_request(name: str, version: str) -> catalog_service_pb2.GetEvaluatorTypeRequest:
+    """The request of `GetEvaluatorType`."""
+    return catalog_service_pb2.GetEvaluatorTypeRequest(type=name, version=version)
+
+
+def watch_types_request(after_revision: int) -> catalog_service_pb2.WatchEvaluatorTypesRequest:
+    """The request of `WatchEvaluatorTypes`."""
+    return catalog_service_pb2.WatchEvaluatorTypesRequest(after_revision=after_revision)

@@ -1,0 +1,60 @@
+"""What a streamed evaluation brings, message by message."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from .convert.spec import read_spec
+from .evaluation import Evaluation
+from .evaluator_result import EvaluatorResult
+from .spec import Spec
+
+if TYPE_CHECKING:
+    from .v1 import evaluation_service_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of a stream. plan: what will run, names and versions filled in."""
+
+    evaluation_id: str
+    plan: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an evaluator says before it finishes. index: its place in the plan. fraction: 0 to 1."""
+
+    index: int
+    message: str
+    fraction: float | None = None
+
+
+Event: TypeAlias = Started | Progress | EvaluatorResult | Evaluation
+"""What a stream yields: the plan first, the evaluation last."""
+
+
+class EvaluationStream:
+    """Puts together what the messages of one streamed evaluation bring."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._results: list[EvaluatorResult] = []
+        self.evaluation: Evaluation | None = None
+
+    def read(self, response: "evaluation_service_pb2.EvaluateResponse") -> list[Event]:
+        """The events of the next message."""
+        events: list[Event] = []
+        if response.HasField("started"):
+            self._id = response.started.evaluation_id
+            events.append(Started(self._id, tuple(map(read_spec, response.started.plan))))
+        for progress in response.progress:
+            fraction = progress.fraction if progress.HasField("fraction") else None
+            events.append(Progress(progress.index, progress.message, fraction))
+        results = [EvaluatorResult.from_pb(result) for result in response.results]
+        self._results += results
+        events += results
+        if response.HasField("summary"):
+            self._results.sort(key=lambda result: result.index)
+            self.evaluation = Evaluation.from_pb(response.summary, self._id, self._results)
+            events.append(self.evaluation)
+        return events

@@ -1,0 +1,173 @@
+"""Requests to the models that judge: what evald says of them, and what OpenTelemetry's conventions do."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from evald.result import TokenUsage
+
+from . import buckets
+from .families import add_count, add_histogram, counter
+from .histogram import Histogram, series_of
+from .labels import OTHER, caller_value
+from .room import Room
+
+JUDGE_OUTCOMES = (
+    "ok",
+    "adapted",
+    "unparseable",
+    "refused",
+    "truncated",
+    "rate_limited",
+    "unavailable",
+    "timeout",
+    "input_too_large",
+    "cancelled",
+    OTHER,
+)
+
+_TOKEN_SERIES = 2 * series_of(buckets.BY_UNIT["tokens"])
+_JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
+_DURATION_SERIES = series_of(buckets.DURATION)
+_MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models; one of them with errors of one kind
+
+
+class ModelTally:
+    """Counts the requests to one model. durations: by outcome. tokens: of a request, read and written."""
+
+    __slots__ = ("durations", "label", "tokens")
+
+    def __init__(self, label: str, token_bounds: Sequence[float]) -> None:
+        self.label = label
+        self.durations: dict[str, Histogram] = {}
+        self.tokens = (Histogram(token_bounds), Histogram(token_bounds))
+
+
+class JudgeTally:
+    """Counts requests to the models that judge.
+
+    evaluator: the type that asks. model: the counters of a model by its name. outcomes: as JUDGE_OUTCOMES.
+    tokens: read and written. looks: into the cache, in vain and not.
+    """
+
+    __slots__ = ("_model", "_observed", "cost_usd", "evaluator", "looks", "models", "outcomes", "tokens")
+
+    def __init__(
+        self,
+        evaluator: str,
+        model: Callable[[str], ModelTally],
+        observed: Callable[[ModelTally, str], Histogram | None],
+    ) -> None:
+        self.evaluator = evaluator
+        self.outcomes = dict.fromkeys(JUDGE_OUTCOMES, 0)
+        self.tokens = [0, 0]
+        self.cost_usd = 0.0
+        self.looks = [0, 0]
+        self.models: dict[str, ModelTally] = {}
+        self._model = model
+        self._observed = observed
+
+    def request(self, model: str, outcome: str, seconds: float) -> None:
+        """Count a request that ended. outcome: one outside the closed list is "other"."""
+        if outcome not in self.outcomes:
+            outcome = OTHER
+        self.outcomes[outcome] += 1
+        durations = self._observed(self._model(model), outcome)
+        if durations is not None:
+            durations.observe(seconds)
+
+    def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
+        """Count what a request has cost, as far as known. cost_usd: US dollars."""
+        if cost_usd is not None:
+            self.cost_usd += cost_usd
+        if usage is None:
+            return
+        histograms = self._model(model).tokens
+        for direction, tokens in enumerate((usage.input_tokens, usage.output_tokens)):
+            if tokens is not None:
+                self.tokens[direction] += tokens
+                histograms[direction].observe(tokens)
+
+    def cache(self, *, hit: bool) -> None:
+        """Count a look into the cache."""
+        self.looks[hit] += 1
+
+
+class JudgeTallies:
+    """Gives out the tally of the judge. model_room: of its models; none before there is a judge."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._judge: JudgeTally | None = None
+        # Of models without room, and never exposed: the totals have them.
+        self._other_model = ModelTally(OTHER, buckets.BY_UNIT["tokens"])
+        self.model_room = Room(0, {"model": 0})
+
+    def tally(self, evaluator: str) -> JudgeTally:
+        """The counters of the requests to models, the same object each time. evaluator: the type that asks."""
+        if self._judge is None:
+            judge = JudgeTally(evaluator, self._model, self._operation)
+            if not self._room.admit("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
+                return judge
+            self.model_room = Room(_MODEL_SERIES, {"model": float("inf")})
+            self._judge = judge
+        return self._judge
+
+    def _model(self, name: str) -> ModelTally:
+        models = self._judge.models if self._judge else {}
+        found = models.get(name)
+        if found is not None:
+            return found
+        label = caller_value(name)
+        if label == OTHER or not self.model_room.admit("model", _TOKEN_SERIES):
+            return self._other_model
+        return models.setdefault(name, ModelTally(label, buckets.BY_UNIT["tokens"]))
+
+    def _operation(self, model: ModelTally, outcome: str) -> Histogram | None:
+        found = model.durations.get(outcome)
+        if found is not None or model is self._other_model:
+            return found
+        if not self.model_room.admit("model", _DURATION_SERIES):
+            return None
+        return model.durations.setdefault(outcome, Histogram(buckets.DURATION))
+
+    def families(self) -> Iterator[Metric]:
+        """Those of this moment."""
+        requests = counter(
+            "evald_judge_requests",
+            "Requests to the models that judge, each attempt on its own, by the outcome.",
+        )
+        tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
+        cost = counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
+        looks = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
+        durations = HistogramMetricFamily(
+            "gen_ai_client_operation_duration_seconds",
+            "How long requests to models took. error_type is empty for those that went well.",
+            labels=("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
+        )
+        usage = HistogramMetricFamily(
+            "gen_ai_client_token_usage",
+            "Tokens of one request to a model.",
+            labels=(
+                "gen_ai_operation_name",
+                "gen_ai_provider_name",
+                "gen_ai_request_model",
+                "gen_ai_token_type",
+            ),
+        )
+        judge = self._judge
+        if judge is not None:
+            for outcome, count in judge.outcomes.copy().items():
+                add_count(requests, {"outcome": outcome}, count)
+            for direction, count in zip(("input", "output"), judge.tokens[:], strict=True):
+                add_count(tokens, {"evaluator": judge.evaluator, "direction": direction}, count)
+            add_count(cost, {"evaluator": judge.evaluator}, judge.cost_usd)
+            for result, count in zip(("miss", "hit"), judge.looks[:], strict=True):
+                add_count(looks, {"result": result}, count)
+            for model in list(judge.models.values()):
+                of = ("chat", "openai", model.label)
+                for outcome, histogram in model.durations.copy().items():
+                    add_histogram(durations, (*of, "" if outcome == "ok" else outcome), histogram)
+                for direction, histogram in zip(("input", "output"), model.tokens, strict=True):
+                    add_histogram(usage, (*of, direction), histogram)
+        yield from (requests, tokens, cost, looks, durations, usage)

@@ -1,0 +1,65 @@
+"""How many series a scrape may have, so that no flood of names makes it slow."""
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client.core import Metric
+
+from .families import add_count, counter
+
+
+class Room:
+    """How many more series there may be, and how many more values of each label.
+
+    `overflows`: how often a label found no room.
+    """
+
+    __slots__ = ("_series", "_values", "overflows")
+
+    def __init__(self, series: int, values: Mapping[str, float]) -> None:
+        self._series = series
+        self._values = dict(values)
+        self.overflows = dict.fromkeys(values, 0)
+
+    def admit(self, label: str, series: int, values: int = 1) -> bool:
+        """Whether there is room for so many series and values of the label, which are then taken."""
+        if series > self._series or values > self._values[label]:
+            self.overflows[label] += 1
+            return False
+        self._series -= series
+        self._values[label] -= values
+        return True
+
+
+class Codes:
+    """Counts by code out of a closed list.
+
+    A code becomes a series with its first count. When there is no room for it, `overflow` counts.
+    """
+
+    __slots__ = ("_admit", "_overflow", "cells")
+
+    def __init__(
+        self, size: int, admit: Callable[[], bool] = lambda: True, overflow: "Codes | None" = None
+    ) -> None:
+        self.cells = [0] * size
+        self._admit = admit
+        self._overflow = overflow
+
+    def add(self, index: int) -> None:
+        """Count one."""
+        if self.cells[index] or self._overflow is None or self._admit():
+            self.cells[index] += 1
+        else:
+            self._overflow.cells[index] += 1
+
+
+def overflow_family(*rooms: Room) -> Metric:
+    """What found no room, by label."""
+    overflow = counter(
+        "evald_label_overflow",
+        "Lookups that found no room for one more value of a label and counted as other instead.",
+    )
+    for room in rooms:
+        for label, lookups in room.overflows.items():
+            add_count(overflow, {"label": label}, lookups)
+    return overflow

@@ -1,0 +1,142 @@
+"""Calls of gRPC methods, under the names of the gRPC ecosystem's metrics."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from . import buckets
+from .families import add_count, add_histogram, counter
+from .histogram import Histogram, series_of
+from .labels import OTHER
+from .room import Codes, Room
+
+# As Go's gRPC metrics spell the names of grpc.StatusCode: public dashboards and alerts filter on these.
+GRPC_CODES: Mapping[str, str] = {
+    "OK": "OK",
+    "CANCELLED": "Canceled",
+    "UNKNOWN": "Unknown",
+    "INVALID_ARGUMENT": "InvalidArgument",
+    "DEADLINE_EXCEEDED": "DeadlineExceeded",
+    "NOT_FOUND": "NotFound",
+    "ALREADY_EXISTS": "AlreadyExists",
+    "PERMISSION_DENIED": "PermissionDenied",
+    "RESOURCE_EXHAUSTED": "ResourceExhausted",
+    "FAILED_PRECONDITION": "FailedPrecondition",
+    "ABORTED": "Aborted",
+    "OUT_OF_RANGE": "OutOfRange",
+    "UNIMPLEMENTED": "Unimplemented",
+    "INTERNAL": "Internal",
+    "UNAVAILABLE": "Unavailable",
+    "DATA_LOSS": "DataLoss",
+    "UNAUTHENTICATED": "Unauthenticated",
+}
+
+_GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
+_OK = _GRPC_INDEX["OK"]
+
+
+class RpcTally:
+    """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
+
+    __slots__ = ("_first", "codes", "durations", "labels", "received_count", "sent_count", "started_count")
+
+    def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: Codes) -> None:
+        self.labels = labels
+        self._first = durations.bounds[0]
+        self.durations = durations
+        self.codes = codes
+        self.started_count = 0
+        self.received_count = 0
+        self.sent_count = 0
+
+    def started(self) -> None:
+        """Count a call that begins."""
+        self.started_count += 1
+
+    def began(self) -> None:
+        """`started` and `received`, for calls of one message."""
+        self.started_count += 1
+        self.received_count += 1
+
+    def answered(self, seconds: float) -> None:
+        """`sent` and `handled` with OK, for calls of one message."""
+        self.sent_count += 1
+        self.codes.add(_OK)
+        self.durations.observe(seconds)
+
+    def served(self, seconds: float) -> None:
+        """`began` and `answered` in one, for calls that waited for nothing."""
+        self.started_count += 1
+        self.received_count += 1
+        self.sent_count += 1
+        codes = self.codes.cells
+        if codes[_OK] and seconds <= self._first:
+            codes[_OK] += 1
+            cells = self.durations.cells
+            cells[0] += 1
+            cells[-1] += seconds
+        else:
+            self.codes.add(_OK)
+            self.durations.observe(seconds)
+
+    def handled(self, code_name: str, seconds: float) -> None:
+        """Count a call that ended. code_name: the name of a `grpc.StatusCode`; another one is UNKNOWN."""
+        self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
+        self.durations.observe(seconds)
+
+    def received(self, n: int = 1) -> None:
+        """Count messages from the caller."""
+        self.received_count += n
+
+    def sent(self, n: int = 1) -> None:
+        """Count messages to the caller."""
+        self.sent_count += n
+
+
+class RpcTallies:
+    """Gives out the tallies of gRPC methods."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._tallies: dict[tuple[str, str, str], RpcTally] = {}
+        self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
+
+    def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
+        """The counters of a gRPC method.
+
+        service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
+        """
+        key = (grpc_type, service, method)
+        found = self._tallies.get(key)
+        if found is not None:
+            return found
+        # Started, received and sent; codes take their room one by one.
+        if not self._room.admit("rpc", series_of(buckets.DURATION) + 3):
+            return self._tallies.setdefault(self._other.labels, self._other)
+        codes = Codes(len(GRPC_CODES), lambda: self._room.admit("code", 1), self._other.codes)
+        return self._tallies.setdefault(key, RpcTally(key, Histogram(buckets.DURATION), codes))
+
+    def families(self) -> Iterator[Metric]:
+        """Those of this moment."""
+        started = counter("grpc_server_started", "RPCs started on the server.")
+        handled = counter(
+            "grpc_server_handled", "RPCs completed on the server, whether they succeeded or failed."
+        )
+        received = counter("grpc_server_msg_received", "Messages received from callers.")
+        sent = counter("grpc_server_msg_sent", "Messages sent to callers.")
+        names = ("grpc_type", "grpc_service", "grpc_method")
+        durations = HistogramMetricFamily(
+            "grpc_server_handling_seconds",
+            "How long RPCs took in the server until they completed.",
+            labels=names,
+        )
+        for tally in list(self._tallies.values()):
+            labels = dict(zip(names, tally.labels, strict=True))
+            add_count(started, labels, tally.started_count)
+            add_count(received, labels, tally.received_count)
+            add_count(sent, labels, tally.sent_count)
+            add_histogram(durations, tally.labels, tally.durations)
+            for code, count in zip(GRPC_CODES.values(), tally.codes.cells[:], strict=True):
+                if count:
+                    add_count(handled, {**labels, "grpc_code": code}, count)
+        yield from (started, handled, received, sent, durations)

@@ -1,0 +1,53 @@
+"""How full the server is: what runs, waits and is refused, and how late the event loop is."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+
+from .families import add_count, counter, gauge
+from .labels import OTHER
+from .room import Room
+from .window import RecentWorst
+
+
+class Saturation:
+    """Counts refusals, and knows whom to ask for the rest. clock: monotonic seconds."""
+
+    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
+        self._room = room
+        self._clock = clock
+        self._rejections: dict[str, int] = {}
+        self._inflight: Callable[[], int] | None = None
+        self._queued: Callable[[], int] | None = None
+        self._lag = RecentWorst()
+
+    def rejected(self, reason: str) -> None:
+        """Count an evaluation that was refused before it began. reason: out of a short fixed list."""
+        if reason not in self._rejections and not self._room.admit("reason", 1):
+            reason = OTHER
+        self._rejections[reason] = self._rejections.get(reason, 0) + 1
+
+    def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
+        """Ask these at every scrape, from its thread, how many evaluations run and wait."""
+        self._inflight = inflight
+        self._queued = queued
+
+    def lagged(self, seconds: float, now: float) -> None:
+        """Note how much later than asked for the event loop woke up at this moment."""
+        self._lag.observe(seconds, now)
+
+    def families(self) -> Iterator[Metric]:
+        """Those of this moment."""
+        yield gauge("evald_inflight_evaluations", "Evaluations that run now.", self._inflight)
+        yield gauge("evald_queued_evaluations", "Evaluations that wait to be let in.", self._queued)
+        rejected = counter(
+            "evald_evaluations_rejected", "Evaluations refused before they began, by the reason."
+        )
+        for reason, count in self._rejections.copy().items():
+            add_count(rejected, {"reason": reason}, count)
+        yield rejected
+        yield gauge(
+            "evald_event_loop_lag_seconds",
+            "How much later than asked for the event loop woke up: the worst of the last 30 to 60 seconds.",
+            lambda: self._lag.worst(self._clock()),
+        )
