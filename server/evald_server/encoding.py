@@ -5,10 +5,16 @@ a call appends what is new: fields of a message may come in any order, and those
 several pieces are read as one. Source: protobuf.dev, Encoding, "Last One Wins", "Field Order".
 """
 
+import struct
 from functools import lru_cache
 from typing import Final
 
 _SECOND: Final = 1_000_000_000  # in nanoseconds
+
+_TAGS: Final = tuple(bytes((field << 3 | 2,)) for field in range(16))
+
+double: Final = struct.Struct("<d").pack
+"""A double, which has no length before it."""
 
 
 def varint(number: int) -> bytes:
@@ -42,20 +48,12 @@ def delimited(field: int, data: bytes) -> bytes:
     return b"".join((_TAGS[field], size(data), data))
 
 
-_TAGS: Final = tuple(bytes((field << 3 | 2,)) for field in range(16))
-
-
-def _duration(nanos: int) -> bytes:
-    seconds, nanos = divmod(nanos, _SECOND)
-    return sized(
-        (b"\x08" + varint(seconds) if seconds else b"") + (b"\x10" + varint(nanos) if nanos else b"")
-    )
-
-
 SHORT_NANOS: Final = 1_000_000
 """Durations below are written in whole microseconds, rounded up, out of DURATIONS."""
 
-DURATIONS: Final = tuple(_duration(micros * 1000) for micros in range(1 + SHORT_NANOS // 1000))
+DURATIONS: Final = tuple(
+    sized(b"\x10" + varint(micros * 1000) if micros else b"") for micros in range(1 + SHORT_NANOS // 1000)
+)
 """google.protobuf.Duration behind its length, by microseconds."""
 
 THREE_BYTES: Final = next(micros for micros, data in enumerate(DURATIONS) if len(data) == 5)

@@ -21,7 +21,6 @@ _PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch")
 # Python and the evaluators: 0.3 s on an idle machine, and it starts beside what made the server want it.
 _START_SECONDS: Final = 60
 
-
 # Between two looks whether a process has ended that was just killed, or has closed its pipe.
 _LOOK_SECONDS: Final = 0.01
 

@@ -65,10 +65,10 @@ class Contexts:
         path: str,
     ) -> None:
         """Add new messages to a conversation. Nothing is added when something is wrong with them."""
-        added = context_pb2.Invocation()
         if messages_json:
             if messages:
                 raise InvalidContext(f"{path}_json", _BOTH.replace("messages", "new_messages"))
+            added = context_pb2.Invocation()
             self._parse(messages_json, added.messages, f"{path}_json")
             messages = added.messages
         total = len(pb.messages) + len(messages)

@@ -1,6 +1,5 @@
 """What a plan is: compiled evaluators, and what the specs of a call may ask for."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -9,7 +8,7 @@ from evald.contract import MAX_REASON_BYTES
 from evald.evaluator import Evaluate, EvaluatorDefinition
 from evald.result import Kind, Result, Verdict
 from evald.v1 import evaluator_pb2, result_pb2
-from evald_server.encoding import DURATIONS, delimited, size, sized, varint
+from evald_server.encoding import DURATIONS, delimited, double, size, sized, varint
 
 from .aggregate import Policy
 from .observer import Tally
@@ -64,9 +63,7 @@ _PASSED: Final = Verdict.PASSED
 _NEVER: Final = Result(Verdict.ERROR, "no evaluator answers this object")
 
 # Fields of evald.v1.EvaluationResult, as they begin on the wire.
-_VALUE, _REASON, _DURATION = b"\x41", b"\x4a", b"\x6a"
-
-_double: Final = struct.Struct("<d").pack
+VALUE, REASON, DURATION = b"\x41", b"\x4a", b"\x6a"
 
 
 def is_plain(result: Result) -> bool:
@@ -154,12 +151,12 @@ class Use:
             ),
         ).SerializeToString()
         passed = result_pb2.EvaluationResult(verdict=result_pb2.VERDICT_PASSED, success=True, score=1)
-        self.passed_head = self.head + passed.SerializeToString() + _REASON
+        self.passed_head = self.head + passed.SerializeToString() + REASON
         self.usual, self.short, self.long = _NEVER, b"", b""
         usual = getattr(getattr(self.evaluate, "__self__", None), "usual", None)
         if self.plain and self.counted and usual is not None and is_plain(usual) and usual.value is None:
             self.usual = usual
-            body = self.passed_head + sized(usual.reason.encode("utf-8", "replace")) + _DURATION
+            body = self.passed_head + sized(usual.reason.encode("utf-8", "replace")) + DURATION
             self.short, self.long = (varint(len(body) + more) + body for more in (4, 5))
 
     def passed(self, outcome: Result, nanos: int) -> bytes | None:
@@ -174,7 +171,7 @@ class Use:
         if len(reason) > SHORT_REASON:
             return None
         value = outcome.value
-        more = _DURATION if value is None else _VALUE + _double(value) + _DURATION
+        more = DURATION if value is None else VALUE + double(value) + DURATION
         body = b"".join((self.passed_head, size(reason), reason, more, DURATIONS[(nanos + 999) // 1000]))
         return size(body) + body
 

@@ -40,8 +40,7 @@ class Planner:
         self.generation = 0
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
-        self._last_key: Key | None = None
-        self._last: Plan | None = None
+        self._last: tuple[Key, Plan] | None = None
         registry.subscribe(self._forget)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
@@ -51,13 +50,13 @@ class Planner:
         """
         key = (specs, options, criteria)
         # Most callers send what they sent last, and to compare that is cheaper than to hash it.
-        if key == self._last_key and self._last is not None:
-            return self._last
+        last = self._last
+        if last is not None and key == last[0]:
+            return last[1]
         plan = self._kept.get(key)
         if plan is None:
-            plan = self._compiled(key)
-        if key in self._kept:
-            self._last_key, self._last = key, plan
+            return self._compiled(key)
+        self._last = key, plan
         return plan
 
     def _compiled(self, key: Key) -> Plan:
@@ -82,7 +81,7 @@ class Planner:
 
     def _forget(self) -> None:
         self.generation += 1
-        self._last_key = self._last = None
+        self._last = None
         self._kept.clear()
         self._kept_bytes = 0
 

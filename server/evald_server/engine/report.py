@@ -1,6 +1,5 @@
 """Results and summaries as they are sent: serialised once, around what the plan has prepared."""
 
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,15 +8,15 @@ from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
-from evald_server.encoding import duration, sized
+from evald_server.encoding import double, duration, sized
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
-from .plan import SHORT_REASON, Plan, Use
+from .plan import DURATION, REASON, SHORT_REASON, VALUE, Plan, Use
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 # Fields of evald.v1.EvaluationResult, as they begin on the wire.
-_VALUE, _REASON, _DURATION, _SCORE, _INSTANCE = b"\x41", b"\x4a", b"\x6a", b"\xa1\x01", b"\x82\x01"
+_SCORE, _INSTANCE = b"\xa1\x01", b"\x82\x01"
 _CACHED: Final = b"\x88\x01\x01"
 _OUTCOMES: Final = {
     (verdict, success): result_pb2.EvaluationResult(
@@ -27,8 +26,6 @@ _OUTCOMES: Final = {
     for verdict in Verdict
     for success in (True, False)
 }
-
-_double: Final = struct.Struct("<d").pack
 
 
 def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began: bytes = b"") -> bytes:
@@ -42,13 +39,13 @@ def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began
     parts = [
         use.head,
         _OUTCOMES[verdict, use.is_metric or verdict is _PASSED or verdict is _SKIPPED],
-        _REASON,
+        REASON,
         sized(reason.encode("utf-8", "replace")),
     ]
     if outcome.score is not None:
-        parts += (_SCORE, _double(outcome.score))
+        parts += (_SCORE, double(outcome.score))
     if outcome.value is not None:
-        parts += (_VALUE, _double(outcome.value))
+        parts += (VALUE, double(outcome.value))
     if outcome.instance_id:
         parts += (_INSTANCE, sized(outcome.instance_id.encode()))
     if outcome.cached:
@@ -56,7 +53,7 @@ def result_bytes(use: Use, outcome: Result, nanos: int, *, is_final: bool, began
     pending = outcome.pending and not is_final and verdict is _FAILED
     if pending or outcome.metadata or outcome.checks or outcome.error is not None or _has_spent(outcome):
         parts.append(_more(outcome, pending=pending))
-    parts += (began, _DURATION, duration(nanos))
+    parts += (began, DURATION, duration(nanos))
     return sized(b"".join(parts))
 
 

@@ -34,7 +34,6 @@ _FAIR_FACTOR: Final = 3
 # A worker that has lost its stream, or a plugin that restarts, is usually back within this.
 _COME_BACK_SECONDS: Final = 1.0
 
-
 # Fields of evald.plugin.v1.EvaluationTask, as they begin on the wire, and the values of `attempt`.
 _TASK_ID: Final = 1
 _CONTEXT, _TIMEOUT = b"\x22", b"\x32"
