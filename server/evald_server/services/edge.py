@@ -7,6 +7,7 @@ calls, a wrapped function nothing that can be measured.
 """
 
 import asyncio
+import inspect
 import logging
 import secrets
 import time
@@ -24,7 +25,8 @@ _log = logging.getLogger("evald.rpc")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-UnaryHandler: TypeAlias = Callable[[bytes, Context], bytes | Awaitable[bytes]]
+Reply: TypeAlias = "bytes | Awaitable[Reply]"
+UnaryHandler: TypeAlias = Callable[[bytes, Context], Reply]
 StreamHandler: TypeAlias = Callable[["Stream", Context], Awaitable[None]]
 
 M = TypeVar("M", bound=Message)
@@ -76,6 +78,21 @@ def parse(kind: type[M], data: bytes, name: str) -> M:
             f"JSON data nested deeper than 32 levels",
             expected=name,
         ) from None
+
+
+async def settled(reply: Reply) -> bytes:
+    """The bytes, when they are there."""
+    while not isinstance(reply, bytes):
+        try:
+            reply = await reply
+        except asyncio.CancelledError:
+            if isinstance(reply, asyncio.Future) and reply.done() and not reply.cancelled():
+                # The caller went away between its call's turn and what that was to wait for.
+                begun = None if reply.exception() else reply.result()
+                if inspect.iscoroutine(begun):
+                    begun.close()
+            raise
+    return reply
 
 
 class Edge:
@@ -149,11 +166,11 @@ class Edge:
                     raise _draining()
                 if len(request) > limit:
                     raise _too_large(request, limit)
-                response = handle(request, context)
+                response: Reply = handle(request, context)
                 if response.__class__ is not bytes:
                     tally.began()
                     waited = True
-                    response = await response  # type: ignore[misc]
+                    response = await settled(response)
             except BaseException as problem:
                 if not waited:
                     tally.began()

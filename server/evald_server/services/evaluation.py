@@ -1,6 +1,6 @@
 """Evaluate and EvaluateUnary: one turn, one plan."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
@@ -10,7 +10,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
 
 from .answers import Answer, Answers
-from .edge import Context, parse
+from .edge import Context, Reply, parse
 from .errors import violation_field
 from .runner import (
     Count,
@@ -37,13 +37,21 @@ class Evaluations:
         self, runner: Runner, planner: Planner, answers: Answers, observer: EvaluationObserver
     ) -> None:
         self._runner = runner
+        self._cohort = runner.cohort
         self._planner = planner
         self._answers = answers
         self._unary = Count(observer, "EvaluateUnary")
         self._streamed = Count(observer, "Evaluate")
 
-    def evaluate_unary(self, data: bytes, context: Context) -> bytes | Awaitable[bytes]:
+    def evaluate_unary(self, data: bytes, context: Context) -> Reply:
         """One answer with everything in it."""
+        return self._cohort.run(self._answer, data, context)
+
+    def evaluate(self, data: bytes, context: Context) -> Reply:
+        """The plan, results as they finish, the summary; all in one message when nothing waits."""
+        return self._cohort.run(self._answer_streamed, data, context)
+
+    def _answer(self, data: bytes, context: Context) -> Reply:
         request = parse(_Unary, data, "evald.v1.EvaluateUnaryRequest").request
         if request.request_id:
             return self._once(request, context)
@@ -52,8 +60,7 @@ class Evaluations:
             return self._wait(evaluation, request, context)
         return self._whole(evaluation, self._runner.new_id(), request, context)
 
-    def evaluate(self, data: bytes, context: Context) -> bytes | Awaitable[bytes]:
-        """The plan, results as they finish, the summary; all in one message when nothing waits."""
+    def _answer_streamed(self, data: bytes, context: Context) -> Reply:
         request = parse(_Request, data, "evald.v1.EvaluateRequest")
         if request.request_id:
             return self._once_streamed(request, context)

@@ -18,6 +18,7 @@ from evald_server.engine.run import Evaluation
 from evald_server.engine.wait import budget
 
 from .admission import Admission
+from .cohort import Cohort
 from .edge import Context
 from .errors import CallError, refused_plan
 
@@ -84,6 +85,7 @@ class Runner:
         self.contexts = contexts
         self.admission = admission
         self.threads = threads
+        self.cohort = Cohort()
         self._planner = planner
         self._concurrency = concurrency
         self._default_timeout = default_timeout

@@ -13,7 +13,7 @@ from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
 
-from .edge import Context, Stream, parse
+from .edge import Context, Reply, Stream, parse, settled
 from .errors import CallError, invalid
 from .runner import Count, EvaluationObserver, EvaluationTally, Runner, scope_of, take_progress
 
@@ -32,7 +32,8 @@ class Sessions:
 
     def __init__(self, runner: Runner, observer: EvaluationObserver) -> None:
         self._runner = runner
-        self._count = Count(observer, "EvaluateSession")
+        self._cohort = runner.cohort
+        self._counted = Count(observer, "EvaluateSession")
 
     async def serve(self, stream: Stream, context: Context) -> None:
         """Follow one conversation until the caller half-closes."""
@@ -52,9 +53,13 @@ class Sessions:
         kind = frame.WhichOneof("frame")
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
-        return _Session(self._runner, frame.open, self._count.tally(frame.open.labels))
+        return _Session(self._runner, frame.open, self._counted.tally(frame.open.labels))
 
     async def _turn(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> None:
+        await stream.send(await settled(self._cohort.run(self._answer, session, data, stream, context)))
+
+    def _answer(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> Reply:
+        """The last frame that answers a turn; earlier ones are sent."""
         frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
         if not frame.HasField("turn"):
             kind = frame.WhichOneof("frame")
@@ -65,26 +70,34 @@ class Sessions:
         except (CallError, InvalidContext) as problem:
             refused = _Response(turn_id=turn.turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
-            await stream.send(refused.SerializeToString())
-            return
-        # An answer is a turn_id and an event: fields 1 and 2 of evald.v1.EvaluateSessionResponse.
-        head = b"\x08" + varint(turn.turn_id & _INT64)
+            return refused.SerializeToString()
+        if not evaluation.run_inline():
+            return self._wait(session, turn.turn_id, evaluation, stream, context)
+        started = delimited(1, session.started(self._runner.new_id()))
+        self._count(session, turn.turn_id, evaluation, context)
+        return _framed(turn.turn_id, started + evaluation.event())
+
+    async def _wait(
+        self, session: "_Session", turn_id: int, evaluation: Evaluation, stream: Stream, context: Context
+    ) -> bytes:
         evaluation_id = self._runner.new_id()
-        event = delimited(1, session.started(evaluation_id))
-        if evaluation.run_inline():
-            verdict = evaluation.finish()
-            event += evaluation.event()
-        else:
-            event += evaluation.first_ready()
-            scope = scope_of(context, evaluation_id)
-            async for done in self._runner.steps(evaluation, None, scope, patient=True):
-                await stream.send(head + delimited(2, event))
-                event = evaluation.ready(done) + take_progress(evaluation)
-            verdict = evaluation.finish()
-            event += evaluation.summary()
-        session.note(turn.turn_id, verdict)
-        self._count.add(verdict, evaluation.nanos, context, session.tally)
-        await stream.send(head + delimited(2, event))
+        event = delimited(1, session.started(evaluation_id)) + evaluation.first_ready()
+        scope = scope_of(context, evaluation_id)
+        async for done in self._runner.steps(evaluation, None, scope, patient=True):
+            await stream.send(_framed(turn_id, event))
+            event = evaluation.ready(done) + take_progress(evaluation)
+        self._count(session, turn_id, evaluation, context)
+        return _framed(turn_id, event + evaluation.summary())
+
+    def _count(self, session: "_Session", turn_id: int, evaluation: Evaluation, context: Context) -> None:
+        verdict = evaluation.finish()
+        session.note(turn_id, verdict)
+        self._counted.add(verdict, evaluation.nanos, context, session.tally)
+
+
+def _framed(turn_id: int, event: bytes) -> bytes:
+    """A serialised evald.v1.EvaluateSessionResponse: its turn_id and event are fields 1 and 2."""
+    return b"\x08" + varint(turn_id & _INT64) + delimited(2, event)
 
 
 class _Session:
