@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -35,7 +35,7 @@ class Frames(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
-    async def send(self, data: bytes, /) -> None:
+    def send(self, data: bytes, /) -> Awaitable[None]:
         """Send a message."""
 
 

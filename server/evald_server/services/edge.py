@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -174,8 +174,8 @@ class Edge:
             except BaseException as problem:
                 if not waited:
                     tally.began()
-                code = await self._end(problem, context, f"{service}/{method}", tally, began)
-                raise code from problem
+                await self._end(problem, context, f"{service}/{method}", tally, began)
+                raise
             if waited:
                 tally.answered(clock() - began)
             else:
@@ -206,8 +206,8 @@ class Edge:
                     self._streams.add(task)
                 await handle(Stream(requests, context, tally, self._max_message_bytes), context)
             except BaseException as problem:
-                code = await self._end(problem, context, f"{service}/{method}", tally, began)
-                raise code from problem
+                await self._end(problem, context, f"{service}/{method}", tally, began)
+                raise
             finally:
                 if task is not None:
                     self._streams.discard(task)
@@ -219,18 +219,19 @@ class Edge:
 
     async def _end(
         self, problem: BaseException, context: Context, method: str, tally: RpcTally, began: float
-    ) -> BaseException:
-        """End a call that did not end well. Returns what is to be raised on."""
+    ) -> None:
+        """End a call that did not end well. Raises what gRPC has to see; returns when that is the problem."""
+        _let_go(problem)
         if isinstance(problem, asyncio.CancelledError):
             if not self._stopping or context.cancelled():
                 self._handled(tally, method, "CANCELLED", began)
-                return problem
+                return
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
             problem = _draining()
-        elif not isinstance(problem, CallError | Exception):
-            return problem
+        elif not isinstance(problem, Exception):
+            return
         if isinstance(problem, InvalidContext):
             problem = refused_context(problem)
         if not isinstance(problem, CallError):
@@ -244,12 +245,7 @@ class Edge:
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._observer.rejected(problem.reason.lower())
         self._handled(tally, method, problem.code.name, began)
-        try:
-            await context.abort(
-                problem.code, problem.message, (("grpc-status-details-bin", problem.details()),)
-            )
-        except BaseException as aborted:  # noqa: BLE001 - abort always raises; it must reach grpc
-            return aborted
+        await abort(context, problem.code, problem.message, problem.details())
 
     def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
         seconds = time.perf_counter() - began
@@ -261,14 +257,40 @@ class Edge:
         _log.info("call", extra={"method": method, "code": code, "seconds": round(seconds, 6)})
 
 
+async def abort(
+    context: Context, code: grpc.StatusCode, message: str, details: bytes | None = None
+) -> NoReturn:
+    """End a call with a status. details: a google.rpc.Status. Raises what gRPC has to see."""
+    try:
+        await context.abort(code, message, (("grpc-status-details-bin", details),) if details else ())
+    except BaseException as aborted:
+        _let_go(aborted)
+        raise
+
+
+def _let_go(problem: BaseException) -> None:
+    """Have an exception forget where it was raised, once the call that raised it is over.
+
+    The call keeps it, and its traceback holds the frames that hold the call: finished calls would stay
+    until Python looks for such circles, and gRPC refuses all further calls of a connection on which as
+    many are there, finished or not, as may be open at a time.
+    """
+
+    def forget(_task: object) -> None:
+        problem.__traceback__ = problem.__context__ = problem.__cause__ = None
+
+    task = asyncio.current_task()
+    if task is not None:
+        task.add_done_callback(forget)
+
+
 class Stream:
     """Both directions of a stream: counted, and held to the size limit on the way in."""
 
     def __init__(self, requests: Any, context: Context, tally: RpcTally, limit: int) -> None:
         # A watch has one request, which gRPC hands over as it is.
         self.request: bytes = requests if isinstance(requests, bytes) else b""
-        self._requests = requests
-        self._next: Any = None
+        self._read = context.read
         self._write = context.write
         self._received = tally.received
         self._sent = tally.sent
@@ -278,19 +300,19 @@ class Stream:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._next is None:
-            # Not before it is wanted: gRPC complains of an iterator that was made and never used.
-            self._next = self._requests.__aiter__().__anext__
-        data: bytes = await self._next()
+        # Not the iterator that gRPC has for this: it is a generator around the same call.
+        data = await self._read()
+        if not isinstance(data, bytes):  # the end
+            raise StopAsyncIteration
         self._received()
         if len(data) > self._limit:
             raise _too_large(data, self._limit)
         return data
 
-    async def send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> Awaitable[None]:
         """Send a message."""
-        await self._write(data)
         self._sent()
+        return self._write(data)
 
 
 class _Unknown(grpc.GenericRpcHandler):

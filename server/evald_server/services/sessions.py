@@ -56,7 +56,8 @@ class Sessions:
         return _Session(self._runner, frame.open, self._counted.tally(frame.open.labels))
 
     async def _turn(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> None:
-        await stream.send(await settled(self._cohort.run(self._answer, session, data, stream, context)))
+        answer = self._cohort.run(self._answer, session, data, stream, context)
+        await stream.send(answer if isinstance(answer, bytes) else await settled(answer))
 
     def _answer(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> Reply:
         """The last frame that answers a turn; earlier ones are sent."""

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from .edge import Handler
+from .edge import Handler, abort
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -59,14 +59,14 @@ class Health:
 
     async def _check(self, request: Any, context: Any) -> Any:
         if request is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if request.service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:100]!r} here")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"no service {request.service[:100]!r} here")
         return _Status(status=_SERVING if self._serving else _NOT_SERVING)
 
     async def _watch(self, request: Any, context: Any) -> None:
         if request is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         changed = asyncio.Event()
         self._changed.add(changed)
         try:

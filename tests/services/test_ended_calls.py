@@ -1,0 +1,186 @@
+"""Calls that are over leave nothing behind, however they ended.
+
+gRPC counts a call as open until the last reference to it is gone, and refuses all further calls of a
+connection with too many open: a call that waits for the garbage collector would keep its caller out.
+"""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind
+from evald.v1 import evaluation_service_pb2
+
+from .live import CATALOG, CONTAINS, EVALUATION, Live, refusal, request, run, serving, spec
+
+_Frame = evaluation_service_pb2.EvaluateSessionRequest
+
+# More than the server allows on one connection at a time.
+_CALLS, _LIMIT = 40, 20
+
+
+async def _sleeping(_ctx: Any) -> bool:
+    await asyncio.sleep(60)
+    return True
+
+
+async def _breaking(_ctx: Any) -> bool:
+    raise RuntimeError("broken on purpose")
+
+
+EVALUATORS = [
+    define_evaluator(type=name, kind=Kind.ASSERTION, evaluate=function)
+    for name, function in (("sleeping", _sleeping), ("breaking", _breaking))
+]
+
+
+async def answered(live: Live) -> None:
+    assert (await live.unary(request(CONTAINS))).summary.success
+
+
+async def streamed(live: Live) -> None:
+    assert (await live.stream(request(CONTAINS)))[-1].summary.success
+
+
+async def refused(live: Live) -> None:
+    assert (await refusal(live.unary(request(spec("contain"))))).code is grpc.StatusCode.NOT_FOUND
+
+
+async def unreadable(live: Live) -> None:
+    code = (await refusal(live.raw(EVALUATION + "Evaluate", b"\xff"))).code
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def not_there(live: Live) -> None:
+    code = (await refusal(live.raw(EVALUATION + "Evaluat", b""))).code
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def broken(live: Live) -> None:
+    (result,) = (await live.unary(request(spec("breaking")))).summary.results
+    assert result.error.code == "EVALUATOR_EXCEPTION"
+
+
+async def too_late(live: Live) -> None:
+    (answer,) = await asyncio.gather(
+        live.unary(request(spec("sleeping")), timeout=0.03), return_exceptions=True
+    )
+    # Whichever clock is faster, the server's or the caller's.
+    if isinstance(answer, grpc.aio.AioRpcError):
+        assert answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    else:
+        assert answer.summary.results[0].error.code == "TIMEOUT"
+
+
+async def cancelled(live: Live) -> None:
+    call = live.channel.unary_unary(EVALUATION + "EvaluateUnary")(
+        evaluation_service_pb2.EvaluateUnaryRequest(request=request(spec("sleeping"))).SerializeToString()
+    )
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def _opened() -> bytes:
+    frame = _Frame()
+    frame.open.evaluators.append(CONTAINS)
+    return frame.SerializeToString()
+
+
+def _turn() -> bytes:
+    frame = _Frame()
+    frame.turn.turn_id = 1
+    frame.turn.new_messages.add(role="assistant", text="hello")
+    return frame.SerializeToString()
+
+
+async def session(live: Live) -> None:
+    stream = live.channel.stream_stream(EVALUATION + "EvaluateSession")(iter([_opened(), _turn()]))
+    assert len([data async for data in stream]) == 2
+
+
+async def refused_session(live: Live) -> None:
+    stream = live.channel.stream_stream(EVALUATION + "EvaluateSession")(iter([_turn()]))
+    code = (await refusal(stream.read())).code
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def cancelled_session(live: Live) -> None:
+    stream = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
+    await stream.write(_opened())
+    await stream.write(_turn())
+    await stream.read()
+    stream.cancel()
+
+
+async def cancelled_watch(live: Live) -> None:
+    stream = live.channel.unary_stream(CATALOG + "WatchEvaluatorTypes")(b"")
+    await stream.read()
+    stream.cancel()
+
+
+async def health_of_nobody(live: Live) -> None:
+    asked = health_pb2.HealthCheckRequest(service="nobody").SerializeToString()
+    code = (await refusal(live.raw("/grpc.health.v1.Health/Check", asked))).code
+    assert code is grpc.StatusCode.NOT_FOUND
+
+
+async def refused_batch(live: Live) -> None:
+    stream = live.channel.stream_stream(EVALUATION + "EvaluateBatch")(iter([b"\xff"]))
+    assert (await refusal(stream.read())).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Python looks for no circles meanwhile."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def open_calls() -> int:
+    """Calls that the server holds, those included that only the garbage collector can let go."""
+    return sum(type(thing).__name__ == "_ServicerContext" for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        answered,
+        streamed,
+        refused,
+        unreadable,
+        not_there,
+        broken,
+        too_late,
+        cancelled,
+        session,
+        refused_session,
+        cancelled_session,
+        cancelled_watch,
+        health_of_nobody,
+        refused_batch,
+    ],
+)
+def test_a_call_that_is_over_is_gone(way: Callable[[Live], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with serving(EVALUATORS, max_concurrent_streams=_LIMIT) as live:
+            with no_collector():
+                before = open_calls()
+                for _ in range(_CALLS):
+                    await way(live)
+                await asyncio.sleep(0.2)  # the server hears of the last one's end
+                assert open_calls() <= before + 1
+
+    run(main())
