@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 
 from evald.threads import Threads
 from evald_server import wire_pb2
-from evald_server.collector import spare_the_collector
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import Compiler
 from evald_server.engine.contexts import Contexts, InvalidContext
@@ -27,6 +26,7 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
 from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
+from evald_server.memory import prepare_for_calls
 
 from .part import MAX_BYTES, Part
 from .recorder import Heard, Recorder
@@ -132,7 +132,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     configure_logging(*rules.log)
     _stand_back()
     evaluating = Evaluating(rules)
-    spare_the_collector()
+    prepare_for_calls()
     with suppress(BrokenPipeError):
         write_frame(answers, version("evald").encode())
         while (frame := read_frame(requests)) is not None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evald_server.collector import spare_the_collector
 from evald_server.config import Settings, SettingsError, load_settings
 from evald_server.logs import configure_logging
+from evald_server.memory import prepare_for_calls
 
 from .exits import Exit, usage_error
 
@@ -73,7 +73,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     app = await started(settings)
-    spare_the_collector()
+    prepare_for_calls()
     try:
         _announce(app.address, app.http_address)
         await stopping.wait()
