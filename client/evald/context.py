@@ -49,6 +49,7 @@ class EvaluatorContext:
         "_conversation",
         "_invocation",
         "_pb",
+        "_serialized",
         "_turn",
         "_turn_calls",
         "config",
@@ -70,6 +71,7 @@ class EvaluatorContext:
         self._answer: Any = UNREAD
         self._answer_bytes: bytes | None = None
         self._answer_json: tuple[Any, str | None] | None = None
+        self._serialized: bytes | None = None
         self.config = config
         self.turn = pb.turn
         self.is_final = pb.is_final
@@ -81,6 +83,12 @@ class EvaluatorContext:
             setattr(other, name, getattr(self, name))
         other.config = config
         return other
+
+    def serialized(self) -> bytes:
+        """As evald.v1.EvaluatorContext on the wire: made once for all evaluators that send the turn on."""
+        if self._serialized is None:
+            self._serialized = self._pb.SerializeToString()
+        return self._serialized
 
     def _all(self) -> "Sequence[message_pb2.ChatMessage]":
         return self._pb.messages or self._pb.last_invocation.messages

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from .connection import Connection, NotServing, Tls
@@ -68,12 +68,12 @@ class Dialled(Instance):
         """Begin to dial."""
         self._dialling = asyncio.create_task(self._dial())
 
-    async def run(self, task: Task) -> bytes:
+    def run(self, task: Task) -> Awaitable[bytes]:
         """See Instance."""
         connection = self._connection
         if connection is None:
             raise Lost("not connected")
-        return await connection.evaluate(task)
+        return connection.evaluate(task)
 
     def give_back(self, *, used: bool) -> None:
         """See Instance."""

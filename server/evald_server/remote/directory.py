@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from evald.evaluator import EvaluatorDefinition
 
-from .evaluator import ContextBytes, RemoteEvaluator, TaskTally
+from .evaluator import RemoteEvaluator, TaskTally
 from .instance import Instance
 from .limits import Limits
 from .offer import Key, Offer, Plugin
@@ -67,7 +67,6 @@ class Directory:
         self.pools: dict[Key, Pool] = {}
         self._catalogue = catalogue
         self._tally = tally
-        self._contexts = ContextBytes()
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
         self._watchers: list[Callable[[], None]] = []
         self._shown: dict[Key, int] = {}
@@ -196,7 +195,7 @@ class Directory:
         return pool
 
     def _evaluator(self, pool: Pool) -> RemoteEvaluator:
-        return RemoteEvaluator(pool, self.limits, self.ids, self._contexts, self._tally(pool.offer.type))
+        return RemoteEvaluator(pool, self.limits, self.ids, self._tally(pool.offer.type))
 
     def _forget_one(self) -> None:
         """Make room by forgetting the type that has had no instance for the longest time."""

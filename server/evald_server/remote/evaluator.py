@@ -47,47 +47,21 @@ class TaskTally(Protocol):
         """One attempt is over."""
 
 
-class ContextBytes:
-    """The bytes of a call's context, made once for all remote evaluators of the call."""
-
-    def __init__(self) -> None:
-        self._last: EvaluatorContext | None = None
-        self._data = b""
-
-    def of(self, ctx: EvaluatorContext) -> bytes:
-        """The serialised EvaluatorContext."""
-        if ctx is not self._last:
-            # Its messages are typed already: the service has parsed them for the other evaluators.
-            self._last, self._data = ctx, ctx._pb.SerializeToString()  # noqa: SLF001 - the view is the SDK's
-            # The evaluators of a call begin in the same round of the event loop. Afterwards nobody asks again.
-            asyncio.get_running_loop().call_soon(self._forget)
-        return self._data
-
-    def _forget(self) -> None:
-        self._last, self._data = None, b""
-
-
 class _Order(NamedTuple):
-    """What is asked of whichever instance gets it. data: the task but for what an attempt adds."""
+    """What is asked of whichever instance gets it. parts: of the task, but for what an attempt adds."""
 
     offer: Offer
     task_id: str
-    data: bytes
+    parts: tuple[bytes, ...]
     scope: Scope
     deadline: float
 
     def task(self, seconds: float, attempt: bytes) -> bytes:
         """A serialised evald.plugin.v1.EvaluationTask. attempt: its field, serialised."""
-        parts = [
-            self.data,
-            delimited(_TASK_ID, self.task_id.encode()),
-            _TIMEOUT,
-            timestamp(int(seconds * 1e9)),
-            attempt,
-        ]
+        traced = b""
         if self.scope.trace_context:
-            parts.append(task_pb2.EvaluationTask(trace_context=self.scope.trace_context).SerializeToString())
-        return b"".join(parts)
+            traced = task_pb2.EvaluationTask(trace_context=self.scope.trace_context).SerializeToString()
+        return b"".join((*self.parts, _TIMEOUT, timestamp(int(seconds * 1e9)), attempt, traced))
 
 
 class RemoteEvaluator:
@@ -98,13 +72,11 @@ class RemoteEvaluator:
         pool: Pool,
         limits: Limits,
         ids: TaskIds,
-        contexts: ContextBytes,
         tally: TaskTally,
     ) -> None:
         self._pool = pool
         self._limits = limits
         self._ids = ids
-        self._contexts = contexts
         self._tally = tally
 
     def definition(self) -> EvaluatorDefinition:
@@ -144,7 +116,7 @@ class RemoteEvaluator:
         deadline = scope.deadline
         if deadline is None:
             deadline = time.monotonic() + _DEFAULT_SECONDS
-        context = self._contexts.of(ctx)
+        context = ctx.serialized()
         length = len(head) + len(context)
         if length > self._limits.task_bytes:
             return errored(
@@ -159,9 +131,9 @@ class RemoteEvaluator:
             slot = pool.enter() or await pool.wait(deadline - time.monotonic())
         except NoPlace as problem:
             return errored(problem.code, problem.message)
-        order = _Order(
-            offer, self._ids.new(), b"".join((head, _CONTEXT, size(context), context)), scope, deadline
-        )
+        task_id = self._ids.new()
+        identified = delimited(_TASK_ID, task_id.encode())
+        order = _Order(offer, task_id, (head, _CONTEXT, size(context), context, identified), scope, deadline)
         try:
             return await self._attempt(order, slot, _FIRST)
         except Lost as problem:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -154,7 +154,7 @@ class Instance:
         )
         self._changed(self)
 
-    async def run(self, task: Task) -> bytes:
+    def run(self, task: Task) -> Awaitable[bytes]:
         """The serialised EvaluationOutput of a task. Raises Lost, Late, Busy, Failed or Broken.
 
         A place must have been claimed. Cancelling it cancels the task.

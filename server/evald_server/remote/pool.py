@@ -125,23 +125,24 @@ class Pool:
 
         worked: whether the instance did its part; None when that is not known. used: a task was sent.
         """
-        instance = slot.instance
+        instance, probe = slot
         self.inflight -= 1
         instance.give_back(used=used)
-        before = instance.breaker.is_open
-        opened = instance.breaker.end(probe=slot.probe, worked=worked)
-        if opened:
+        breaker = instance.breaker
+        before = breaker.is_open
+        if breaker.end(probe=probe, worked=worked):
             instance.last_error = f"circuit opened; before: {instance.last_error}"
-        if before != instance.breaker.is_open:
+        if before != breaker.is_open:
             instance.circuit_changed()
-        for pool in instance.pools or (self,):
-            pool.wake()
-        self.wake()
+        # The instance may have had no room for tasks of its other types either.
+        for pool in instance.pools:
+            if pool.waiting:
+                pool.wake()
+        if self._waiting:
+            self.wake()
 
     def wake(self) -> None:
         """Give places to those who wait, as far as there are any, and no hope to those who have none."""
-        if not self._waiting:
-            return
         still: deque[_Waiting] = deque()
         for waiting in self._waiting:
             if waiting.place.done():

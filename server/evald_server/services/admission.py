@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import deque
-from typing import Self
 
 from .errors import CallError
 
@@ -27,15 +26,20 @@ class Admission:
         """How many stand in line."""
         return len(self._waiters)
 
-    async def enter(self, *, patient: bool = False) -> Self:
-        """Take a place. Raises CallError OVERLOADED when the line is full or does not move in time.
+    def enter(self) -> bool:
+        """Take a place if there is one and nobody waits for it."""
+        if self.inflight >= self._places or self._waiters:
+            return False
+        self.inflight += 1
+        return True
+
+    async def wait(self, *, patient: bool = False) -> None:
+        """Stand in line for a place. Raises CallError OVERLOADED when the line is full or does not move in
+        time.
 
         patient: wait however long it takes, as an item of a batch does, whose
         sender is held up by it anyway.
         """
-        if self.inflight < self._places and not self._waiters:
-            self.inflight += 1
-            return self
         if not patient and len(self._waiters) >= self._line:
             raise self._overloaded("places and line are full")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,7 +56,6 @@ class Admission:
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-        return self
 
     def leave(self) -> None:
         """Give the place back."""
@@ -62,12 +65,6 @@ class Admission:
                 waiter.set_result(None)
                 return
         self.inflight -= 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
     def _overloaded(self, why: str) -> CallError:
         return CallError(

@@ -117,8 +117,7 @@ class Runner:
     ) -> None:
         """Run what waits, to the end."""
         if evaluation.alone:
-            with await self.admission.enter(patient=patient):
-                await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+            await self._run_alone(evaluation, seconds, scope, patient=patient)
             return
         async for _ in self.steps(evaluation, seconds, scope, patient=patient):
             evaluation.progress.clear()
@@ -127,16 +126,30 @@ class Runner:
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool = False
     ) -> AsyncIterator[list[int]]:
         """Run what waits; give the indexes of what has just finished, none when there is only progress."""
-        with await self.admission.enter(patient=patient):
-            if evaluation.alone:
-                yield [await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)]
-                return
+        if evaluation.alone:
+            yield [await self._run_alone(evaluation, seconds, scope, patient=patient)]
+            return
+        if not self.admission.enter():
+            await self.admission.wait(patient=patient)
+        try:
             steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
                     yield done
             finally:
                 await steps.aclose()  # type: ignore[attr-defined]
+        finally:
+            self.admission.leave()
+
+    async def _run_alone(
+        self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
+    ) -> int:
+        if not self.admission.enter():
+            await self.admission.wait(patient=patient)
+        try:
+            return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+        finally:
+            self.admission.leave()
 
     def _budget(self, plan: Plan, seconds: float | None) -> float | None:
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
