@@ -30,6 +30,11 @@ class Scope(NamedTuple):
     trace_context: Mapping[str, str] = {}
     progress: Callable[[str, float | None], None] = _nobody
 
+    def until(self, deadline: float) -> "Scope":
+        """The same call with this deadline."""
+        # `_replace` takes four times as long.
+        return Scope(self.evaluation_id, deadline, self.skip_cache, self.trace_context, self.progress)
+
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 when it is over; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

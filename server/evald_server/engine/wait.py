@@ -43,7 +43,7 @@ async def call(
     if seconds is not None:
         if seconds <= 0:
             return errored("TIMEOUT", "No time was left to run the evaluator")
-        scope = scope._replace(deadline=time.monotonic() + seconds)
+        scope = scope.until(time.monotonic() + seconds)
     SCOPE.set(scope)
     limit: asyncio.Timeout | None = None
     try:

@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -112,13 +112,16 @@ class Runner:
         except InvalidPlan as problem:
             raise refused_plan(problem) from None
 
-    async def finish(
+    def finish(
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool = False
-    ) -> None:
+    ) -> Awaitable[object]:
         """Run what waits, to the end."""
-        if evaluation.alone:
-            await self._run_alone(evaluation, seconds, scope, patient=patient)
-            return
+        run = self._run_alone if evaluation.alone else self._run_all
+        return run(evaluation, seconds, scope, patient=patient)
+
+    async def _run_all(
+        self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
+    ) -> None:
         async for _ in self.steps(evaluation, seconds, scope, patient=patient):
             evaluation.progress.clear()
 
