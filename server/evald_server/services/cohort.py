@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -33,11 +33,8 @@ _RARELY: Final = 1024
 _ROUND_NANOS: Final = 1_000_000
 
 
-class _Held(NamedTuple):
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    context: Context
-    answer: "asyncio.Future[Any]"
+# A function and its arguments, the context that it is called in, and who waits for what it gives.
+_Held: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], Context, asyncio.Future[Any]]"
 
 
 class Cohort:
@@ -69,7 +66,7 @@ class Cohort:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         # A context of its own, as if it had been called here: what foreign code sets in it stays with the call.
-        self._held.append(_Held(function, args, copy_context(), answer))
+        self._held.append((function, args, copy_context(), answer))
         if len(self._held) >= self._wanted:
             self._go()
             return answer

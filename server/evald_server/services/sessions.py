@@ -66,17 +66,18 @@ class Sessions:
             kind = frame.WhichOneof("frame")
             raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
         turn = frame.turn
+        turn_id = turn.turn_id
         try:
-            evaluation = session.begin(turn)
+            evaluation = session.begin(turn, turn_id)
         except (CallError, InvalidContext) as problem:
-            refused = _Response(turn_id=turn.turn_id)
+            refused = _Response(turn_id=turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
             return refused.SerializeToString()
         if not evaluation.run_inline():
-            return self._wait(session, turn.turn_id, evaluation, stream, context)
+            return self._wait(session, turn_id, evaluation, stream, context)
         started = delimited(1, session.started(self._runner.new_id()))
-        self._count(session, turn.turn_id, evaluation, context)
-        return _framed(turn.turn_id, started + evaluation.event())
+        self._count(session, turn_id, evaluation, context)
+        return _framed(turn_id, started + evaluation.event())
 
     async def _wait(
         self, session: "_Session", turn_id: int, evaluation: Evaluation, stream: Stream, context: Context
@@ -123,20 +124,18 @@ class _Session:
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
 
-    def begin(self, turn: evaluation_service_pb2.SessionTurn) -> Evaluation:
+    def begin(self, turn: evaluation_service_pb2.SessionTurn, turn_id: int) -> Evaluation:
         """Add a turn. Raises CallError or InvalidContext for one that is not right, and then leaves all as it was."""
-        if self._last_id is not None and turn.turn_id <= self._last_id:
-            raise invalid(
-                "turn.turn_id", f"got {turn.turn_id}, wanted more than {self._last_id}, the last one"
-            )
-        pb, contexts = self._pb, self._runner.contexts
-        contexts.complete_messages(turn.last_invocation, "turn.last_invocation")
+        if self._last_id is not None and turn_id <= self._last_id:
+            raise invalid("turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the last one")
+        pb, contexts, last = self._pb, self._runner.contexts, turn.last_invocation
+        contexts.complete_messages(last, "turn.last_invocation")
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
-        self._last_id = turn.turn_id
+        self._last_id = turn_id
         self._turns += 1
         pb.turn += 1
         pb.is_final = turn.is_final
-        pb.last_invocation.CopyFrom(turn.last_invocation)
+        pb.last_invocation.CopyFrom(last)
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
         if turn.HasField("expected"):
