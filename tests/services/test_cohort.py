@@ -169,12 +169,17 @@ def test_what_goes_wrong_is_the_callers_own() -> None:
         def broken() -> None:
             raise ValueError("broken")
 
-        answers = [log.call("before"), log.cohort.run(broken), log.call("after")]
+        def worse() -> None:
+            raise StopIteration
+
+        answers = [log.call("before"), log.cohort.run(broken), log.cohort.run(worse), log.call("after")]
         await quiet(clock)
         assert await answers[0] == "before"
-        assert await answers[2] == "after"
+        assert await answers[3] == "after"
         with pytest.raises(ValueError, match=r"^broken$"):
             await answers[1]
+        with pytest.raises(RuntimeError, match=r"^StopIteration\(\)$"):
+            await answers[2]
 
     run(main())
 

@@ -112,6 +112,9 @@ class Cohort:
                 continue  # cancelled: nobody waits for it any more
             try:
                 result = context.run(function, *args)
+            except StopIteration as problem:
+                # No future takes it, and the other calls must have their turn.
+                answer.set_exception(RuntimeError(repr(problem)))
             except BaseException as problem:  # noqa: BLE001 - it is the caller's
                 answer.set_exception(problem)
             else:
