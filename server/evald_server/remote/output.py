@@ -48,7 +48,9 @@ def read_output(data: bytes, kind: Kind, *, most_bytes: int) -> Result:
     # Most outputs have nothing else, which one question tells as well as eight do.
     if len(pb.ListFields()) > 1 + (reason != "") + (score is not None) + (value is not None):
         _read_more(pb, verdict, result)
-    elif kind is _ASSERTION and verdict in _DECIDED and value is None and score is not None and 0 <= score <= 1:
+    elif (
+        kind is _ASSERTION and verdict in _DECIDED and value is None and score is not None and 0 <= score <= 1
+    ):
         return result
     if verdict is Verdict.ERROR and result.score is not None:
         raise Broken("score: set, but the verdict is ERROR")
