@@ -21,7 +21,7 @@ def _decode_fast() -> Callable[[str], Any]:
     who only sends requests never does."""
     from pydantic_core import from_json
 
-    return partial(from_json, allow_inf_nan=False, cache_strings="keys")
+    return partial(from_json, allow_inf_nan=False)
 
 
 def parse_json(text: str) -> Any:

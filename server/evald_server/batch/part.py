@@ -10,7 +10,7 @@ from evald.result import ErrorInfo, Verdict
 from evald.threads import Threads
 from evald.v1 import result_pb2
 from evald_server import wire_pb2
-from evald_server.encoding import delimited
+from evald_server.encoding import delimited, size
 from evald_server.engine.contexts import Contexts
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
@@ -26,6 +26,9 @@ MAX_BYTES: Final = 2 << 20
 """Bytes of answers after which they are sent: half of what gRPC clients accept by default."""
 
 _PASSED: Final = Verdict.PASSED
+
+# Fields as they begin on the wire: of evald.v1.EvaluateBatchResponse, and of the BatchAnswer in it.
+_ANSWER, _SUMMARY, _ERROR = b"\x0a", b"\x12", b"\x1a"
 
 
 class Part:
@@ -73,14 +76,14 @@ class Part:
         summary = evaluation.whole()
         if self._brief and verdict is _PASSED:
             summary = _brief(summary)
-        self._answer(item_id, delimited(2, summary))
+        self._answer(item_id, _SUMMARY, summary)
 
     def refuse(self, item_id: str, message: str) -> None:
         """Answer an item that cannot be evaluated."""
         error = result_pb2.EvaluationError()
         fill_error(error, ErrorInfo("INVALID_ITEM", message))
         self.verdicts[Verdict.ERROR] += 1
-        self._answer(item_id, delimited(3, error.SerializeToString()))
+        self._answer(item_id, _ERROR, error.SerializeToString())
 
     def merge(self, plan: Plan, report: Report) -> None:
         """Take over what another process has done of this part. plan: equal to the one that it had."""
@@ -107,9 +110,10 @@ class Part:
         self.answers, self.size = [], 0
         return [b"".join(message) for message in messages]
 
-    def _answer(self, item_id: str, outcome: bytes) -> None:
-        """Keep a BatchAnswer: item_id is field 1, the summary 2, the error 3."""
-        answer = delimited(1, delimited(1, item_id.encode()) + outcome)
+    def _answer(self, item_id: str, tag: bytes, outcome: bytes) -> None:
+        """Keep a BatchAnswer."""
+        body = b"".join((delimited(1, item_id.encode()), tag, size(outcome), outcome))
+        answer = b"".join((_ANSWER, size(body), body))
         self.answers.append(answer)
         self.size += len(answer)
 

@@ -18,7 +18,7 @@ from evald.contract import cut
 from evald.result import Result, Verdict
 from evald.scope import SCOPE, Scope
 from evald.threads import Threads
-from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, delimited, duration, timestamp
+from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, duration, size, sized, timestamp
 
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
@@ -29,11 +29,10 @@ _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 
-# Fields on the wire: results of evald.v1.AggregatedEvaluation and of evald.v1.EvaluateResponse, the
-# summary's duration and start_time, a result's start_time.
-_RESULTS, _EVENT_RESULTS = b"\x2a", b"\x12"
+# Fields on the wire: results of evald.v1.AggregatedEvaluation, results and summary of evald.v1.EvaluateResponse,
+# the summary's duration and start_time, a result's start_time.
+_RESULTS, _EVENT_RESULTS, _EVENT_SUMMARY = b"\x2a", b"\x12", b"\x22"
 _DURATION, _SUMMARY_START, _RESULT_START = b"\x5a", b"\x8a\x01", b"\x62"
-_EVENT_SUMMARY: Final = 4
 
 _clock = time.perf_counter_ns
 
@@ -235,22 +234,23 @@ class Evaluation:
         else:
             verdict, summary = summary_bytes(plan, outcomes, perfect=self.perfect)
         self.nanos = _clock() - self._began
-        self._summary = summary + _DURATION + duration(self.nanos) + _SUMMARY_START + timestamp(self._wall)
+        self._summary = b"".join(
+            (summary, _DURATION, duration(self.nanos), _SUMMARY_START, timestamp(self._wall))
+        )
         return verdict
 
     def whole(self) -> bytes:
         """The evald.v1.AggregatedEvaluation with every result. After `finish`."""
         return b"".join((_RESULTS, _RESULTS.join(self._parts), self._summary))
 
-    def event(self) -> bytes:
-        """Results and summary as fields of evald.v1.EvaluateResponse. After `finish`."""
-        return b"".join(
-            (_EVENT_RESULTS, _EVENT_RESULTS.join(self._parts), delimited(_EVENT_SUMMARY, self._summary))
-        )
+    def event(self, before: bytes) -> bytes:
+        """What comes before, then results and summary as fields of evald.v1.EvaluateResponse. After `finish`."""
+        results, summary = _EVENT_RESULTS.join(self._parts), self._summary
+        return b"".join((before, _EVENT_RESULTS, results, _EVENT_SUMMARY, size(summary), summary))
 
     def summary(self) -> bytes:
         """The summary alone as a field of evald.v1.EvaluateResponse. After `finish`."""
-        return delimited(_EVENT_SUMMARY, self._summary)
+        return _EVENT_SUMMARY + sized(self._summary)
 
     def ready(self, indexes: Sequence[int]) -> bytes:
         """Some results as fields of evald.v1.EvaluateResponse."""

@@ -68,7 +68,7 @@ class Evaluations:
         if not evaluation.run_inline():
             return self._stream(evaluation, self._runner.new_id(), request, context)
         self._count(self._streamed, evaluation, request, context)
-        return delimited(1, evaluation.plan.started_with(self._runner.new_id())) + evaluation.event()
+        return evaluation.event(delimited(1, evaluation.plan.started_with(self._runner.new_id())))
 
     def validate(self, data: bytes, _context: Context) -> bytes:
         """Everything wrong with specs, without running them."""
@@ -154,7 +154,7 @@ class Evaluations:
             if evaluation.run_inline():
                 self._count(self._streamed, evaluation, request, context)
                 started = evaluation.plan.started_with(request.request_id)
-                last = delimited(1, started) + evaluation.event()
+                last = evaluation.event(delimited(1, started))
             else:
                 last = await self._stream(evaluation, request.request_id, request, context)
             whole = delimited(1, request.request_id.encode()) + delimited(2, evaluation.whole())

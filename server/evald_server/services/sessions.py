@@ -7,7 +7,7 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.encoding import delimited, varint
+from evald_server.encoding import delimited, size, varint
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
@@ -77,7 +77,7 @@ class Sessions:
             return self._wait(session, turn_id, evaluation, stream, context)
         started = delimited(1, session.started(self._runner.new_id()))
         self._count(session, turn_id, evaluation, context)
-        return _framed(turn_id, started + evaluation.event())
+        return _framed(turn_id, evaluation.event(started))
 
     async def _wait(
         self, session: "_Session", turn_id: int, evaluation: Evaluation, stream: Stream, context: Context
@@ -99,7 +99,7 @@ class Sessions:
 
 def _framed(turn_id: int, event: bytes) -> bytes:
     """A serialised evald.v1.EvaluateSessionResponse: its turn_id and event are fields 1 and 2."""
-    return b"\x08" + varint(turn_id & _INT64) + delimited(2, event)
+    return b"".join((b"\x08", varint(turn_id & _INT64), b"\x12", size(event), event))
 
 
 class _Session:
