@@ -300,10 +300,17 @@ class Stream:
         return self
 
     async def __anext__(self) -> bytes:
+        data = await self.read()
+        if data is None:
+            raise StopAsyncIteration
+        return data
+
+    async def read(self) -> bytes | None:
+        """The next message; None at the end."""
         # Not the iterator that gRPC has for this: it is a generator around the same call.
         data = await self._read()
-        if not isinstance(data, bytes):  # the end
-            raise StopAsyncIteration
+        if not isinstance(data, bytes):
+            return None
         self._received()
         if len(data) > self._limit:
             raise _too_large(data, self._limit)

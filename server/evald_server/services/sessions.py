@@ -37,15 +37,18 @@ class Sessions:
 
     async def serve(self, stream: Stream, context: Context) -> None:
         """Follow one conversation until the caller half-closes."""
-        session: _Session | None = None
-        async for data in stream:
-            # In calls of their own, so that an idle session keeps nothing of its last turn.
-            if session is None:
-                session = self._open(data)
-            else:
-                await self._turn(session, data, stream, context)
-        if session is None:
+        opened = await stream.read()
+        if opened is None:
             raise invalid("frame", "the session ended before its open frame")
+        session = self._open(opened)
+        del opened
+        run, answer_turn = self._cohort.run, self._answer
+        while (data := await stream.read()) is not None:
+            answer = run(answer_turn, session, data, stream, context)
+            if not isinstance(answer, bytes):
+                answer = await settled(answer)
+            await stream.send(answer)
+            del data, answer  # an idle session keeps nothing of its last turn
         await stream.send(session.summary().SerializeToString())
 
     def _open(self, data: bytes) -> "_Session":
@@ -54,10 +57,6 @@ class Sessions:
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
         return _Session(self._runner, frame.open, self._counted.tally(frame.open.labels))
-
-    async def _turn(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> None:
-        answer = self._cohort.run(self._answer, session, data, stream, context)
-        await stream.send(answer if isinstance(answer, bytes) else await settled(answer))
 
     def _answer(self, session: "_Session", data: bytes, stream: Stream, context: Context) -> Reply:
         """The last frame that answers a turn; earlier ones are sent."""
