@@ -66,6 +66,15 @@ async def together(log: Log, count: int) -> list[Any]:
     return [await answer if isinstance(answer, asyncio.Future) else answer for answer in answers]
 
 
+async def used_to_sixteen() -> Log:
+    """Of a cohort that has learned to wait for sixteen."""
+    clock = Clock()
+    log = Log(Cohort(clock), clock)
+    for _ in range(10):
+        await together(log, 16)
+    return log
+
+
 def test_calls_that_come_one_by_one_are_hardly_ever_held_back() -> None:
     async def main() -> None:
         clock = Clock()
@@ -116,10 +125,7 @@ def test_many_calls_are_run_together_in_the_order_they_came_in() -> None:
 
 def test_it_waits_for_as_many_as_came_together_and_learns_when_they_are_fewer_or_more() -> None:
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
         for _ in range(10):
             await together(log, 5)
         log.done.clear()
@@ -141,30 +147,24 @@ def test_it_waits_for_as_many_as_came_together_and_learns_when_they_are_fewer_or
 
 def test_no_call_is_held_back_for_ever_while_others_keep_coming() -> None:
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
         log.done.clear()
-        began = clock.now
+        began = log.clock.now
         for name in range(15):
             log.call(name)
-            clock.now += 190 * MICROSECOND
+            log.clock.now += 190 * MICROSECOND
             await asyncio.sleep(0)
             if log.done:
                 break
         assert 0 in log.done
-        assert clock.now - began <= 2.2 * MILLISECOND
+        assert log.clock.now - began <= 2.2 * MILLISECOND
 
     run(main())
 
 
 def test_what_goes_wrong_is_the_callers_own() -> None:
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
 
         def broken() -> None:
             raise ValueError("broken")
@@ -173,7 +173,7 @@ def test_what_goes_wrong_is_the_callers_own() -> None:
             raise StopIteration
 
         answers = [log.call("before"), log.cohort.run(broken), log.cohort.run(worse), log.call("after")]
-        await quiet(clock)
+        await quiet(log.clock)
         assert await answers[0] == "before"
         assert await answers[3] == "after"
         with pytest.raises(ValueError, match=r"^broken$"):
@@ -186,14 +186,11 @@ def test_what_goes_wrong_is_the_callers_own() -> None:
 
 def test_a_call_that_is_cancelled_while_it_is_held_back_is_not_run() -> None:
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
         log.done.clear()
         first, second = log.call("first"), log.call("second")
         first.cancel()
-        await quiet(clock)
+        await quiet(log.clock)
         assert log.done == ["second"]
         assert await second == "second"
 
@@ -204,10 +201,7 @@ def test_what_a_call_sets_in_its_context_stays_with_it() -> None:
     own: ContextVar[str] = ContextVar("own", default="nothing")
 
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
 
         def leave(word: str) -> str:
             before = own.get()
@@ -242,10 +236,7 @@ def test_a_caller_that_goes_away_just_after_its_turn_leaves_nothing_behind() -> 
 
 def test_calls_that_take_long_leave_the_loop_its_turns() -> None:
     async def main() -> None:
-        clock = Clock()
-        log = Log(Cohort(clock), clock)
-        for _ in range(10):
-            await together(log, 16)
+        log = await used_to_sixteen()
         log.done.clear()
         log.takes = 400 * MICROSECOND
         answers = [log.call(name) for name in range(16)]

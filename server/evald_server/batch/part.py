@@ -27,8 +27,8 @@ MAX_BYTES: Final = 2 << 20
 
 _PASSED: Final = Verdict.PASSED
 
-# Fields as they begin on the wire: of evald.v1.EvaluateBatchResponse, and of the BatchAnswer in it.
-_ANSWER, _SUMMARY, _ERROR = b"\x0a", b"\x12", b"\x1a"
+# Fields of evald.v1.BatchAnswer, as they begin on the wire.
+_SUMMARY, _ERROR = b"\x12", b"\x1a"
 
 
 class Part:
@@ -113,7 +113,7 @@ class Part:
     def _answer(self, item_id: str, tag: bytes, outcome: bytes) -> None:
         """Keep a BatchAnswer."""
         body = b"".join((delimited(1, item_id.encode()), tag, size(outcome), outcome))
-        answer = b"".join((_ANSWER, size(body), body))
+        answer = delimited(1, body)
         self.answers.append(answer)
         self.size += len(answer)
 

@@ -21,9 +21,6 @@ _MOST_DETAIL_TEXT: Final = 500
 
 _EMPTY: Final = b""
 
-_ASSERTION: Final = Kind.ASSERTION
-_DECIDED: Final = (Verdict.PASSED, Verdict.FAILED)
-
 
 def read_output(data: bytes, kind: Kind, *, most_bytes: int) -> Result:
     """The result. Raises Broken that names the field."""
@@ -48,10 +45,6 @@ def read_output(data: bytes, kind: Kind, *, most_bytes: int) -> Result:
     # Most outputs have nothing else, which one question tells as well as eight do.
     if len(pb.ListFields()) > 1 + (reason != "") + (score is not None) + (value is not None):
         _read_more(pb, verdict, result)
-    elif (
-        kind is _ASSERTION and verdict in _DECIDED and value is None and score is not None and 0 <= score <= 1
-    ):
-        return result
     if verdict is Verdict.ERROR and result.score is not None:
         raise Broken("score: set, but the verdict is ERROR")
     problem = violation(kind, result)

@@ -136,13 +136,13 @@ class Pool:
             instance.circuit_changed()
         # The instance may have had no room for tasks of its other types either.
         for pool in instance.pools:
-            if pool.waiting:
-                pool.wake()
-        if self._waiting:
-            self.wake()
+            pool.wake()
+        self.wake()
 
     def wake(self) -> None:
         """Give places to those who wait, as far as there are any, and no hope to those who have none."""
+        if not self._waiting:
+            return
         still: deque[_Waiting] = deque()
         for waiting in self._waiting:
             if waiting.place.done():

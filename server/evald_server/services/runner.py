@@ -132,27 +132,19 @@ class Runner:
         if evaluation.alone:
             yield [await self._run_alone(evaluation, seconds, scope, patient=patient)]
             return
-        if not self.admission.enter():
-            await self.admission.wait(patient=patient)
-        try:
+        with self.admission.enter() or await self.admission.wait(patient=patient):
             steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
                     yield done
             finally:
                 await steps.aclose()  # type: ignore[attr-defined]
-        finally:
-            self.admission.leave()
 
     async def _run_alone(
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
     ) -> int:
-        if not self.admission.enter():
-            await self.admission.wait(patient=patient)
-        try:
+        with self.admission.enter() or await self.admission.wait(patient=patient):
             return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
-        finally:
-            self.admission.leave()
 
     def _budget(self, plan: Plan, seconds: float | None) -> float | None:
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
