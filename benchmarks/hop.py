@@ -4,6 +4,7 @@ the same bytes every time. Run by the benchmarks; prints its port.
     python -m benchmarks.hop UPSTREAM METHOD REQUEST_FILE PAYLOAD_FILE SERVER_OPTIONS_AS_JSON
 """
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from evald_server.cli.serve import event_loop
+from evald_server.loop import fastest_loop
 
 
 async def serve(upstream: str, method: str, request: bytes, payload: bytes, options: list[Any]) -> None:
@@ -41,7 +42,7 @@ async def serve(upstream: str, method: str, request: bytes, payload: bytes, opti
 
 if __name__ == "__main__":
     upstream, method, request_file, payload_file, options = sys.argv[1:]
-    with event_loop() as runner:
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(
             serve(
                 upstream,

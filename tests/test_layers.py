@@ -18,6 +18,7 @@ BELOW = {
     "config": set(),
     "encoding": set(),
     "memory": set(),
+    "loop": set(),
     "frames": set(),
     "logs": set(),
     "evaluators": {"frames"},
@@ -44,7 +45,7 @@ BELOW = {
         "telemetry",
         "config",
     },
-    "cli": {"app", "config", "memory", "logs", "calibration", "conformance"},
+    "cli": {"app", "config", "loop", "memory", "logs", "calibration", "conformance"},
     "conformance": set(),
     "__main__": {"cli"},
 }

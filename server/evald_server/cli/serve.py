@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evald_server.config import Settings, SettingsError, load_settings
 from evald_server.logs import configure_logging
+from evald_server.loop import event_loop
 from evald_server.memory import prepare_for_calls
 
 from .exits import Exit, usage_error
@@ -40,15 +41,6 @@ def settings_of(args: argparse.Namespace, **fixed: Any) -> Settings:
         return load_settings(overrides, config_file=args.config)
     except SettingsError as problem:
         raise usage_error(str(problem), "evald serve --settings lists all settings") from None
-
-
-def event_loop() -> asyncio.Runner:
-    """A runner on the fastest event loop that is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def started(settings: Settings) -> "App":

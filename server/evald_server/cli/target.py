@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from evald_server.loop import event_loop
+
 from .exits import usage_error
 from .logs import log_briefly
-from .serve import event_loop, settings_of, started
+from .serve import settings_of, started
 
 if TYPE_CHECKING:
     from evald import AsyncClient

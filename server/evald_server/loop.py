@@ -1,0 +1,89 @@
+"""The event loop that commands run on: the fastest one that is installed, woken once for all that gRPC has done.
+
+A thread of gRPC's sends the loop a byte for each thing that has happened, and the loop, woken by the first
+byte, hands out everything that has happened so far, but takes just that byte. So a busy server is woken
+again and again for nothing: seven times in eight with 16 sessions, which is 5 % of all it does.
+Source: src/python/grpcio/grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi of grpc/grpc.
+"""
+
+import asyncio
+import functools
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+# More than can be under way: a byte for each message that is being read or written.
+_ALL: Final = 1 << 16
+
+# To look for bytes and to take them costs as much as being woken for nothing a few times.
+_FEW: Final = 6
+
+# After a look that found few, so many bytes are taken without one: where one call is made at a time there
+# is nothing to find.
+_UNSEEN: Final = 8
+
+
+def event_loop() -> asyncio.Runner:
+    """A runner on such a loop."""
+    return asyncio.Runner(loop_factory=_new_loop)
+
+
+def fastest_loop() -> type[asyncio.AbstractEventLoop]:
+    """The loop as it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.SelectorEventLoop
+    found: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return found
+
+
+@functools.cache
+def _loop_class() -> type[asyncio.AbstractEventLoop]:
+    return type("EventLoop", (_WokenOnce, fastest_loop()), {})
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    return _loop_class()()
+
+
+class _WokenOnce:
+    """What is added to a loop. A gRPC that wakes in another way is left alone."""
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        if isinstance(fd, socket.socket) and _is_of_grpc(callback):
+            callback = once_for_all(fd, callback)
+        super().add_reader(fd, callback, *args)  # type: ignore[misc]
+
+
+def _is_of_grpc(callback: Callable[..., Any]) -> bool:
+    if not isinstance(callback, functools.partial):
+        return False
+    return type(getattr(callback.func, "__self__", None)).__name__ == "PollerCompletionQueue"
+
+
+def once_for_all(wakeups: socket.socket, handle: Callable[[], object]) -> Callable[[], None]:
+    """A reader that, where there are many, takes all bytes but one and leaves that one to handle.
+
+    wakeups: does not block. handle: takes a byte, and then does everything whose byte was sent before.
+    """
+    receive = wakeups.recv
+    unseen = 0
+
+    def read() -> None:
+        nonlocal unseen
+        try:
+            if unseen:
+                unseen -= 1
+            elif (waiting := len(receive(_ALL, socket.MSG_PEEK))) > _FEW:
+                # What they stand for has happened, so that the one that is left will do for it.
+                receive(waiting - 1)
+            else:
+                unseen = _UNSEEN
+            handle()
+        except BlockingIOError:
+            # Somebody's loop in another thread has taken the bytes, and does what they stand for.
+            # What was seen may be gone before it is taken: with two who read, none may take more than one.
+            unseen = -1
+
+    return read
