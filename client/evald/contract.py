@@ -10,41 +10,40 @@ MAX_REASON_BYTES: Final = 8192
 MAX_METADATA_ITEMS: Final = 10_000
 MAX_CHECKS: Final = 1000
 
+# Looking a member up on the enum class costs as much as a whole check.
+_ERROR, _FAILED, _METRIC = Verdict.ERROR, Verdict.FAILED, Kind.METRIC
+
 
 def violation(kind: Kind, result: object) -> str | None:
     """What is wrong with a result, named by its field; None when nothing is."""
     if not isinstance(result, Result):
         return f"got {type(result).__name__}, wanted a Result"
-    if not isinstance(result.verdict, Verdict):
-        return f"verdict: got {result.verdict!r}, wanted a Verdict"
+    verdict, score, error = result.verdict, result.score, result.error
+    if not isinstance(verdict, Verdict):
+        return f"verdict: got {verdict!r}, wanted a Verdict"
     if not isinstance(result.reason, str):
         return f"reason: got {type(result.reason).__name__}, wanted text"
-    if result.verdict is Verdict.ERROR and result.error is None:
+    if verdict is _ERROR and error is None:
         return "error: missing, but the verdict is ERROR"
-    if result.verdict is not Verdict.ERROR and result.error is not None:
+    if verdict is not _ERROR and error is not None:
         return "error: set, but the verdict is not ERROR"
-    if kind is Kind.METRIC:
-        if result.verdict is Verdict.FAILED:
+    if kind is _METRIC:
+        if verdict is _FAILED:
             return "verdict: FAILED, but a metric never fails"
-        if result.score is not None:
+        if score is not None:
             return "score: set, but a metric has no score"
-    for name, number in (("score", result.score), ("value", result.value), ("cost_usd", result.cost_usd)):
-        if number is None:
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            return f"{name}: got {type(number).__name__}, wanted a number"
-        if not math.isfinite(number):
-            return f"{name}: {number} is not a finite number"
-    if result.score is not None and not 0 <= result.score <= 1:
-        return f"score: {result.score} is not between 0 and 1"
+    problem = (
+        _number_problem("score", score)
+        or _number_problem("value", result.value)
+        or _number_problem("cost_usd", result.cost_usd)
+    )
+    if problem is not None:
+        return problem
+    if score is not None and not 0 <= score <= 1:
+        return f"score: {score} is not between 0 and 1"
     if len(result.checks) > MAX_CHECKS:
         return f"checks: {len(result.checks)} of them; at most {MAX_CHECKS} are allowed"
-    for name, data in (("metadata", result.metadata), ("raw_request", result.raw_request)):
-        if data is not None:
-            problem = _data_problem(data)
-            if problem:
-                return f"{name}: {problem}"
-    return None
+    return _data_problem("metadata", result.metadata) or _data_problem("raw_request", result.raw_request)
 
 
 def cut(reason: str) -> str:
@@ -56,10 +55,25 @@ def cut(reason: str) -> str:
     return data.decode("utf-8")
 
 
-def _data_problem(data: object) -> str | None:
-    """Walks without recursion, because the data may be deeper than the stack."""
+def _number_problem(name: str, number: object) -> str | None:
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return f"{name}: got {type(number).__name__}, wanted a number"
+    return None if math.isfinite(number) else f"{name}: {number} is not a finite number"
+
+
+def _data_problem(name: str, data: object) -> str | None:
+    if data is None:
+        return None
     if not isinstance(data, dict):
-        return f"got {type(data).__name__}, wanted a dict"
+        return f"{name}: got {type(data).__name__}, wanted a dict"
+    problem = _item_problem(data)
+    return f"{name}: {problem}" if problem else None
+
+
+def _item_problem(data: dict[object, object]) -> str | None:
+    """Walks without recursion, because the data may be deeper than the stack."""
     seen = 0
     pending: list[tuple[object, int]] = [(data, 1)]
     while pending:

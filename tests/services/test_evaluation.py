@@ -1,6 +1,7 @@
 """Evaluate and EvaluateUnary over a real channel."""
 
 import asyncio
+import gc
 import json
 import time
 from typing import Any
@@ -472,6 +473,25 @@ def test_overload_is_refused_at_once_with_a_time_to_come_back() -> None:
 
     reasons = [reason for reason, _ in run(main())]
     assert (reasons.count("OK"), reasons.count("OVERLOADED")) == (8, 12)
+
+
+def test_a_search_that_is_refused_for_overload_is_not_left_half_begun() -> None:
+    # Warnings are errors: one says that a coroutine was never awaited.
+    costly = request(spec("regex", {"pattern": "(a|b){1,40}c", "mustMatch": False}))
+    costly.context.messages.add(role="assistant", text="a" * 20_000)
+
+    async def main() -> None:
+        async with serving([SLOW], max_inflight=1, max_queued=1) as live:
+            assert (await live.unary(costly)).summary.success
+            busy = [
+                asyncio.create_task(live.unary(request(spec("slow", {"seconds": 0.3})))) for _ in range(2)
+            ]
+            await asyncio.sleep(0.1)
+            assert (await refusal(live.unary(costly))).reason == "OVERLOADED"
+            gc.collect()
+            await asyncio.gather(*busy)
+
+    run(main())
 
 
 def test_validate_specs_lists_everything_that_is_wrong_and_runs_nothing() -> None:

@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 from evald.context import EvaluatorContext
 from evald.contract import cut
 from evald.result import Result, Verdict
-from evald.scope import SCOPE, Scope
+from evald.scope import Scope
 from evald.threads import Threads
 from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, duration, size, sized, timestamp
 
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
-from .wait import call
+from .wait import call, discard
 
 _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 
@@ -161,18 +161,12 @@ class Evaluation:
         """Whether `run_alone` will do: one use waits, and nobody wants to hear of its progress."""
         return len(self.waiting) == 1 and not self.plan.include_progress and not self._is_over()
 
-    async def run_alone(self, seconds: float | None, scope: Scope) -> int:
+    def run_alone(self, seconds: float | None, scope: Scope) -> Awaitable[int]:
         """`run_waiting` for the one use that waits, in the caller's own task: another task, and waiting for
         it, cost a third of what a call to another process adds. Gives the use's index."""
         self.progress: list[Progress] = []
         (waiting,) = self.waiting
-        outer = SCOPE.set(scope)
-        try:
-            await self._settle_one(waiting, seconds, self._scope(scope))
-        finally:
-            SCOPE.reset(outer)
-            _discard(self.waiting)
-        return waiting.use.index
+        return self._settle_one(waiting, seconds, self._scope(scope))
 
     async def run_waiting(
         self,
@@ -189,7 +183,7 @@ class Evaluation:
         self._wake: asyncio.Future[None] | None = None
         if self._is_over():
             self._skip(self.waiting)
-            _discard(self.waiting)
+            self.abandon()
             yield [waiting.use.index for waiting in self.waiting]
             return
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -223,7 +217,7 @@ class Evaluation:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            _discard(self.waiting)
+            self.abandon()
 
     def finish(self) -> Verdict:
         """Sum up, and give the verdict. Everything must have been settled."""
@@ -262,8 +256,9 @@ class Evaluation:
         return self.ready([use.index for use in self.plan.uses if use.index not in waiting])
 
     def abandon(self) -> None:
-        """Give up what waits and was not begun: somebody else evaluates the turn."""
-        _discard(self.waiting)
+        """Give up what waits and was not begun."""
+        for item in self.waiting:
+            discard(item.pending)
 
     async def _next(
         self, running: set[asyncio.Task[None]]
@@ -310,12 +305,13 @@ class Evaluation:
         """The call's scope with what the plan adds to it."""
         return scope._replace(skip_cache=True) if self.plan.skip_cache else scope
 
-    async def _settle_one(self, waiting: Waiting, seconds: float | None, scope: Scope) -> None:
+    async def _settle_one(self, waiting: Waiting, seconds: float | None, scope: Scope) -> int:
         use = waiting.use
         began = _clock()
         result = await call(use, self.ctx, self.threads, seconds, scope, waiting.pending)
         start = _RESULT_START + timestamp(self._wall + began - self._began)
         self._settle(use, result, _clock() - began, start)
+        return use.index
 
     def _is_over(self) -> bool:
         """An assertion has failed, and nothing more is to run then."""
@@ -347,10 +343,3 @@ class Evaluation:
             # Reported as 0 with its reason, but a 0 that nobody measured must not enter a histogram.
             value = None
         use.tally.add(verdict, nanos / _SECOND, score, value)
-
-
-def _discard(waiting: Sequence[Waiting]) -> None:
-    """Close coroutines that were made and never begun."""
-    for item in waiting:
-        if inspect.iscoroutine(item.pending) and inspect.getcoroutinestate(item.pending) == "CORO_CREATED":
-            item.pending.close()

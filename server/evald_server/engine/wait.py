@@ -36,15 +36,16 @@ async def call(
 ) -> Result:
     """The result of one use that may wait, within so many seconds. Never raises but when cancelled.
 
-    scope: of the call; it becomes, with the deadline, that of the task that this runs in.
+    scope: of the call; with the deadline, it is what the use's function is told.
     """
     if use.timeout is not None and (seconds is None or use.timeout < seconds):
         seconds = use.timeout
     if seconds is not None:
         if seconds <= 0:
+            discard(pending)
             return errored("TIMEOUT", "No time was left to run the evaluator")
         scope = scope.until(time.monotonic() + seconds)
-    SCOPE.set(scope)
+    outer = SCOPE.set(scope)
     limit: asyncio.Timeout | None = None
     try:
         if use.origin is Origin.REMOTE:
@@ -67,7 +68,15 @@ async def call(
         return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
     except Exception as problem:  # noqa: BLE001 - foreign code
         return crashed(use, problem)
+    finally:
+        SCOPE.reset(outer)
     return checked(use, outcome)
+
+
+def discard(pending: Awaitable[Result] | None) -> None:
+    """Close a coroutine that was made and never begun."""
+    if inspect.iscoroutine(pending) and inspect.getcoroutinestate(pending) == "CORO_CREATED":
+        pending.close()
 
 
 async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads) -> Any:

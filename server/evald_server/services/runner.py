@@ -132,7 +132,7 @@ class Runner:
         if evaluation.alone:
             yield [await self._run_alone(evaluation, seconds, scope, patient=patient)]
             return
-        with self.admission.enter() or await self.admission.wait(patient=patient):
+        with self.admission.enter() or await self._stand_in_line(evaluation, patient=patient):
             steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
@@ -143,8 +143,15 @@ class Runner:
     async def _run_alone(
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
     ) -> int:
-        with self.admission.enter() or await self.admission.wait(patient=patient):
+        with self.admission.enter() or await self._stand_in_line(evaluation, patient=patient):
             return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+
+    async def _stand_in_line(self, evaluation: Evaluation, *, patient: bool) -> Admission:
+        try:
+            return await self.admission.wait(patient=patient)
+        except BaseException:
+            evaluation.abandon()
+            raise
 
     def _budget(self, plan: Plan, seconds: float | None) -> float | None:
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
