@@ -17,10 +17,7 @@ double: Final = struct.Struct("<d").pack
 """A double, which has no length before it."""
 
 
-def varint(number: int) -> bytes:
-    """A number of 0 or more."""
-    if number < 128:
-        return bytes((number,))
+def _varint(number: int) -> bytes:
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -29,13 +26,18 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SIZES: Final = tuple(varint(size) for size in range(4096))
+_SMALL: Final = tuple(map(_varint, range(4096)))
+
+
+def varint(number: int) -> bytes:
+    """A number of 0 or more."""
+    return _SMALL[number] if number < 4096 else _varint(number)
 
 
 def size(data: bytes) -> bytes:
     """The length of data."""
     length = len(data)
-    return _SIZES[length] if length < 4096 else varint(length)
+    return _SMALL[length] if length < 4096 else _varint(length)
 
 
 def sized(data: bytes) -> bytes:
@@ -87,4 +89,4 @@ def timestamp(nanos: int) -> bytes:
 def _seconds(seconds: int) -> bytes:
     """Up to the nanos, which take five bytes, behind the length of all."""
     body = b"\x08" + varint(seconds) + b"\x10"
-    return _SIZES[len(body) + 5] + body
+    return _SMALL[len(body) + 5] + body

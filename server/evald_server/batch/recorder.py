@@ -10,7 +10,7 @@ Note: TypeAlias = tuple[Any, ...]
 """A result that is not of the usual kind: the use's number and the arguments of `Tally.add`; or an error: the
 number and the argument of `Tally.error`."""
 
-Mark: TypeAlias = tuple[list[list[int]], int]
+Mark: TypeAlias = tuple[list[tuple[int, ...]], int]
 
 
 class Heard(NamedTuple):
@@ -63,12 +63,12 @@ class Recorder:
 
     def mark(self) -> Mark:
         """How far it has come."""
-        return [usual[:] for usual in self._usual], len(self._notes)
+        return list(map(tuple, self._usual)), len(self._notes)
 
     def forget(self, mark: Mark) -> None:
         """Unhear what came after the mark."""
-        for usual, (count, nanos) in zip(self._usual, mark[0], strict=True):
-            usual[:] = count, nanos
+        for usual, before in zip(self._usual, mark[0], strict=True):
+            usual[:] = before
         del self._notes[mark[1] :]
 
     def take(self) -> Heard:
