@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final
 
-from evald_server.loop import fastest_loop
+from evald_server.loop import event_loop
 
 ANSWER: Final = json.dumps(
     {
@@ -81,10 +81,7 @@ async def _serve(delay: float) -> None:
 
 
 def main() -> None:
-    with (
-        asyncio.Runner(loop_factory=fastest_loop()) as runner,
-        suppress(KeyboardInterrupt, asyncio.CancelledError),
-    ):
+    with event_loop() as runner, suppress(KeyboardInterrupt, asyncio.CancelledError):
         runner.run(_serve(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0))
 
 

@@ -7,7 +7,6 @@ answer, like the opening of a session). Run by the benchmarks; prints its port.
     python -m benchmarks.echo PAYLOAD_DIRECTORY SERVER_OPTIONS_AS_JSON
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from evald_server.loop import fastest_loop
+from evald_server.loop import event_loop
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
@@ -71,5 +70,5 @@ async def serve(payloads: Path, options: list[tuple[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with event_loop() as runner:
         runner.run(serve(Path(sys.argv[1]), [(key, value) for key, value in json.loads(sys.argv[2])]))

@@ -4,7 +4,6 @@ the same bytes every time. Run by the benchmarks; prints its port.
     python -m benchmarks.hop UPSTREAM METHOD REQUEST_FILE PAYLOAD_FILE SERVER_OPTIONS_AS_JSON
 """
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from evald_server.loop import fastest_loop
+from evald_server.loop import event_loop
 
 
 async def serve(upstream: str, method: str, request: bytes, payload: bytes, options: list[Any]) -> None:
@@ -42,7 +41,7 @@ async def serve(upstream: str, method: str, request: bytes, payload: bytes, opti
 
 if __name__ == "__main__":
     upstream, method, request_file, payload_file, options = sys.argv[1:]
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with event_loop() as runner:
         runner.run(
             serve(
                 upstream,

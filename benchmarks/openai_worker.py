@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 
-from evald_server.loop import fastest_loop
+from evald_server.loop import event_loop
 
 
 async def _ask(client: openai.AsyncOpenAI, body: dict[str, Any], until: float) -> int:
@@ -44,7 +44,7 @@ async def _serve(setup: dict[str, Any]) -> None:
 
 def main() -> None:
     setup = json.loads(sys.stdin.readline())
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with event_loop() as runner:
         runner.run(_serve(setup))
 
 

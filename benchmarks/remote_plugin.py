@@ -23,7 +23,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
-from evald_server.loop import fastest_loop
+from evald_server.loop import event_loop
 
 SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
 _CONNECT: Final = "/evald.plugin.v1.RegistryService/Connect"
@@ -156,7 +156,7 @@ async def crowd(server: str) -> None:
 
 if __name__ == "__main__":
     way, *words = sys.argv[1:]
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with event_loop() as runner:
         if way == "listen":
             runner.run(listen(words))
         elif way == "connect":

@@ -55,17 +55,19 @@ def grpc_queue() -> Iterator[PollerCompletionQueue]:
 
 @pytest.fixture(params=[uvloop.Loop, asyncio.SelectorEventLoop], ids=["uvloop", "asyncio"])
 def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Runner]:
-    loops._loop_class.cache_clear()
-    monkeypatch.setattr(loops, "fastest_loop", lambda: request.param)
-    with loops.event_loop() as made:
+    if request.param is asyncio.SelectorEventLoop:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    with loops.event_loop(only=True) as made:
+        assert isinstance(made.get_loop(), request.param)
         yield made
-    loops._loop_class.cache_clear()
 
 
 def test_the_fastest_loop_that_is_installed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loops.fastest_loop() is uvloop.Loop
+    with loops.event_loop() as runner:
+        assert type(runner.get_loop()) is uvloop.Loop
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert loops.fastest_loop() is asyncio.SelectorEventLoop
+    with loops.event_loop() as runner:
+        assert type(runner.get_loop()).__name__ == "_UnixSelectorEventLoop"
 
 
 def test_what_has_piled_up_is_handed_out_at_one_wake_up(
@@ -125,22 +127,6 @@ def test_where_bytes_come_alone_it_is_seldom_looked_for_more() -> None:
     assert looked == 10
 
 
-def test_whoever_shares_the_wake_ups_with_another_loop_no_longer_takes_more_than_one(
-    grpc_queue: PollerCompletionQueue,
-) -> None:
-    read = loops.once_for_all(grpc_queue.reading, grpc_queue.handle)
-    for event in range(10):
-        grpc_queue.happen(event)
-    read()
-    assert grpc_queue.handled == list(range(10))
-    read()  # another loop was quicker: no error, which a loop would write to its log
-    for event in range(10, 20):
-        grpc_queue.happen(event)
-    read()
-    assert grpc_queue.handled == list(range(20))
-    assert len(grpc_queue.reading.recv(20)) == 9
-
-
 def test_other_readers_are_left_alone(runner: asyncio.Runner, grpc_queue: PollerCompletionQueue) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -194,7 +180,7 @@ async def main():
     assert said == [b"%d" % n for n in range(CALLS)], said
     print(Spy.taken_at_once)
 
-with loops.event_loop() as runner:
+with loops.event_loop(only=True) as runner:
     runner.run(main())
 """
 

@@ -1,4 +1,4 @@
-"""The event loop that commands run on: the fastest one that is installed, woken once for all that gRPC has done.
+"""The event loop of commands: the fastest one that is installed, and for a server one that is woken less often.
 
 A thread of gRPC's sends the loop a byte for each thing that has happened, and the loop, woken by the first
 byte, hands out everything that has happened so far, but takes just that byte. So a busy server is woken
@@ -23,28 +23,30 @@ _FEW: Final = 6
 _UNSEEN: Final = 8
 
 
-def event_loop() -> asyncio.Runner:
-    """A runner on such a loop."""
-    return asyncio.Runner(loop_factory=_new_loop)
+def event_loop(*, only: bool = False) -> asyncio.Runner:
+    """A runner on such a loop.
+
+    only: gRPC is used in no other loop of the process, for all loops share the bytes. Who is not alone with
+    them cannot take several without perhaps taking one too many, whose event would wait for the next one.
+    """
+    fastest = _fastest_loop()
+    return asyncio.Runner(loop_factory=_woken_once(fastest) if only else fastest)
 
 
-def fastest_loop() -> type[asyncio.AbstractEventLoop]:
-    """The loop as it is installed."""
+def _fastest_loop() -> type[asyncio.AbstractEventLoop]:
+    found: type[asyncio.AbstractEventLoop]
     try:
         import uvloop
     except ImportError:
-        return asyncio.SelectorEventLoop
-    found: type[asyncio.AbstractEventLoop] = uvloop.Loop
+        # On Windows the first, which has no readers: gRPC does without them.
+        found = getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)
+    else:
+        found = uvloop.Loop
     return found
 
 
-@functools.cache
-def _loop_class() -> type[asyncio.AbstractEventLoop]:
-    return type("EventLoop", (_WokenOnce, fastest_loop()), {})
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    return _loop_class()()
+def _woken_once(loop: type[asyncio.AbstractEventLoop]) -> type[asyncio.AbstractEventLoop]:
+    return type("WokenOnce", (_WokenOnce, loop), {})
 
 
 class _WokenOnce:
@@ -72,18 +74,13 @@ def once_for_all(wakeups: socket.socket, handle: Callable[[], object]) -> Callab
 
     def read() -> None:
         nonlocal unseen
-        try:
-            if unseen:
-                unseen -= 1
-            elif (waiting := len(receive(_ALL, socket.MSG_PEEK))) > _FEW:
-                # What they stand for has happened, so that the one that is left will do for it.
-                receive(waiting - 1)
-            else:
-                unseen = _UNSEEN
-            handle()
-        except BlockingIOError:
-            # Somebody's loop in another thread has taken the bytes, and does what they stand for.
-            # What was seen may be gone before it is taken: with two who read, none may take more than one.
-            unseen = -1
+        if unseen:
+            unseen -= 1
+        elif (waiting := len(receive(_ALL, socket.MSG_PEEK))) > _FEW:
+            # What they stand for has happened, so that the one that is left will do for it.
+            receive(waiting - 1)
+        else:
+            unseen = _UNSEEN
+        handle()
 
     return read

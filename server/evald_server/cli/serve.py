@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
         return _list_settings()
     settings = settings_of(args)
     configure_logging(settings.log_format, settings.log_level)
-    with event_loop() as runner:
+    # Plugins are others' code, with a loop of its own where it waits.
+    with event_loop(only=not settings.plugins) as runner:
         runner.run(_serve(settings))
     return Exit.PASSED
 
