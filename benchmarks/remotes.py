@@ -1,9 +1,12 @@
 """Figures of remote evaluators."""
 
+import itertools
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,10 @@ _BAD: Final = ("bench.hang", "bench.crash", "bench.flap", "bench.lie")
 # Calls of the bad ones beside: enough to keep them in trouble, too few to be load of their own.
 _BAD_RATE: Final = 50
 
+# Servers of each kind that take turns: two processes of the very same program differ by several percent, each
+# for as long as it lives.
+_TWINS: Final = 3
+
 # Seconds that plugins get to be dialled.
 _PATIENCE: Final = 20
 
@@ -33,22 +40,24 @@ _PATIENCE: Final = 20
 def hop(lab: Lab) -> list[Row]:
     """What a remote adds to a call, against what a bare hop of the same bytes adds to a bare call."""
     plugin = lab.start(lambda: _listening(_FAST))
-    listening = lab.start(lambda: _evald(remote_targets=plugin.address))
-    dialled = lab.start(_evald)
-    lab.start(lambda: _Plugin("connect", dialled.address, _FAST))
-    bare = lab.start(lambda: _hop(lab, plugin))
     without = lab.body("without", [_request("contains")])
     body = lab.body("remote", [_request("contains", _FAST)])
-    for server in (listening, dialled):
-        _answered(lab, server, "contains", _FAST)
+    twins = []
+    for _ in range(_TWINS):
+        listening = lab.start(lambda: _evald(remote_targets=plugin.address))
+        dialled = lab.start(_evald)
+        lab.start(partial(_Plugin, "connect", dialled.address, _FAST))
+        twins.append((lab.start(lambda: _hop(lab, plugin)), listening, dialled))
+        for server in (listening, dialled):
+            _answered(lab, server, "contains", _FAST)
 
     def p50(server: Server, path: str, body: Path) -> float:
         return lab.load(path, body, "--expect", "1", server=server, in_flight=1).p50
 
     rounds = []
-    for _ in range(lab.rounds + 1):
+    for bare, *ours in itertools.islice(itertools.cycle(twins), lab.rounds + 1):
         base = p50(bare, "/hop.Via/x", without) - p50(bare, "/hop.Direct/x", without)
-        adds = [p50(server, UNARY, body) - p50(server, UNARY, without) for server in (listening, dialled)]
+        adds = [p50(server, UNARY, body) - p50(server, UNARY, without) for server in ours]
         rounds.append((base, *adds))
     bases, *ways = zip(*rounds[1:], strict=True)
     rows = []
@@ -101,22 +110,27 @@ def beside_bad(lab: Lab) -> list[Row]:
 
 def crowd(lab: Lab) -> list[Row]:
     # Without a cache of plans every call is planned. Pings, which are no planning, come once a minute.
-    crowded, empty = (lab.start(lambda: _evald(plan_cache_bytes=0, remote_ping_seconds=60)) for _ in range(2))
-    many = lab.start(lambda: _Plugin("crowd", crowded.address))
-    early, late = json.loads(many.first_line)
+    servers = [
+        lab.start(lambda: _evald(plan_cache_bytes=0, remote_ping_seconds=60)) for _ in range(2 * _TWINS)
+    ]
+    crowded, empty = servers[:_TWINS], servers[_TWINS:]
+    crowds = [lab.start(partial(_Plugin, "crowd", server.address)) for server in crowded]
+    times = [json.loads(crowd.first_line) for crowd in crowds]
+    early, late = (statistics.median(column) for column in zip(*times, strict=True))
     body = lab.body("planned", [workload.unary_request()])
-    pairs = paired(
-        lab.rounds,
-        lambda: lab.load(UNARY, body, "--expect", "1", server=crowded).calls,
-        lambda: lab.load(UNARY, body, "--expect", "1", server=empty).calls,
-    )
+
+    def calls(servers: list[Server]) -> Callable[[], float]:
+        turns = itertools.cycle(servers)
+        return lambda: lab.load(UNARY, body, "--expect", "1", server=next(turns)).calls
+
+    pairs = paired(lab.rounds, calls(crowded), calls(empty))
     what = f"{INSTANCES} instances of {TYPES} types"
     return [
         pairs.row(f"calls that are planned, with {what} / with none", at_least(0.95), "calls/s"),
         Row(
             f"registering the last hundred of {what} / the third hundred",
             at_most(1.3),
-            [late / early],
+            [after / before for before, after in times],
             f"{number(late)} : {number(early)} ms, median of each hundred",
         ),
     ]
