@@ -141,7 +141,7 @@ def test_other_readers_are_left_alone(runner: asyncio.Runner, grpc_queue: Poller
     assert grpc_queue.woken == 10
 
 
-_COUNT_WAKE_UPS = """
+_BUSY_SERVER = """
 import asyncio, time
 import grpc
 from evald_server import loop as loops
@@ -187,7 +187,7 @@ with loops.event_loop(only=True) as runner:
 
 def test_the_grpc_that_is_installed_is_known_by_how_it_wakes_the_loop() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _COUNT_WAKE_UPS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _BUSY_SERVER], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     # While one call keeps the loop, something happens to others.

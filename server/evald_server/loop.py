@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-# More than can be under way: a byte for each message that is being read or written.
-_ALL: Final = 1 << 16
+# More than the kernel keeps before it lets gRPC's thread wait, which is 278 on Linux.
+_ALL: Final = 4096
 
 # To look for bytes and to take them costs as much as being woken for nothing a few times.
 _FEW: Final = 6
@@ -29,8 +29,10 @@ def event_loop(*, only: bool = False) -> asyncio.Runner:
     only: gRPC is used in no other loop of the process, for all loops share the bytes. Who is not alone with
     them cannot take several without perhaps taking one too many, whose event would wait for the next one.
     """
-    fastest = _fastest_loop()
-    return asyncio.Runner(loop_factory=_woken_once(fastest) if only else fastest)
+    loop = _fastest_loop()
+    if only:
+        loop = type("WokenOnce", (_WokenOnce, loop), {})
+    return asyncio.Runner(loop_factory=loop)
 
 
 def _fastest_loop() -> type[asyncio.AbstractEventLoop]:
@@ -43,10 +45,6 @@ def _fastest_loop() -> type[asyncio.AbstractEventLoop]:
     else:
         found = uvloop.Loop
     return found
-
-
-def _woken_once(loop: type[asyncio.AbstractEventLoop]) -> type[asyncio.AbstractEventLoop]:
-    return type("WokenOnce", (_WokenOnce, loop), {})
 
 
 class _WokenOnce:
