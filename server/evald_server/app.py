@@ -128,7 +128,7 @@ class App:
             instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
         )
         self._registrations = registry.RegistryService(self.remotes, connect_allowed=settings.remote_connect)
-        self._admission = admission
+        self.admission = admission
         self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(runner, planner)
         self._server: grpc.aio.Server | None = None
@@ -203,7 +203,7 @@ class App:
             await asyncio.sleep(self.settings.drain_delay)
         self._edge.draining = True
         self._registrations.drain()
-        admission = self._admission
+        admission = self.admission
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.engine.registry import Origin
 
 from ..conftest import ENVIRONMENT
-from ..services.live import CONTAINS, Live, request, run, serving
+from ..services.live import CONTAINS, Live, request, run, serving, until
 from .batches import Message, Response, gone, helped, send, serving_with
 from .test_equality import answers_of
 
@@ -54,12 +54,6 @@ def children() -> set[int]:
         for task in Path("/proc/self/task").iterdir()
         for pid in (task / "children").read_text().split()
     }
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
 
 
 def stream(live: Live) -> Any:

@@ -1,8 +1,7 @@
 """Asking models in tests: no evaluator, no server, but the real client and real connections."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -94,13 +93,6 @@ def within(seconds: float | None, *, skip_cache: bool = False) -> Iterator[None]
         yield
     finally:
         SCOPE.reset(token)
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    """Wait until a condition holds, for ten seconds at most."""
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
 
 
 async def fault(answer: Awaitable[Any]) -> JudgeFault:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -17,6 +18,9 @@ from .asking import KEY, asking, fault, question, within
 from .wire import Answer, answer, chunk, completion, events, wire
 
 GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
+
+# Only silence has to be waited for. It counts from the connection on, which a busy machine takes its time to make.
+SILENCE_SECONDS = 0.6
 
 # Where the status alone says too little, an excerpt of what servers were seen to send.
 FINAL: dict[str, tuple[Answer, str, str]] = {
@@ -129,13 +133,17 @@ PASSING: dict[str, tuple[Answer, str, str]] = {
         "breaks off",
     ),
     "cut-off JSON": (answer(200, '{"choices": [{"mess'), "JUDGE_TRUNCATED", "ends after 19 bytes"),
-    "silence": (Answer(b"", "hang"), "JUDGE_TIMEOUT", "silent for 0.2 s"),
+    "silence": (Answer(b"", "hang"), "JUDGE_TIMEOUT", f"silent for {SILENCE_SECONDS} s"),
     "silence in the body": (
         answer(200, '{"choices": ', length=1000, end="hang"),
         "JUDGE_TIMEOUT",
-        "silent for 0.2 s",
+        f"silent for {SILENCE_SECONDS} s",
     ),
 }
+
+
+def _seconds(name: str) -> float:
+    return SILENCE_SECONDS if name.startswith("silence") else 10.0
 
 
 @pytest.mark.parametrize("name", FINAL)
@@ -159,7 +167,10 @@ def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
     given, _, _ = PASSING[name]
 
     async def main() -> None:
-        async with wire(given, GOOD) as server, asking(server.base_url, timeout_seconds=0.2) as judge:
+        async with (
+            wire(given, GOOD) as server,
+            asking(server.base_url, timeout_seconds=_seconds(name)) as judge,
+        ):
             spending = Spending()
             with within(10):
                 found = await judge.asker().ask(question(), spending)
@@ -177,7 +188,7 @@ def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
     async def main() -> None:
         async with (
             wire(given) as server,
-            asking(server.base_url, timeout_seconds=0.2, attempts=2) as judge,
+            asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
         ):
             spending = Spending()
             problem = await fault(judge.asker().ask(question(), spending))
@@ -212,6 +223,24 @@ def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
             assert "cannot be reached (connection refused)" in str(problem)
             assert gone.split("/")[2] not in str(problem), "callers need not know the address"
             assert not judge.models.available
+
+    run(main())
+
+
+def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_waited() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+            address = full.getsockname()
+            waiting = [socket.socket() for _ in range(4)]
+            for client in waiting:
+                client.setblocking(False)
+                client.connect_ex(address)
+            async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout_seconds=0.25) as judge:
+                problem = await fault(judge.asker().ask(question(), Spending()))
+            assert problem.code == "JUDGE_UNAVAILABLE"
+            assert "cannot be reached (no connection within 0.25 s)" in str(problem)
+            for client in waiting:
+                client.close()
 
     run(main())
 
@@ -384,7 +413,10 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
         given = Answer(head + b"\r\n\r\n" + echoed, given.end)
 
     async def main() -> None:
-        async with wire(given) as server, asking(server.base_url, timeout_seconds=0.2, attempts=2) as judge:
+        async with (
+            wire(given) as server,
+            asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
+        ):
             with caplog.at_level("DEBUG"):
                 problem = await fault(judge.asker().ask(asked, Spending()))
             assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()

@@ -187,7 +187,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
     llmock.add(Delay(2.0))
 
     async def main() -> None:
-        async with asking(llmock.base_url(), timeout_seconds=0.3) as judge:
+        async with asking(llmock.base_url(), timeout_seconds=0.6) as judge:
             with within(20):
                 assert (await judge.asker().ask(question(), Spending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
@@ -249,7 +249,7 @@ def test_a_stream_that_stalls_is_given_up(llmock: LLMock) -> None:
     llmock.stall(after_chunks=2, seconds=3.0)
 
     async def main() -> None:
-        async with asking(llmock.base_url(), stream=True, timeout_seconds=0.3) as judge:
+        async with asking(llmock.base_url(), stream=True, timeout_seconds=0.6) as judge:
             assert (await judge.asker().ask(question(), Spending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
 

@@ -122,13 +122,13 @@ OUTAGES: dict[str, Outage] = {
     "connection reset": Outage(
         lambda llmock: llmock.disconnect(after_chunks=0, times=None), "JUDGE_TRUNCATED", 2, stream=True
     ),
-    "stall": Outage(lambda llmock: llmock.add(Delay(1, times=None)), "JUDGE_TIMEOUT", 2, timeout=0.3),
+    "stall": Outage(lambda llmock: llmock.add(Delay(2, times=None)), "JUDGE_TIMEOUT", 2, timeout=0.6),
     "stall within a stream": Outage(
-        lambda llmock: llmock.stall(after_chunks=2, seconds=1, times=None),
+        lambda llmock: llmock.stall(after_chunks=2, seconds=2, times=None),
         "JUDGE_TIMEOUT",
         2,
         stream=True,
-        timeout=0.3,
+        timeout=0.6,
     ),
     "stream cut off": Outage(
         lambda llmock: llmock.truncate(after_chunks=2, times=None), "JUDGE_TRUNCATED", 2, stream=True

@@ -16,9 +16,9 @@ from evald_server.config import JudgePrice, JudgeSettings, Settings
 from evald_server.engine.registry import State
 from evald_server.telemetry import Telemetry
 
-from ..services.live import Live, request, run, serving, spec
+from ..services.live import Live, request, run, serving, spec, until
 from ..telemetry.scrape import samples, value
-from .asking import KEY, until
+from .asking import KEY
 from .wire import Answer, answer, completion, wire
 
 VERDICT = '{"score": 0.9, "hits": ["polite"], "misses": [], "reasoning": "well done"}'

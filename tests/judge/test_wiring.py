@@ -17,8 +17,8 @@ from evald_server.judge.prices import Price
 from evald_server.judge.reachability import behind_proxy
 from evald_server.judge.wiring import build_models
 
-from ..services.live import run
-from .asking import Counted, until
+from ..services.live import run, until
+from .asking import Counted
 
 KEY = "sk-canary-0123456789abcdef"
 NOTHING: dict[str, str] = {}

@@ -15,7 +15,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
 
-from ..services.live import Live, spec
+from ..services.live import Live, spec, until
 
 Behave = Callable[[task_pb2.EvaluationTask], Awaitable[task_pb2.EvaluationOutput]]
 
@@ -347,13 +347,6 @@ def duration(seconds: float) -> Duration:
     found = Duration()
     found.FromNanoseconds(round(seconds * 1e9))
     return found
-
-
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Wait until something holds, at the latest after so many seconds."""
-    async with asyncio.timeout(seconds):
-        while not (await found if asyncio.iscoroutine(found := condition()) else found):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def active(live: Live, *instance_ids: str, seconds: float = 5.0) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import Live, request, run, serving, spec
+from ..services.live import Live, request, run, serving, spec, until
 from .scripted import (
     PASSED,
     WORD,
@@ -24,7 +24,6 @@ from .scripted import (
     passes,
     register,
     states,
-    until,
     worker,
 )
 

@@ -1,7 +1,7 @@
 """A real server on a loopback port, and raw calls to it over a real channel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -40,6 +40,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return await main
 
     return _LOOP.run(bounded())
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Return when something has come true, at the latest after so many seconds. It may be a coroutine."""
+    async with asyncio.timeout(seconds):
+        while not (await found if asyncio.iscoroutine(found := condition()) else found):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.005)
 
 
 class Live:

@@ -21,10 +21,9 @@ from ..remote.scripted import (
     registrations,
     renew,
     states,
-    until,
     worker,
 )
-from .live import Live, refusal, request, run, serving
+from .live import Live, refusal, request, run, serving, until
 
 LOOPBACK = ["127.0.0.1/32"]
 ACTIVE, EXPIRED, REVOKED = 1, 2, 3

@@ -62,7 +62,9 @@ class Counting(evald.Evaluator):
 
     tag: str = ""
     seconds: float = 0.0
+    held: bool = False
 
+    let_go: ClassVar[asyncio.Event] = asyncio.Event()
     prepared: ClassVar[int] = 0
     evaluated: ClassVar[int] = 0
     ended: ClassVar[int] = 0
@@ -76,6 +78,8 @@ class Counting(evald.Evaluator):
         type(self).evaluated += 1
         try:
             await asyncio.sleep(self.seconds)
+            if self.held:
+                await self.let_go.wait()
         finally:
             type(self).ended += 1
         return evald.passed(f"number {type(self).evaluated}")
@@ -83,6 +87,7 @@ class Counting(evald.Evaluator):
     @classmethod
     def reset(cls) -> None:
         cls.prepared = cls.evaluated = cls.ended = 0
+        cls.let_go = asyncio.Event()
 
 
 scopes: list[Scope] = []

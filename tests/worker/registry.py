@@ -1,8 +1,8 @@
 """A registry whose every answer a test decides, on a real port."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -166,15 +166,6 @@ async def take(queue: "asyncio.Queue[Any]") -> Any:
     """The next one, bounded."""
     async with asyncio.timeout(PATIENCE):
         return await queue.get()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Return when something has come true, bounded."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while not holds():  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0.01)
-    assert holds()
 
 
 def task(

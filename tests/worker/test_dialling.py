@@ -15,9 +15,9 @@ from evald.v1 import result_pb2
 from evald.worker import channels, dialling
 from evald.worker.backoff import Backoff
 
-from ..services.live import run
+from ..services.live import run, until
 from .evaluators import Blocking, Counting, Rude, Sleepy, length, polite, scoped
-from .registry import PATIENCE, Registry, registry, take, task, until
+from .registry import PATIENCE, Registry, registry, take, task
 
 
 def test_hello_says_what_the_worker_is() -> None:
@@ -124,13 +124,14 @@ def test_a_broken_stream_is_taken_over_without_losing_what_was_begun() -> None:
         async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
             server.resume = True
             first = await server.link()
-            await first.give(task("t", "acme.counting", config={"seconds": 0.3}))
+            await first.give(task("t", "acme.counting", config={"held": True}))
             await until(lambda: Counting.evaluated)
             await first.break_off()
             second = await server.link()
             assert second.hello.resume_session_id == first.session_id
             assert second.hello.instance_id == first.hello.instance_id
             assert second.hello.initial_credit == first.hello.initial_credit - 1
+            Counting.let_go.set()
             assert (await second.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
             assert Counting.evaluated == 1
 

@@ -13,9 +13,8 @@ import evald
 from evald import testing
 
 from ..cli.conftest import clean_environment
-from ..remote.scripted import until
 from ..remote.test_processes import Caller, Process, Server
-from ..services.live import run
+from ..services.live import run, until
 from .evaluators import BROKEN, Sleepy, length, polite
 
 TURN = [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": "Yes, please."}]

@@ -74,6 +74,7 @@ class Endpoint:
         self.changed: Callable[[], None] = _nobody
         self.gate = Gate(options.concurrency, clock=clock)
         self._clock = clock
+        self._connect_seconds = min(_CONNECT_SECONDS, options.timeout_seconds)
         self._dialects: dict[str, tuple[Dialect, float]] = {}
         self._client: AsyncOpenAI | None = None
         self._making: asyncio.Task[AsyncOpenAI] | None = None
@@ -184,7 +185,7 @@ class Endpoint:
             max_retries=0,
             timeout=openai.Timeout(
                 options.timeout_seconds,
-                connect=min(_CONNECT_SECONDS, options.timeout_seconds),
+                connect=self._connect_seconds,
                 pool=None,
             ),
             # A question goes to the address that the operator has given, and nowhere else.
@@ -199,7 +200,7 @@ class Endpoint:
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
             self.reached(False)
-            return faults.unreachable(_network_words(cause))
+            return faults.unreachable(_network_words(cause, self._connect_seconds))
         if "Timeout" in kind:
             return faults.silent(self.options.timeout_seconds)
         if answering:
@@ -230,7 +231,7 @@ def _of_network(problem: Exception) -> bool:
     )
 
 
-def _network_words(cause: BaseException) -> str:
+def _network_words(cause: BaseException, seconds: float) -> str:
     """Why there is no connection, without the address."""
     kinds = {
         "ConnectionRefusedError": "connection refused",
@@ -238,7 +239,7 @@ def _network_words(cause: BaseException) -> str:
         "SSLCertVerificationError": "its certificate is not valid",
         "SSLError": "TLS failed",
         "ProxyError": "the proxy does not let it through",
-        "ConnectTimeout": f"no connection within {_CONNECT_SECONDS:g} s",
+        "ConnectTimeout": f"no connection within {seconds:g} s",
     }
     at: BaseException | None = cause
     while at is not None:

@@ -1,0 +1,90 @@
+"""A server that has more to do than it takes on."""
+
+import asyncio
+import gc
+import threading
+import time
+from typing import Any
+
+import grpc
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind
+
+from .live import CONTAINS, Live, Refusal, refusal, request, run, serving, spec, until
+
+
+class _Held:
+    """An evaluator that answers when the test lets it."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.definition = define_evaluator(type="held", kind=Kind.ASSERTION, evaluate=self._evaluate)
+
+    async def _evaluate(self, _ctx: Any) -> bool:
+        while not self.released.is_set():  # noqa: ASYNC110 - it runs in another loop than the test
+            await asyncio.sleep(0.005)
+        return True
+
+
+def test_overload_is_refused_at_once_with_a_time_to_come_back() -> None:
+    async def call(live: Live, held: _Held) -> str:
+        try:
+            await live.unary(request(spec("held")))
+        except grpc.aio.AioRpcError as error:
+            refused = Refusal(error)
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert refused.retry
+            assert not held.released.is_set(), "it was refused before a place was free"
+            return refused.reason
+        return "OK"
+
+    async def main() -> list[str]:
+        held = _Held()
+        async with serving([held.definition], max_inflight=4, max_queued=4, max_queue_seconds=30) as live:
+            calls = [asyncio.create_task(call(live, held)) for _ in range(20)]
+            await until(lambda: sum(task.done() for task in calls) == 12)
+            assert (await live.unary(request(CONTAINS))).summary.success, (
+                "what waits for nothing needs no place"
+            )
+            held.released.set()
+            return await asyncio.gather(*calls)
+
+    reasons = run(main())
+    assert (reasons.count("OK"), reasons.count("OVERLOADED")) == (8, 12)
+
+
+def test_who_stands_in_line_for_too_long_is_refused() -> None:
+    async def main() -> None:
+        held = _Held()
+        async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=0.1) as live:
+            busy = asyncio.create_task(live.unary(request(spec("held"))))
+            await until(lambda: live.app.admission.inflight == 1)
+            began = time.monotonic()
+            found = await refusal(live.unary(request(spec("held"))))
+            assert time.monotonic() - began >= 0.1
+            assert found.reason == "OVERLOADED"
+            assert "no place within" in found.message
+            held.released.set()
+            assert (await busy).summary.success
+
+    run(main())
+
+
+def test_a_search_that_is_refused_for_overload_is_not_left_half_begun() -> None:
+    # Warnings are errors: one says that a coroutine was never awaited.
+    costly = request(spec("regex", {"pattern": "(a|b){1,40}c", "mustMatch": False}))
+    costly.context.messages.add(role="assistant", text="a" * 20_000)
+
+    async def main() -> None:
+        held = _Held()
+        async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=30) as live:
+            assert (await live.unary(costly)).summary.success
+            busy = [asyncio.create_task(live.unary(request(spec("held")))) for _ in range(2)]
+            await until(lambda: live.app.admission.queued)
+            assert (await refusal(live.unary(costly))).reason == "OVERLOADED"
+            gc.collect()
+            held.released.set()
+            await asyncio.gather(*busy)
+
+    run(main())
