@@ -78,9 +78,8 @@ def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() -> Non
             await until(lambda: plugin.cancelled == 5)
             began = time.perf_counter()
             codes = {await code_of(live, **brief) for _ in range(50)}
-            took = (time.perf_counter() - began) / 50
             assert codes == {"REMOTE_CIRCUIT_OPEN"}
-            assert took < 0.005
+            assert time.perf_counter() - began < 3, "none waits for its time-out"
             assert await states(live) == {"listening-1": "unhealthy"}
             assert "evald_remote_circuit_open 1.0" in live.app.telemetry.exposition("")[0].decode()
             plugin.behave = passes
@@ -168,9 +167,8 @@ def test_the_bulkhead_refuses_what_would_only_wait() -> None:
         ):
             calls = [asyncio.create_task(code_of(live, timeout={"seconds": 1})) for _ in range(20)]
             await until(lambda: len(stuck.tasks) == 4)
-            began = time.perf_counter()
             assert (await live.unary(request(spec("acme.good")))).summary.success
-            assert time.perf_counter() - began < 0.1
+            assert sum(not call.done() for call in calls) >= 4, "it waited for no other type"
             codes = Counter(await asyncio.gather(*calls))
             assert codes == {"EVALUATOR_BUSY": 16, "TIMEOUT": 4}
             assert len(stuck.tasks) == 4
@@ -251,19 +249,21 @@ def test_a_plugin_that_dies_leaves_rotation_and_comes_back_by_itself() -> None:
 
 
 def test_ten_remotes_in_one_call_run_at_the_same_time_on_one_copy_of_the_context() -> None:
-    async def slow(_task: Any) -> task_pb2.EvaluationOutput:
-        await asyncio.sleep(0.2)
+    began = 0
+
+    async def together(_task: Any) -> task_pb2.EvaluationOutput:
+        nonlocal began
+        began += 1
+        await until(lambda: began == 10)
         return PASSED
 
     async def main() -> None:
         async with (
             serving() as live,
-            worker(live, *(f"acme.t{n}" for n in range(10)), behave=slow, credit=10),
+            worker(live, *(f"acme.t{n}" for n in range(10)), behave=together, credit=10),
         ):
-            began = time.perf_counter()
             summary = (await live.unary(request(*(spec(f"acme.t{n}") for n in range(10))))).summary
             assert summary.passed_count == 10
-            assert time.perf_counter() - began < 0.4
 
     run(main())
 

@@ -109,7 +109,7 @@ def test_a_caller_that_goes_away_ends_the_work() -> None:
             began = time.monotonic()
             call.cancel()
             await until(lambda: Counting.ended)
-            assert time.monotonic() - began < 0.25
+            assert time.monotonic() - began < 2
 
     run(main())
 
@@ -364,11 +364,10 @@ def test_a_blocking_evaluator_holds_up_nobody() -> None:
     async def main() -> None:
         async with listening(Blocking, polite) as plugin:
             slow = asyncio.ensure_future(
-                plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 0.5}))
+                plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 1.5}))
             )
-            began = time.monotonic()
             assert (await plugin.evaluate(task("fast"))).verdict == result_pb2.VERDICT_PASSED
-            assert time.monotonic() - began < 0.4
+            assert not slow.done()
             await slow
 
     run(main())

@@ -191,13 +191,13 @@ def test_time_that_is_up_is_an_error(evaluator: type[evald.Evaluator], how: str)
     async def main() -> None:
         tasks = tasks_of(evaluator)
         wanted = task(
-            type=evaluator.type, config={"seconds": 0.5}, timeout_ms=50 if how == "task" else 60_000
+            type=evaluator.type, config={"seconds": 1.5}, timeout_ms=50 if how == "task" else 60_000
         )
         began = time.monotonic()
         output = await tasks.run(wanted, seconds=None if how == "task" else 0.05)
         assert output.error.code == "TIMEOUT"
         assert output.error.retryable
-        assert time.monotonic() - began < 0.4
+        assert time.monotonic() - began < 1.4
 
     run(main())
 
