@@ -2,14 +2,20 @@
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
-from evald.result import Kind
+from evald.result import Kind, Result
 from evald.v1 import evaluator_pb2
+from evald_server import wire_pb2
+from evald_server.remote import connection, output
 from evald_server.remote.output import read_output
 from evald_server.remote.task import Broken
 
@@ -80,6 +86,61 @@ def test_a_metric_neither_fails_nor_has_a_score(fields: dict[str, Any], field: s
 def test_bytes_that_are_no_output_are_said_to_be_none(data: bytes) -> None:
     with pytest.raises(Broken, match=r"^output: "):
         read_output(data, Kind.ASSERTION, most_bytes=1 << 20)
+
+
+_TEXTS = st.one_of(st.text(max_size=20), st.sampled_from(["x" * length for length in (126, 127, 128, 300)]))
+_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "verdict": st.integers(0, 5) | st.just(300),
+        "reason": _TEXTS,
+        "score": st.floats(),
+        "value": st.floats(),
+        "pending": st.booleans(),
+        "metadata": st.just(Struct(fields={"a": Value(number_value=1)})),
+        "cost": st.just({"amount": 1.0}),
+    },
+)
+
+
+def _said(data: bytes, kind: Kind) -> str:
+    try:
+        result = read_output(data, kind, most_bytes=1 << 20)
+    except Broken as problem:
+        return str(problem)
+    return repr([getattr(result, name) for name in Result.__slots__])
+
+
+@given(data=st.data(), kind=st.sampled_from(Kind))
+@settings(deadline=None, max_examples=400)
+def test_an_output_is_what_protobuf_reads_in_it_however_it_is_read(data: st.DataObject, kind: Kind) -> None:
+    # Several messages one behind the other are one, whose last value of a field counts.
+    written = b"".join(
+        Output(**fields).SerializeToString()
+        for fields in data.draw(st.lists(_FIELDS, min_size=1, max_size=3))
+    )
+    if written and data.draw(st.booleans(), label="damaged"):
+        at = data.draw(st.integers(0, len(written) - 1))
+        written = (
+            written[:at] + data.draw(st.binary(max_size=3)) + written[at + data.draw(st.integers(0, 3)) :]
+        )
+    found = _said(written, kind)
+    with mock.patch.object(output, "_read_plain", return_value=None):
+        assert found == _said(written, kind)
+
+
+@given(
+    data=st.binary(max_size=40)
+    | st.binary(max_size=200).map(lambda output: b"\n" + bytes([len(output) & 127]) + output)
+)
+def test_a_response_is_what_protobuf_reads_in_it(data: bytes) -> None:
+    try:
+        expected = wire_pb2.TaskResponse.FromString(data).output
+    except DecodeError:
+        with pytest.raises(Broken):
+            connection._output(data)
+    else:
+        assert connection._output(data) == expected
 
 
 def test_costs_in_other_currencies_are_left_out() -> None:
