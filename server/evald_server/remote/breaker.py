@@ -55,13 +55,14 @@ class Breaker:
         return True
 
     def end(self, *, probe: bool, worked: bool | None) -> bool:
-        """A call is over; worked: None when it says nothing about the instance. True: it has just opened."""
+        """A call is over; worked: None when it says nothing about the instance. True: it has opened or closed."""
         if probe:
             self._probing = False
             if worked:
                 self._until, self._wait = None, _FIRST_WAIT
                 self._outcomes.clear()
-            elif worked is False:
+                return True
+            if worked is False:
                 self._wait = min(self._wait * 2, _LONGEST_WAIT)
                 self._open()
             return False

@@ -77,7 +77,7 @@ class Dialled(Instance):
 
     def give_back(self, *, used: bool) -> None:
         """See Instance."""
-        super().give_back(used=used)
+        self.active -= 1
         if not self.active:
             self._emptied.set()
 

@@ -3,8 +3,9 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluate, EvaluatorDefinition
@@ -47,23 +48,6 @@ class TaskTally(Protocol):
         """One attempt is over."""
 
 
-class _Order(NamedTuple):
-    """What is asked of whichever instance gets it. parts: of the task, but for what an attempt adds."""
-
-    offer: Offer
-    task_id: str
-    parts: tuple[bytes, ...]
-    scope: Scope
-    deadline: float
-
-    def task(self, seconds: float, attempt: bytes) -> bytes:
-        """A serialised evald.plugin.v1.EvaluationTask. attempt: its field, serialised."""
-        traced = b""
-        if self.scope.trace_context:
-            traced = task_pb2.EvaluationTask(trace_context=self.scope.trace_context).SerializeToString()
-        return b"".join((*self.parts, _TIMEOUT, timestamp(int(seconds * 1e9)), attempt, traced))
-
-
 class RemoteEvaluator:
     """One type in one version, bound to the pool of its instances."""
 
@@ -104,11 +88,7 @@ class RemoteEvaluator:
         task = task_pb2.EvaluationTask(type=offer.type, version=offer.version)
         dict_to_struct(config, task.config)
         head = task.SerializeToString()
-
-        def evaluate(ctx: EvaluatorContext) -> Awaitable[Result]:
-            return self._run(offer, head, ctx)
-
-        return evaluate
+        return partial(self._run, offer, head)
 
     async def _run(self, offer: Offer, head: bytes, ctx: EvaluatorContext) -> Result:
         """The result of a task. head: what all tasks of a config have in common."""
@@ -132,10 +112,12 @@ class RemoteEvaluator:
         except NoPlace as problem:
             return errored(problem.code, problem.message)
         task_id = self._ids.new()
-        identified = delimited(_TASK_ID, task_id.encode())
-        order = _Order(offer, task_id, (head, _CONTEXT, size(context), context, identified), scope, deadline)
+        parts = [head, _CONTEXT, size(context), context, delimited(_TASK_ID, task_id.encode())]
+        if scope.trace_context:
+            traced = task_pb2.EvaluationTask(trace_context=scope.trace_context)
+            parts.append(traced.SerializeToString())
         try:
-            return await self._attempt(order, slot, _FIRST)
+            return await self._attempt(offer, slot, task_id, parts, _FIRST, deadline, scope)
         except Lost as problem:
             lost = _note(slot.instance, problem)
         if not pool.budget.take():
@@ -145,7 +127,7 @@ class RemoteEvaluator:
         except NoPlace:
             return lost
         try:
-            return await self._attempt(order, slot, _SECOND)
+            return await self._attempt(offer, slot, task_id, parts, _SECOND, deadline, scope)
         except Lost as problem:
             return _note(slot.instance, problem)
 
@@ -159,24 +141,31 @@ class RemoteEvaluator:
                 raise
         return await self._pool.wait(min(_COME_BACK_SECONDS, seconds / 2), patient=True)
 
-    async def _attempt(self, order: "_Order", slot: Slot, attempt: bytes) -> Result:
-        """What an instance says. Raises Lost."""
-        instance, offer, scope = slot.instance, order.offer, order.scope
+    async def _attempt(
+        self,
+        offer: Offer,
+        slot: Slot,
+        task_id: str,
+        parts: Sequence[bytes],
+        attempt: bytes,
+        deadline: float,
+        scope: Scope,
+    ) -> Result:
+        """What an instance says. Raises Lost.
+
+        parts: of the serialised task, but for what an attempt adds. attempt: which one, likewise.
+        """
+        instance = slot.instance
         began = time.monotonic()
-        seconds = order.deadline - began - _RESERVE_SECONDS
+        seconds = deadline - began - _RESERVE_SECONDS
         if seconds <= 0:
             self._pool.leave(slot, worked=None, used=False)
             return _late(instance, 0)
         worked: bool | None = None
         try:
-            task = Task(
-                order.task_id,
-                order.task(seconds, attempt),
-                seconds,
-                tuple(scope.trace_context.items()),
-                scope.progress,
-            )
-            data = await instance.run(task)
+            data = b"".join((*parts, _TIMEOUT, timestamp(int(seconds * 1e9)), attempt))
+            headers = tuple(scope.trace_context.items())
+            data = await instance.run(Task(task_id, data, seconds, headers, scope.progress))
             worked = True
             instance.took(time.monotonic() - began)
             result = read_output(data, offer.kind, most_bytes=self._limits.output_bytes)
@@ -189,7 +178,7 @@ class RemoteEvaluator:
             return _late(instance, seconds)
         except asyncio.CancelledError:
             # The engine's clock was faster, or the caller went away.
-            if time.monotonic() >= order.deadline - _RESERVE_SECONDS:
+            if time.monotonic() >= deadline - _RESERVE_SECONDS:
                 worked = _judged(instance, seconds)
             raise
         except Broken as problem:

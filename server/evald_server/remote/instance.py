@@ -145,6 +145,8 @@ class Instance:
     def circuit_changed(self) -> None:
         """The circuit has opened or closed."""
         opened = self.breaker.is_open
+        if opened:
+            self.last_error = f"circuit opened; before: {self.last_error}"
         _log.log(
             logging.WARNING if opened else logging.INFO,
             "remote instance %s: circuit %s%s",

@@ -128,11 +128,7 @@ class Pool:
         instance, probe = slot
         self.inflight -= 1
         instance.give_back(used=used)
-        breaker = instance.breaker
-        before = breaker.is_open
-        if breaker.end(probe=probe, worked=worked):
-            instance.last_error = f"circuit opened; before: {instance.last_error}"
-        if before != breaker.is_open:
+        if instance.breaker.end(probe=probe, worked=worked):
             instance.circuit_changed()
         # The instance may have had no room for tasks of its other types either.
         for pool in instance.pools:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import deque
-from typing import Self
 
 from .errors import CallError
 
@@ -27,14 +26,14 @@ class Admission:
         """How many stand in line."""
         return len(self._waiters)
 
-    def enter(self) -> Self | None:
-        """Take a place if there is one and nobody waits for it; the `with` block that has it leaves it."""
+    def enter(self) -> bool:
+        """Take a place if there is one and nobody waits for it. Whether it did."""
         if self.inflight >= self._places or self._waiters:
-            return None
+            return False
         self.inflight += 1
-        return self
+        return True
 
-    async def wait(self, *, patient: bool = False) -> Self:
+    async def wait(self, *, patient: bool = False) -> None:
         """Stand in line for a place. Raises CallError OVERLOADED when the line is full or does not move in
         time.
 
@@ -57,7 +56,6 @@ class Admission:
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-        return self
 
     def leave(self) -> None:
         """Give the place back."""
@@ -67,12 +65,6 @@ class Admission:
                 waiter.set_result(None)
                 return
         self.inflight -= 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
     def _overloaded(self, why: str) -> CallError:
         return CallError(

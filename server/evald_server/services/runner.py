@@ -132,23 +132,31 @@ class Runner:
         if evaluation.alone:
             yield [await self._run_alone(evaluation, seconds, scope, patient=patient)]
             return
-        with self.admission.enter() or await self._stand_in_line(evaluation, patient=patient):
+        if not self.admission.enter():
+            await self._stand_in_line(evaluation, patient=patient)
+        try:
             steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
             try:
                 async for done in steps:
                     yield done
             finally:
                 await steps.aclose()  # type: ignore[attr-defined]
+        finally:
+            self.admission.leave()
 
     async def _run_alone(
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
     ) -> int:
-        with self.admission.enter() or await self._stand_in_line(evaluation, patient=patient):
-            return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
-
-    async def _stand_in_line(self, evaluation: Evaluation, *, patient: bool) -> Admission:
+        if not self.admission.enter():
+            await self._stand_in_line(evaluation, patient=patient)
         try:
-            return await self.admission.wait(patient=patient)
+            return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+        finally:
+            self.admission.leave()
+
+    async def _stand_in_line(self, evaluation: Evaluation, *, patient: bool) -> None:
+        try:
+            await self.admission.wait(patient=patient)
         except BaseException:
             evaluation.abandon()
             raise
