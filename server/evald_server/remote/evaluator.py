@@ -14,6 +14,7 @@ from evald.result import Result, errored
 from evald.scope import Scope, current_scope
 from evald.structs import dict_to_struct
 from evald_server.encoding import delimited, size, timestamp
+from evald_server.later import later
 
 from .instance import Instance, printable
 from .limits import Limits
@@ -167,7 +168,6 @@ class RemoteEvaluator:
             headers = tuple(scope.trace_context.items())
             data = await instance.run(Task(task_id, data, seconds, headers, scope.progress))
             worked = True
-            instance.took(time.monotonic() - began)
             result = read_output(data, offer.kind, most_bytes=self._limits.output_bytes)
         except Lost:
             worked = False
@@ -191,10 +191,20 @@ class RemoteEvaluator:
             worked = True
             return _failed(offer, instance, problem)
         finally:
-            self._pool.leave(slot, worked=worked)
-            self._tally.observe(time.monotonic() - began)
+            if worked:
+                later(self._over, slot, worked, time.monotonic() - began)
+            else:
+                # At once: who tries again must find it as it is.
+                self._over(slot, worked, time.monotonic() - began)
         result.instance_id = instance.id
         return result
+
+    def _over(self, slot: Slot, worked: bool | None, seconds: float) -> None:
+        """An attempt is over, and took so long."""
+        if worked:
+            slot.instance.took(seconds)
+        self._pool.leave(slot, worked=worked)
+        self._tally.observe(seconds)
 
 
 def _judged(instance: Instance, seconds: float) -> bool | None:

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from evald_server.engine.contexts import InvalidContext
+from evald_server.later import later
 
 from .errors import CallError, refused_context
 
@@ -177,7 +178,7 @@ class Edge:
                 await self._end(problem, context, f"{service}/{method}", tally, began)
                 raise
             if waited:
-                tally.answered(clock() - began)
+                later(tally.answered, clock() - began)
             else:
                 served(clock() - began)
             if self._log_calls:

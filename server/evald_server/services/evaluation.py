@@ -8,6 +8,7 @@ from evald_server import wire_pb2
 from evald_server.encoding import delimited
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
+from evald_server.later import later
 
 from .answers import Answer, Answers
 from .edge import Context, Reply, parse
@@ -58,7 +59,7 @@ class Evaluations:
         evaluation = self._begin(request, context)
         if not evaluation.run_inline():
             return self._wait(evaluation, request, context)
-        return self._whole(evaluation, self._runner.new_id(), request, context)
+        return self._whole(evaluation, self._runner.new_id(), self._unary.tally(request.labels), context)
 
     def _answer_streamed(self, data: bytes, context: Context) -> Reply:
         request = parse(_Request, data, "evald.v1.EvaluateRequest")
@@ -67,7 +68,7 @@ class Evaluations:
         evaluation = self._begin(request, context)
         if not evaluation.run_inline():
             return self._stream(evaluation, self._runner.new_id(), request, context)
-        self._count(self._streamed, evaluation, request, context)
+        self._finish(self._streamed, self._streamed.tally(request.labels), evaluation, context)
         return evaluation.event(delimited(1, evaluation.plan.started_with(self._runner.new_id())))
 
     def validate(self, data: bytes, _context: Context) -> bytes:
@@ -91,29 +92,25 @@ class Evaluations:
         return Evaluation(plan, runner.contexts.view(pb), runner.threads)
 
     def _whole(
-        self, evaluation: Evaluation, evaluation_id: str, request: wire_pb2.EvaluateRequest, context: Context
+        self, evaluation: Evaluation, evaluation_id: str, tally: EvaluationTally, context: Context
     ) -> bytes:
         """A serialised evald.v1.EvaluateUnaryResponse."""
-        self._count(self._unary, evaluation, request, context)
+        self._finish(self._unary, tally, evaluation, context)
         return delimited(1, evaluation_id.encode()) + delimited(2, evaluation.whole())
 
-    def _count(
-        self,
-        count: Count,
-        evaluation: Evaluation,
-        request: wire_pb2.EvaluateRequest,
-        context: Context,
-    ) -> None:
-        verdict = evaluation.finish()
-        tally: EvaluationTally | None = count.tally(request.labels) if request.labels else None
-        count.add(verdict, evaluation.nanos, context, tally)
+    def _finish(self, count: Count, tally: EvaluationTally, evaluation: Evaluation, context: Context) -> None:
+        count.add(evaluation.finish(), evaluation.nanos, context, tally)
 
     async def _wait(
         self, evaluation: Evaluation, request: wire_pb2.EvaluateRequest, context: Context
     ) -> bytes:
         evaluation_id = request.request_id or self._runner.new_id()
+        # Whatever is asked before a wait need not be looked for after it, when it is in no cache any more.
+        tally = self._unary.tally(request.labels)
         await self._runner.finish(evaluation, context.time_remaining(), scope_of(context, evaluation_id))
-        return self._whole(evaluation, evaluation_id, request, context)
+        verdict = evaluation.finish()
+        later(self._unary.add, verdict, evaluation.nanos, context, tally)
+        return delimited(1, evaluation_id.encode()) + delimited(2, evaluation.whole())
 
     async def _stream(
         self,
@@ -124,10 +121,11 @@ class Evaluations:
     ) -> bytes:
         part = delimited(1, evaluation.plan.started_with(evaluation_id)) + evaluation.first_ready()
         scope = scope_of(context, evaluation_id)
+        tally = self._streamed.tally(request.labels)
         async for done in self._runner.steps(evaluation, context.time_remaining(), scope):
             await context.write(part)
             part = evaluation.ready(done) + take_progress(evaluation)
-        self._count(self._streamed, evaluation, request, context)
+        self._finish(self._streamed, tally, evaluation, context)
         return part + evaluation.summary()
 
     async def _once(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
@@ -137,7 +135,8 @@ class Evaluations:
         try:
             evaluation = self._begin(request, context)
             if evaluation.run_inline():
-                answer = self._whole(evaluation, request.request_id, request, context)
+                tally = self._unary.tally(request.labels)
+                answer = self._whole(evaluation, request.request_id, tally, context)
             else:
                 answer = await self._wait(evaluation, request, context)
             self._keep(request, evaluation, answer)
@@ -152,7 +151,7 @@ class Evaluations:
         try:
             evaluation = self._begin(request, context)
             if evaluation.run_inline():
-                self._count(self._streamed, evaluation, request, context)
+                self._finish(self._streamed, self._streamed.tally(request.labels), evaluation, context)
                 started = evaluation.plan.started_with(request.request_id)
                 last = evaluation.event(delimited(1, started))
             else:

@@ -56,16 +56,14 @@ class Count:
         """The tally for a caller's labels."""
         return self._observer.evaluation(self._rpc, labels) if labels else self._without_labels
 
-    def add(
-        self, verdict: Verdict, nanos: int, context: Context, tally: EvaluationTally | None = None
-    ) -> None:
+    def add(self, verdict: Verdict, nanos: int, context: Context, tally: EvaluationTally) -> None:
         """One evaluation is done, which took so many nanoseconds."""
         trace_id = None
         if verdict is Verdict.PASSED:
             self._passed += 1
         if verdict is not Verdict.PASSED or not self._passed % _TRACED_ONE_IN:
             trace_id = trace_id_of(context)
-        (tally or self._without_labels).add(verdict, nanos * 1e-9, trace_id)
+        tally.add(verdict, nanos * 1e-9, trace_id)
 
 
 class Runner:
