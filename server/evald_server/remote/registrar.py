@@ -240,6 +240,7 @@ class Registrar:
             Mode.REGISTERED,
             directory.limits,
             self._resolver,
+            directory.ids,
             _confirm,
             directory.changed,
             tls,

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -13,11 +11,12 @@ from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
 from evald_server.encoding import delimited
 
-from .instance import Instance, Mode, State, printable
+from .instance import Instance, Mode, State
 from .limits import Limits
 from .offer import Plugin
+from .open_tasks import OpenTasks
 from .refusal import Refusal, invalid
-from .task import Broken, Late, Lost, Task, TaskIds
+from .task import Lost, Task, TaskIds
 
 _Frame = registry_service_pb2.ConnectResponse
 
@@ -49,14 +48,6 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
         ) from None
 
 
-@dataclass(slots=True)
-class _Open:
-    """A task that the worker has. done: None once nobody waits for it any more."""
-
-    done: "asyncio.Future[bytes] | None"
-    task: Task
-
-
 class Session(Instance):
     """One stream of one worker.
 
@@ -83,13 +74,10 @@ class Session(Instance):
         self.session_id = session_id
         self.credit = min(credit, _MOST_CREDIT)
         self._limits = limits
-        self._ids = ids
-        self._tasks: dict[str, _Open] = {}
-        self._outgoing: deque[bytes] = deque()
-        self._something = asyncio.Event()
+        cancel = _cancel if plugin.can(task_pb2.CAPABILITY_CANCEL) else None
+        self._tasks = OpenTasks(ids, self.complain, cancel)
         self._writing: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
         self._nonce = 0
         self._asked: frozenset[str] | None = None  # the tasks that it had at the last ping; None: answered
         self._answered = asyncio.Event()
@@ -122,7 +110,7 @@ class Session(Instance):
 
     async def serve(self, frames: Frames) -> None:
         """Follow the stream to its end. Raises Refusal for frames that break the protocol."""
-        self._writing = writing = asyncio.create_task(self._write(frames))
+        self._writing = writing = asyncio.create_task(self._tasks.write(frames.send))
         reading = asyncio.create_task(self._read(frames))
         pinging = asyncio.create_task(self._ping())
         try:
@@ -132,7 +120,7 @@ class Session(Instance):
                 if done.done():
                     done.result()
         except Refusal:
-            self._outgoing.clear()
+            self._tasks.end(at_once=True)
             raise
         finally:
             reading.cancel()
@@ -147,7 +135,7 @@ class Session(Instance):
         wait for it. One that does not read keeps its stream, and nothing else, until it does or is gone.
         """
         if self._writing is not None:
-            self._something.set()
+            self._tasks.end()
             try:
                 await asyncio.wait([self._writing])
             finally:
@@ -158,20 +146,7 @@ class Session(Instance):
         """See Instance. The credit comes back when the worker says that it is done."""
         if self._over.done():
             raise Lost("the session is over")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[bytes] = loop.create_future()
-        self._tasks[task.id] = opened = _Open(done, task)
-        self._post(delimited(_TASK, task.data))
-        timer = loop.call_later(task.seconds, _run_out, done)
-        try:
-            return await done
-        except (asyncio.CancelledError, Late):
-            opened.done = None
-            if self._can_cancel and task.id in self._tasks:
-                self._send(_Frame(cancel_task_id=task.id))
-            raise
-        finally:
-            timer.cancel()
+        return await self._tasks.run(task, delimited(_TASK, task.data))
 
     async def close(self) -> None:
         """End the stream well. The worker may connect again."""
@@ -227,22 +202,12 @@ class Session(Instance):
                 raise invalid("frame", "a second hello; wanted it once, as the first frame")
             # Else a case that this server does not know, which it skips.
 
-    async def _write(self, frames: Frames) -> None:
-        outgoing, something = self._outgoing, self._something
-        while True:
-            while outgoing:
-                await frames.send(outgoing.popleft())
-            if self._over.done():
-                return
-            something.clear()
-            await something.wait()
-
     async def _ping(self) -> None:
         limits = self._limits
         while True:
             await asyncio.sleep(limits.ping_seconds)
             self._nonce += 1
-            self._asked = frozenset(self._tasks)
+            self._asked = frozenset(self._tasks.by_id)
             self._answered.clear()
             ping = _Frame()
             ping.ping.nonce = self._nonce
@@ -256,29 +221,12 @@ class Session(Instance):
                 raise Refusal("WORKER_SILENT", why) from None
 
     def _complete(self, completed: wire_pb2.TaskCompleted) -> None:
-        opened = self._tasks.pop(completed.task_id, None)
-        if opened is None:
-            # Late, or said twice, is harmless: its credit has come back already.
-            if not self._ids.were_given(completed.task_id):
-                self._blame(completed.task_id)
-            return
-        self._credit_back(1)
-        if opened.done is not None and not opened.done.done():
-            opened.done.set_result(completed.output)
-
-    def _blame(self, task_id: str) -> None:
-        """The worker answers a task that nobody gave it, so one of those that it has gets no answer."""
-        shown = printable(task_id)[:60]
-        self.complain(f"answered a task that it was never given: {shown!r}")
-        for opened in self._tasks.values():
-            if opened.done is not None and not opened.done.done():
-                opened.done.set_exception(
-                    Broken(f"task_id: got {shown!r}, which this worker was never given")
-                )
-                return
+        # What was not expected gave its credit back already.
+        if self._tasks.complete(completed.task_id, completed.output):
+            self._credit_back(1)
 
     def _progress(self, progress: registry_service_pb2.TaskProgress) -> None:
-        opened = self._tasks.get(progress.task_id)
+        opened = self._tasks.by_id.get(progress.task_id)
         if opened is not None and opened.done is not None:
             opened.task.progress(
                 progress.message, progress.fraction if progress.HasField("fraction") else None
@@ -299,14 +247,15 @@ class Session(Instance):
         had, self._asked = self._asked, None
         self._answered.set()
         # Frames keep their order: whatever the worker had when it read the ping and has finished since
-        # is out of `_tasks` by now. So of the cancelled tasks it can have no more than it counts beyond the
+        # is out of `by_id` by now. So of the cancelled tasks it can have no more than it counts beyond the
         # others.
-        left = [task_id for task_id in had if task_id in self._tasks]
-        cancelled = [task_id for task_id in left if self._tasks[task_id].done is None]
+        by_id = self._tasks.by_id
+        left = [task_id for task_id in had if task_id in by_id]
+        cancelled = [task_id for task_id in left if by_id[task_id].done is None]
         busy = max(0, pong.active_tasks - (len(left) - len(cancelled)))
         gone = cancelled[: max(0, len(cancelled) - busy)]
         for task_id in gone:
-            del self._tasks[task_id]
+            del by_id[task_id]
         self._credit_back(len(gone))
 
     def _drain(self, reason: str) -> None:
@@ -315,19 +264,11 @@ class Session(Instance):
     def _lose(self, why: str) -> None:
         if not self._over.done():
             self._over.set_result(None)
-        tasks, self._tasks = self._tasks, {}
-        for opened in tasks.values():
-            if opened.done is not None and not opened.done.done():
-                opened.done.set_exception(Lost(why))
+        self._tasks.fail(Lost(why))
 
     def _send(self, frame: registry_service_pb2.ConnectResponse) -> None:
-        self._post(frame.SerializeToString())
-
-    def _post(self, data: bytes) -> None:
-        self._outgoing.append(data)
-        self._something.set()
+        self._tasks.post(frame.SerializeToString())
 
 
-def _run_out(done: "asyncio.Future[bytes]") -> None:
-    if not done.done():
-        done.set_exception(Late)
+def _cancel(task_id: str) -> bytes:
+    return _Frame(cancel_task_id=task_id).SerializeToString()
