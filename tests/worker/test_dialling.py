@@ -178,11 +178,14 @@ def test_a_server_that_stops_gets_its_outputs_and_is_left_alone_for_as_long_as_i
 
 def test_stopping_finishes_open_tasks_and_says_so_first() -> None:
     async def main() -> None:
+        Counting.reset()
         async with registry() as server:
-            async with evald.DiallingWorker(Sleepy, server=server.address):
+            async with evald.DiallingWorker(Counting, server=server.address):
                 link = await server.link()
-                await link.give(task("t", "acme.sleepy", config={"seconds": 0.3}))
-                await asyncio.sleep(0.1)
+                await link.give(task("t", "acme.counting", config={"held": True}))
+                await until(lambda: Counting.evaluated)
+                # While it is being stopped, which takes until then.
+                asyncio.get_running_loop().call_later(0.1, Counting.let_go.set)
             assert (await link.take("draining")).reason
             assert (await link.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
 
