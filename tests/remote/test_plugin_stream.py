@@ -278,6 +278,24 @@ def test_a_worker_that_stops_finishes_its_tasks_and_does_not_wait_for_the_stream
     run(main())
 
 
+def test_a_worker_that_is_only_dialled_does_not_wait_for_the_stream_either() -> None:
+    async def main() -> None:
+        worker = evald.ListeningWorker(
+            evald.define_evaluator(
+                type="acme.word", kind=evald.ASSERTION, evaluate=lambda _: True, config_schema={}
+            ),
+            listen="127.0.0.1:0",
+            grace_seconds=30,
+        )
+        async with asyncio.timeout(15), worker, serving(remote_targets=[worker.address]) as live:
+            await active(live, f"static:{worker.address}")
+            assert await code_of(live) == ""
+            # Nobody has given back a lease: the server hears of it from the connection alone.
+            await worker.__aexit__(None, None, None)
+
+    run(main())
+
+
 def test_a_server_that_stops_lets_go_of_its_plugins() -> None:
     async def main() -> None:
         async with streaming("acme.word") as plugin:
