@@ -15,7 +15,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
 
-from ..services.live import Live, spec, until
+from ..services.live import Live, request, spec, until
 
 Behave = Callable[[task_pb2.EvaluationTask], Awaitable[task_pb2.EvaluationOutput]]
 
@@ -399,6 +399,13 @@ def duration(seconds: float) -> Duration:
     found = Duration()
     found.FromNanoseconds(round(seconds * 1e9))
     return found
+
+
+async def code_of(live: Live, answer: str = "hello", **fields: Any) -> str:
+    """The error code of one call of acme.word; "" when it passed."""
+    wanted = request(spec("acme.word", **fields), answer=answer)
+    (result,) = (await live.unary(wanted)).summary.results
+    return result.error.code or ("" if result.verdict == result_pb2.VERDICT_PASSED else "FAILED")
 
 
 async def active(live: Live, *instance_ids: str, seconds: float = 5.0) -> None:

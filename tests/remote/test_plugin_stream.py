@@ -9,10 +9,9 @@ import pytest
 
 import evald
 from evald.plugin.v1 import task_pb2
-from evald.v1 import result_pb2
 
-from ..services.live import Live, request, run, serving, spec, until
-from .scripted import PASSED, WORD, Listening, Refused, active, listening, register
+from ..services.live import request, run, serving, until
+from .scripted import PASSED, WORD, Listening, Refused, active, code_of, listening, register
 
 LOOPBACK = ["127.0.0.1/32"]
 STREAMS = [task_pb2.CAPABILITY_EVALUATE_STREAM, task_pb2.CAPABILITY_CANCEL]
@@ -22,18 +21,6 @@ BRIEF = {"timeout": {"nanos": 200_000_000}}
 def streaming(*types: str, **fields: Any) -> Any:
     """A plugin that claims EvaluateStream."""
     return listening(*types, **({"capabilities": STREAMS} | fields))
-
-
-async def code_of(live: Live, word: str = "", answer: str = "hello", **fields: Any) -> str:
-    """The error code of a call's only result, "" when it passed."""
-    wanted = request(spec("acme.word", {"word": word} if word else None, **fields), answer=answer)
-    (result,) = (await live.unary(wanted)).summary.results
-    return result.error.code or ("" if result.verdict == result_pb2.VERDICT_PASSED else "FAILED")
-
-
-def word_of(task: task_pb2.EvaluationTask) -> str:
-    """What the spec's config says."""
-    return str(task.config["word"]) if "word" in task.config else ""
 
 
 def test_all_tasks_go_over_one_call_and_are_answered_in_any_order() -> None:

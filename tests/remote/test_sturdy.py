@@ -10,7 +10,7 @@ import pytest
 
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import Live, request, run, serving, spec, until
+from ..services.live import request, run, serving, spec, until
 from .scripted import (
     PASSED,
     WORD,
@@ -18,6 +18,7 @@ from .scripted import (
     Refused,
     active,
     answers,
+    code_of,
     deregister,
     hangs,
     listening,
@@ -28,12 +29,6 @@ from .scripted import (
 )
 
 LOOPBACK = ["127.0.0.1/32"]
-
-
-async def code_of(live: Live, **fields: Any) -> str:
-    """The error code of one call of acme.word; "" when it passed."""
-    (result,) = (await live.unary(request(spec("acme.word", **fields)))).summary.results
-    return result.error.code
 
 
 @pytest.mark.parametrize(
@@ -76,10 +71,13 @@ def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() -> Non
             for _ in range(5):
                 assert await code_of(live, **brief) == "TIMEOUT"
             await until(lambda: plugin.cancelled == 5)
-            began = time.perf_counter()
-            codes = {await code_of(live, **brief) for _ in range(50)}
-            assert codes == {"REMOTE_CIRCUIT_OPEN"}
-            assert time.perf_counter() - began < 3, "none waits for its time-out"
+            took = []
+            for _ in range(51):
+                began = time.perf_counter()
+                assert await code_of(live, **brief) == "REMOTE_CIRCUIT_OPEN"
+                took.append(time.perf_counter() - began)
+            # The one in the middle, because other work shares the machine.
+            assert sorted(took)[25] < 0.005
             assert await states(live) == {"listening-1": "unhealthy"}
             assert "evald_remote_circuit_open 1.0" in live.app.telemetry.exposition("")[0].decode()
             plugin.behave = passes

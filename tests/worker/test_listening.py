@@ -102,14 +102,18 @@ def test_a_caller_that_goes_away_ends_the_work() -> None:
     async def main() -> None:
         Counting.reset()
         async with listening(Counting) as plugin:
-            call = plugin.stub.Evaluate(
-                pb.EvaluateRequest(task=task(type="acme.counting", config={"seconds": 30}))
-            )
-            await until(lambda: Counting.evaluated)
-            began = time.monotonic()
-            call.cancel()
-            await until(lambda: Counting.ended)
-            assert time.monotonic() - began < 2
+            # The best of five, because other work shares the machine.
+            for tried in range(1, 6):
+                wanted = task(str(tried), "acme.counting", config={"seconds": 30})
+                call = plugin.stub.Evaluate(pb.EvaluateRequest(task=wanted))
+                await until(lambda: Counting.evaluated == tried)  # noqa: B023 - it is over by then
+                began = time.monotonic()
+                call.cancel()
+                await until(lambda: Counting.ended == tried)  # noqa: B023
+                took = time.monotonic() - began
+                if took < 0.25:
+                    break
+            assert took < 0.25
 
     run(main())
 

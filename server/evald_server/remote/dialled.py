@@ -79,7 +79,7 @@ class Dialled(Instance):
 
     def give_back(self, *, used: bool) -> None:
         """See Instance."""
-        self.active -= 1
+        super().give_back(used=used)
         if not self.active:
             self._emptied.set()
 
