@@ -13,6 +13,7 @@ Words:
   last assistant message.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 Which = Literal["last", "first", "all"]
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
+
+
+class OutOfTime(Exception):
+    """Raised by `EvaluatorContext.check_time`. Evaluators let it pass."""
 
 
 class EvaluatorContext:
@@ -50,6 +55,7 @@ class EvaluatorContext:
         "_invocation",
         "_pb",
         "_serialized",
+        "_stop_nanos",
         "_turn",
         "_turn_calls",
         "config",
@@ -72,6 +78,7 @@ class EvaluatorContext:
         self._answer_bytes: bytes | None = None
         self._answer_json: tuple[Any, str | None] | None = None
         self._serialized: bytes | None = None
+        self._stop_nanos = 0
         self.config = config
         self.turn = pb.turn
         self.is_final = pb.is_final
@@ -83,6 +90,22 @@ class EvaluatorContext:
             setattr(other, name, getattr(self, name))
         other.config = config
         return other
+
+    def check_time(self) -> None:
+        """Raise OutOfTime when the evaluator must stop: its slice of the server's event loop is used up, or
+        the call is over.
+
+        To be called in loops whose work is a product of two things that a caller sends, once in about a
+        tenth of a millisecond. The server then runs the evaluator again from the start where it holds up
+        nobody, or answers TIMEOUT; so until then it must not have changed anything. Does nothing in tests
+        and in workers.
+        """
+        if self._stop_nanos and time.perf_counter_ns() > self._stop_nanos:
+            raise OutOfTime
+
+    def stop_at(self, nanos: int) -> None:
+        """Have `check_time` raise from then on. nanos: of `time.perf_counter_ns`; 0 for never. For engines."""
+        self._stop_nanos = nanos
 
     def serialized(self) -> bytes:
         """As evald.v1.EvaluatorContext on the wire: made once for all evaluators that send the turn on."""

@@ -34,13 +34,18 @@ class Threads:
         self._overrun: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def run(self, type_name: str, function: Callable[..., T], *args: Any) -> T:
+    async def run(
+        self, type_name: str, function: Callable[..., T], *args: Any, at_once: int | None = None
+    ) -> T:
         """The function's result. Raises Busy at once when the type's threads are all stuck.
 
+        at_once: how many functions of the type run at a time, where none of them can be stuck for ever, so
+        that waiting for a place makes sense however many have overrun their time.
         Cancelling gives the caller back its time; the thread goes on by itself.
         """
-        places = self._places.setdefault(type_name, asyncio.Semaphore(self._max_per_type))
-        if self._overrun[type_name] >= self._max_per_type:
+        most = self._max_per_type if at_once is None else at_once
+        places = self._places.setdefault(type_name, asyncio.Semaphore(most))
+        if at_once is None and self._overrun[type_name] >= most:
             raise Busy
         await places.acquire()
         loop = asyncio.get_running_loop()

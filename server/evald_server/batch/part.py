@@ -14,7 +14,7 @@ from evald_server.encoding import delimited, size
 from evald_server.engine.contexts import Contexts
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
-from evald_server.engine.run import Evaluation
+from evald_server.engine.run import SLICE_NANOS, Evaluation
 
 from .rules import Report
 from .totals import Totals
@@ -38,17 +38,35 @@ class Part:
     size: their bytes. verdicts: how many items had each, by its number. totals: by the plan's id.
     """
 
-    __slots__ = ("_brief", "_contexts", "_observe", "_threads", "answers", "size", "totals", "verdicts")
+    __slots__ = (
+        "_brief",
+        "_contexts",
+        "_observe",
+        "_slice",
+        "_threads",
+        "answers",
+        "size",
+        "totals",
+        "verdicts",
+    )
 
     def __init__(
-        self, contexts: Contexts, threads: Threads, observe: Callable[[int, float], None], *, brief: bool
+        self,
+        contexts: Contexts,
+        threads: Threads,
+        observe: Callable[[int, float], None],
+        *,
+        brief: bool,
+        slice_nanos: int = SLICE_NANOS,
     ) -> None:
         """observe: hears the verdict of every item evaluated, and how many seconds it took. brief: leave
-        what only explains out of what passed."""
+        what only explains out of what passed. slice_nanos: how long an item may take before it is left to
+        the caller like one that waits."""
         self._contexts = contexts
         self._threads = threads
         self._observe = observe
         self._brief = brief
+        self._slice = slice_nanos
         self.answers: list[bytes] = []
         self.size = 0
         self.verdicts = [0] * (len(Verdict) + 1)
@@ -57,7 +75,7 @@ class Part:
     def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> Evaluation | None:
         """Evaluate an item. None when it is done; an evaluation that has to wait for something is the
         caller's to finish, and to hand to `add`. Raises InvalidContext."""
-        evaluation = Evaluation(plan, self._contexts.view(item.context), self._threads)
+        evaluation = Evaluation(plan, self._contexts.view(item.context), self._threads, self._slice)
         if not evaluation.run_inline():
             return evaluation
         self.add(item.item_id, evaluation)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
 from evald.scope import current_scope
@@ -23,7 +23,7 @@ from .aggregate import ROUNDING
 from .compiler import Scope
 from .outcome import NOT_FINAL, adjust, checked, crashed
 from .plan import Use
-from .wait import call
+from .wait import call, discard
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -202,7 +202,13 @@ def _evaluate(
             outcome = _LATER
         else:
             try:
+                ctx.check_time()
                 outcome = use.evaluate(ctx)
+            except OutOfTime:
+                # It is asked again as a whole, and so are those of its children that have begun to wait.
+                for _, pending in waiting:
+                    discard(pending)
+                raise
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
         if outcome is _LATER or inspect.isawaitable(outcome):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, OutOfTime
 from evald.contract import cut
 from evald.result import Result, Verdict
 from evald.scope import Scope
@@ -28,6 +28,12 @@ from .wait import call, discard
 _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 
 _SECOND: Final = 1_000_000_000  # in nanoseconds
+
+_AT_ONCE: Final = 1  # a time that is over, for `EvaluatorContext.stop_at`
+
+SLICE_NANOS: Final = 10_000_000
+"""How long one evaluation may hold the event loop: 400 times what a usual one takes, and short enough that
+ten in a row are no delay that a person feels. What is left then goes on in a thread."""
 
 # Fields on the wire: results of evald.v1.AggregatedEvaluation, results and summary of evald.v1.EvaluateResponse,
 # the summary's duration and start_time, a result's start_time.
@@ -67,6 +73,7 @@ class Evaluation:
     __slots__ = (
         "_began",
         "_parts",
+        "_stop",
         "_summary",
         "_wake",
         "_wall",
@@ -82,7 +89,10 @@ class Evaluation:
         "waiting",
     )
 
-    def __init__(self, plan: Plan, ctx: EvaluatorContext, threads: Threads) -> None:
+    def __init__(
+        self, plan: Plan, ctx: EvaluatorContext, threads: Threads, slice_nanos: int = SLICE_NANOS
+    ) -> None:
+        """slice_nanos: how long `run_inline` may take."""
         self.plan = plan
         self.ctx = ctx
         self.threads = threads
@@ -94,19 +104,26 @@ class Evaluation:
         # Start times are wall times, durations are not: a clock that is set must not make one negative.
         self._wall = time.time_ns()
         self._began = _clock()
+        self._stop = self._began + slice_nanos
+        ctx.stop_at(self._stop)
 
     def run_inline(self) -> bool:
-        """Call everything that is plain. True when nothing is left to wait for."""
-        plan, ctx, outcomes, parts = self.plan, self.ctx, self.outcomes, self._parts
+        """Call what is plain, for as long as the slice lasts. True when nothing is left to wait for."""
+        plan, ctx, stop, outcomes, parts = self.plan, self.ctx, self._stop, self.outcomes, self._parts
         self.waiting: list[Waiting] = []
         began = self._began
         outcome: Any
         for may_hold, evaluate, usual, short, long, cells, plain, use in plan.steps:
-            if may_hold and self._held_back(use):
+            if (may_hold or began > stop) and self._held_back(use, used_up=began > stop):
                 began = _clock()
                 continue
             try:
                 outcome = evaluate(ctx)
+            except OutOfTime:
+                self._keep_place()
+                self.waiting.append(Waiting(use, None))
+                began = _clock()
+                continue
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(use, problem)
             # Where one ends the next begins: a second look at the clock would cost more than a check.
@@ -134,14 +151,16 @@ class Evaluation:
                 self._settle(use, checked(use, outcome), nanos)
         return not self.waiting
 
-    def _held_back(self, use: Use) -> bool:
-        """Whether a use is not to be called now: it is skipped, or has to wait."""
+    def _held_back(self, use: Use, *, used_up: bool) -> bool:
+        """Whether a use is not to be called now: it is skipped, or has to wait. used_up: the slice is."""
         if use.final_only and not self.ctx.is_final:
             skip = NOT_FINAL
         elif not use.inline:
             skip = None
         elif self._is_over():
             skip = FAIL_FAST
+        elif used_up:
+            skip = None
         else:
             return False
         self._keep_place()
@@ -161,12 +180,16 @@ class Evaluation:
         """Whether `run_alone` will do: one use waits, and nobody wants to hear of its progress."""
         return len(self.waiting) == 1 and not self.plan.include_progress and not self._is_over()
 
-    def run_alone(self, seconds: float | None, scope: Scope) -> Awaitable[int]:
+    async def run_alone(self, seconds: float | None, scope: Scope) -> int:
         """`run_waiting` for the one use that waits, in the caller's own task: another task, and waiting for
         it, cost a third of what a call to another process adds. Gives the use's index."""
         self.progress: list[Progress] = []
+        self._stop_after(seconds)
         (waiting,) = self.waiting
-        return self._settle_one(waiting, seconds, self._scope(scope))
+        try:
+            return await self._settle_one(waiting, seconds, self._scope(scope))
+        finally:
+            self.ctx.stop_at(_AT_ONCE)
 
     async def run_waiting(
         self,
@@ -187,6 +210,7 @@ class Evaluation:
             yield [waiting.use.index for waiting in self.waiting]
             return
         deadline = None if seconds is None else time.monotonic() + seconds
+        self._stop_after(seconds)
         limit = asyncio.Semaphore(self.plan.max_concurrency or concurrency)
         scope = self._scope(scope)
         tasks = {
@@ -256,9 +280,14 @@ class Evaluation:
         return self.ready([use.index for use in self.plan.uses if use.index not in waiting])
 
     def abandon(self) -> None:
-        """Give up what waits and was not begun."""
+        """Give up what waits and was not begun, and have what still runs in a thread stop."""
+        self.ctx.stop_at(_AT_ONCE)
         for item in self.waiting:
             discard(item.pending)
+
+    def _stop_after(self, seconds: float | None) -> None:
+        """Let evaluators that check the time go on for so long."""
+        self.ctx.stop_at(0 if seconds is None else _clock() + int(seconds * _SECOND))
 
     async def _next(
         self, running: set[asyncio.Task[None]]

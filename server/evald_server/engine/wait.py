@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, OutOfTime
 from evald.result import Result, errored
 from evald.scope import SCOPE, Scope
 from evald.threads import Busy, Threads
@@ -14,6 +14,13 @@ from evald.threads import Busy, Threads
 from .outcome import checked, crashed
 from .plan import Use
 from .registry import Origin
+
+# Names the threads in which plain evaluators go on after their slice of the event loop.
+_PLAIN: Final = "plain evaluators"
+
+# More would not be done sooner, because they share one interpreter with the event loop, and would only slow
+# that down; with one, a call that goes on for its whole deadline would hold up all others of its kind.
+_PLAIN_AT_ONCE: Final = 2
 
 # What of the call's time is kept back to send the summary: a tenth, but not less than this.
 _RESERVE_SECONDS: Final = 0.05
@@ -54,10 +61,12 @@ async def call(
         else:
             async with asyncio.timeout(seconds) as limit:
                 outcome = await (pending if pending is not None else _begin(use, ctx, threads))
+    except OutOfTime:
+        return _late(seconds)
     except TimeoutError as problem:
         if limit is None or not limit.expired():
             return crashed(use, problem)
-        return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+        return _late(seconds)
     except asyncio.CancelledError:
         # Foreign code that cancels itself is a crash; a caller that went away is not.
         task = asyncio.current_task()
@@ -73,6 +82,12 @@ async def call(
     return checked(use, outcome)
 
 
+def _late(seconds: float | None) -> Result:
+    if seconds is None:
+        return errored("TIMEOUT", "No result before the call was over")
+    return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+
+
 def discard(pending: Awaitable[Result] | None) -> None:
     """Close a coroutine that was made and never begun."""
     if inspect.iscoroutine(pending) and inspect.getcoroutinestate(pending) == "CORO_CREATED":
@@ -85,7 +100,10 @@ async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads) -> Any:
         if use.origin is Origin.PLUGIN:
             return await threads.run_async(use.definition.type, coroutine)
         return await coroutine
-    if use.inline or use.origin is not Origin.PLUGIN:
+    if use.inline:
+        # It was not done when the call's slice of the event loop was used up.
+        outcome = await threads.run(_PLAIN, use.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
+    elif use.origin is not Origin.PLUGIN:
         outcome = use.evaluate(ctx)
     else:
         outcome = await threads.run(use.definition.type, use.evaluate, ctx)

@@ -1,0 +1,202 @@
+"""A call that has used its slice of the event loop goes on in a thread, and its deadline cuts it there."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from evald.context import EvaluatorContext
+from evald.result import Result, Verdict, passed
+from evald.scope import Scope
+from evald.threads import Threads
+from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald_server.engine.combinators import combinators
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import Evaluation
+
+from .scripted import definition, spec
+
+PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+
+def checks_for(seconds: float, threads: list[int] | None = None) -> Callable[[EvaluatorContext], Result]:
+    """A plain evaluator that works for so long, and checks the time as built-ins do."""
+
+    def work(ctx: EvaluatorContext) -> Result:
+        if threads is not None:
+            threads.append(threading.get_ident())
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            ctx.check_time()
+        return passed("worked")
+
+    return work
+
+
+def burns(seconds: float) -> Callable[[EvaluatorContext], Result]:
+    """A plain evaluator that works for so long and looks at no clock."""
+
+    def work(_ctx: EvaluatorContext) -> Result:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        return passed("burnt")
+
+    return work
+
+
+def begin(
+    types: dict[str, Callable[[EvaluatorContext], Any]], *specs: Any, **options: Any
+) -> tuple[Evaluation, bool]:
+    """An evaluation of plain types that behave so, its slice used, and whether it is done."""
+    registry, threads = Registry(), Threads()
+    for name, behaviour in types.items():
+        registry.register(definition(name, behaviour), Origin.BUILT_IN)
+    for one in combinators(threads):
+        registry.register(one, Origin.BUILT_IN)
+    raw = tuple(one.SerializeToString() for one in specs or (spec(name) for name in types))
+    plan = Planner(registry).plan(raw, evaluation_service_pb2.EvaluateOptions(**options).SerializeToString())
+    evaluation = Evaluation(plan, EvaluatorContext(context_pb2.EvaluatorContext()), threads)
+    return evaluation, evaluation.run_inline()
+
+
+async def complete(evaluation: Evaluation, seconds: float | None = 20) -> Any:
+    """The results of an evaluation that has more to do."""
+    if evaluation.alone:
+        await evaluation.run_alone(seconds, Scope())
+    else:
+        async for _ in evaluation.run_waiting(seconds, 16):
+            pass
+    evaluation.finish()
+    return result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+
+
+def test_an_evaluator_that_checks_the_time_starts_again_in_a_thread_and_the_loop_goes_on() -> None:
+    async def main() -> None:
+        threads: list[int] = []
+        began = time.perf_counter()
+        evaluation, done = begin({"slow": checks_for(0.3, threads)})
+        assert not done
+        assert time.perf_counter() - began < 0.2
+        rounds = 0
+
+        async def turn_over() -> None:
+            nonlocal rounds
+            while True:
+                await asyncio.sleep(0.005)
+                rounds += 1
+
+        other = asyncio.create_task(turn_over())
+        (result,) = await complete(evaluation)
+        other.cancel()
+        assert (result.verdict, result.reason) == (PASSED, "worked")
+        assert threads[0] == threading.get_ident() != threads[1]
+        assert len(threads) == 2
+        assert rounds > 5
+
+    asyncio.run(main())
+
+
+def test_what_comes_after_the_slice_is_not_run_in_the_loop() -> None:
+    async def main() -> None:
+        here: list[int] = []
+
+        def where(_ctx: EvaluatorContext) -> Result:
+            here.append(threading.get_ident())
+            return passed("seen")
+
+        evaluation, done = begin({"first": where, "burns": burns(0.02), "last": where})
+        assert not done
+        assert here == [threading.get_ident()]
+        results = await complete(evaluation)
+        assert [result.reason for result in results] == ["seen", "burnt", "seen"]
+        assert len(here) == 2
+        assert here[1] != here[0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "with others"])
+def test_the_deadline_cuts_it_with_a_timeout_and_its_thread_ends(others: int) -> None:
+    ended = threading.Event()
+
+    def work(ctx: EvaluatorContext) -> Result:
+        try:
+            return checks_for(60)(ctx)
+        finally:
+            if threading.current_thread() is not threading.main_thread():
+                ended.set()
+
+    async def main() -> None:
+        types = {"slow": work, **{f"other{n}": checks_for(0.02) for n in range(others)}}
+        evaluation, done = begin(types)
+        assert not done
+        slow, *rest = await complete(evaluation, 0.3)
+        assert (slow.verdict, slow.error.code) == (ERROR, "TIMEOUT")
+        assert [result.verdict for result in rest] == [PASSED] * others
+        assert await asyncio.to_thread(ended.wait, 5)
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_goes_away_ends_its_thread() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work(ctx: EvaluatorContext) -> Result:
+        if threading.current_thread() is not threading.main_thread():
+            began.set()
+        try:
+            return checks_for(60)(ctx)
+        finally:
+            if began.is_set():
+                ended.set()
+
+    async def main() -> None:
+        evaluation, _ = begin({"slow": work})
+        call = asyncio.create_task(complete(evaluation, None))
+        assert await asyncio.to_thread(began.wait, 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await asyncio.to_thread(ended.wait, 5)
+
+    asyncio.run(main())
+
+
+def test_children_of_combinators_are_metered_together() -> None:
+    async def main() -> None:
+        child = {"type": "burns"}
+        evaluation, done = begin({"burns": burns(0.004)}, spec("all-of", evaluators=[child] * 20))
+        assert not done
+        (result,) = await complete(evaluation)
+        assert result.verdict == PASSED
+        assert len(result.checks) == 20
+
+    asyncio.run(main())
+
+
+def test_fail_fast_holds_for_what_was_left_for_later() -> None:
+    async def main() -> None:
+        ran: list[str] = []
+
+        def last(_ctx: EvaluatorContext) -> Result:
+            ran.append("last")
+            return passed("")
+
+        def fails(_ctx: EvaluatorContext) -> Result:
+            burns(0.02)(_ctx)
+            return Result(FAILED, "failed", 0.0)
+
+        evaluation, done = begin({"fails": fails, "last": last}, fail_fast=True)
+        results = [] if done else await complete(evaluation)
+        if done:
+            evaluation.finish()
+            results = result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+        assert [result.verdict for result in results] == [FAILED, SKIPPED]
+        assert not ran
+
+    asyncio.run(main())
