@@ -5,7 +5,7 @@ when every assertion was skipped the call is skipped, not passed. Metrics and
 shadow results change nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -76,8 +76,12 @@ def aggregate(
     results: Sequence[Settled],
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
+    not_run: Collection[int] = (),
 ) -> Aggregate:
     """The verdict of a call out of its results, both in declared order.
+
+    not_run: indexes of skipped results that `fail_fast` did not let run. They stay in the mean and count 0
+    there, because nothing may look better for not having been run.
 
     ALL_MUST_PASS: passes when every enforced assertion passed; the score is
     the lowest one given. WEIGHTED_MEAN: passes when the weighted mean reaches
@@ -117,6 +121,8 @@ def aggregate(
                     first_error = index
             continue
         else:
+            if index in not_run:
+                weights += use.weight
             continue
         weight = use.weight
         weights += weight
@@ -149,3 +155,34 @@ def aggregate(
     else:
         outcome, deciding = _PASSED, None
     return Aggregate(outcome, score, low, mean, deciding, passed, failed, errors, skipped, ignored)
+
+
+def is_lost(
+    uses: Sequence[Weighing],
+    results: Sequence[Settled | None],
+    policy: Policy = Policy.ALL_MUST_PASS,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> bool:
+    """Whether the verdict is FAILED already, whatever the results that are still None will be.
+
+    ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or the mean would be
+    below the threshold even if all that is left scored 1. An error decides nothing: something may yet fail.
+    """
+    total = weights = 0.0
+    for use, result in zip(uses, results, strict=True):
+        if not use.counts:
+            continue
+        if result is None:
+            worth = 1.0
+        else:
+            verdict, score = result
+            if verdict is _FAILED and (use.required or policy is Policy.ALL_MUST_PASS):
+                return True
+            if verdict is not _PASSED and verdict is not _FAILED:
+                continue
+            worth = float(verdict is _PASSED) if score is None else score
+        weights += use.weight
+        total += use.weight * worth
+    if policy is Policy.ALL_MUST_PASS or not weights:
+        return False
+    return total / weights < threshold - ROUNDING

@@ -104,7 +104,7 @@ class AnyOf(_Combinator):
 class AtLeast(_Combinator):
     """Enough children pass: `k` of them, or a share of at least `threshold`, weighted.
 
-    With neither, all must. `measure` says what the threshold is compared
+    With neither, all must whose weight is above 0. `measure` says what the threshold is compared
     with, and so the score: `passed`, the share of children that passed, or
     `score`, their mean score. A child that errs is taken once as passed and
     once as failed: when both give the same verdict it stands, else it is ERROR.
@@ -113,8 +113,8 @@ class AtLeast(_Combinator):
     type: ClassVar[str] = "at-least"
     aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"assert-set": {"measure": "score"}}
 
-    k: Annotated[int | None, Field(ge=0, description="How many must pass.")] = None
-    threshold: Annotated[float | None, Field(ge=0, le=1, description="Share that must pass.")] = None
+    k: Annotated[int | None, Field(ge=1, description="How many must pass.")] = None
+    threshold: Annotated[float | None, Field(gt=0, le=1, description="Share that must pass.")] = None
     measure: Literal["passed", "score"] = "passed"
 
     def prepare(self) -> None:
@@ -137,10 +137,15 @@ class AtLeast(_Combinator):
             )
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
+        elif self.k is not None:
+            certain, possible = passed >= self.k, passed + errors >= self.k
+            reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
-            wanted = total if self.k is None else self.k
-            certain, possible = passed >= wanted, passed + errors >= wanted
-            reason = f"{passed} of {total} evaluators passed, at least {wanted} wanted"
+            # A weight of 0 says that the child is only to be shown.
+            weighty = [r for use, r in zip(votes.uses, votes.results, strict=True) if use.weight]
+            verdicts = {result.verdict for result in weighty or votes.results}
+            certain, possible = verdicts == {_PASSED}, _FAILED not in verdicts
+            reason = f"{passed} of {total} evaluators passed, all must"
         if certain:
             return _PASSED, score, reason
         if possible:

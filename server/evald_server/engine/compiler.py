@@ -18,7 +18,7 @@ from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 
 from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
 from .observer import NoObserver, Observer
-from .plan import Criteria, InvalidPlan, Limits, Plan, Use, Violation
+from .plan import Criteria, InvalidPlan, Limits, Plan, Use, Violation, nothing_counted
 from .registry import Entry, Registry, UnknownType
 
 JUDGE: Final = "llm-judge"
@@ -374,7 +374,7 @@ class Compiler:
             verdict=result_pb2.VERDICT_PASSED,
             success=True,
             passed_count=sum(use.counts for use in uses),
-            reason=ALL_PASSED,
+            reason=ALL_PASSED if any(use.counts for use in uses) else nothing_counted(uses),
         )
         if perfect.passed_count:
             perfect.score = perfect.min_score = perfect.mean_score = 1

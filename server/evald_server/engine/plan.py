@@ -176,6 +176,18 @@ class Use:
         return size(body) + body
 
 
+def nothing_counted(uses: Sequence[Use]) -> str:
+    """The reason of a call that passes because nothing in it gates."""
+    metrics = sum(use.is_metric for use in uses)
+    shadows = len(uses) - metrics
+    parts = []
+    if metrics:
+        parts.append("1 metric" if metrics == 1 else f"{metrics} metrics")
+    if shadows:
+        parts.append("1 shadow assertion" if shadows == 1 else f"{shadows} shadow assertions")
+    return f"No assertion counted: {' and '.join(parts)} only"
+
+
 class Step(NamedTuple):
     """What calling a use takes, side by side in memory: looked up on the use, it costs as much as a check.
 

@@ -11,7 +11,8 @@ from evald.v1 import message_pb2, result_pb2
 from evald_server.encoding import double, duration, sized
 
 from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
-from .plan import DURATION, REASON, SHORT_REASON, VALUE, Plan, Use
+from .outcome import FAIL_FAST
+from .plan import DURATION, REASON, SHORT_REASON, VALUE, Plan, Use, nothing_counted
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -96,7 +97,8 @@ def summary_bytes(plan: Plan, outcomes: Sequence[Result], *, perfect: bool) -> t
     if perfect:
         return _PASSED, plan.perfect + summary.SerializeToString()
     settled = [(outcome.verdict, outcome.score) for outcome in outcomes]
-    total = aggregate(plan.uses, settled, plan.policy, plan.threshold)
+    not_run = [index for index, outcome in enumerate(outcomes) if outcome is FAIL_FAST]
+    total = aggregate(plan.uses, settled, plan.policy, plan.threshold, not_run)
     summary.verdict = int(total.verdict)  # type: ignore[assignment]
     summary.success = total.verdict is _PASSED
     for name, score in (
@@ -117,16 +119,28 @@ def summary_bytes(plan: Plan, outcomes: Sequence[Result], *, perfect: bool) -> t
 
 
 def _reason(plan: Plan, outcomes: Sequence[Result], total: Aggregate) -> str:
-    if plan.policy is Policy.WEIGHTED_MEAN and total.mean_score is not None:
-        if total.verdict is _PASSED and (total.failed or total.passed):
-            if not total.failed:
-                return ALL_PASSED
-            return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
-        if total.verdict is _FAILED and total.deciding is None:
-            return f"Weighted mean {total.mean_score:.4g} is below the threshold {plan.threshold:.4g}"
+    """What decided, or what counted."""
     if total.deciding is not None:
         return outcomes[total.deciding].reason
-    return "All assertions were skipped" if total.verdict is _SKIPPED else ALL_PASSED
+    if total.verdict is _FAILED:
+        return f"Weighted mean {total.mean_score:.4g} is below the threshold {plan.threshold:.4g}"
+    ignored = len(total.ignored_errors)
+    if total.verdict is _SKIPPED:
+        if ignored:
+            return f"No assertion gave a verdict: {ignored} broke and {_was(ignored)} ignored (fail open)"
+        return "All assertions were skipped"
+    if total.failed:
+        return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
+    if not total.passed:
+        return nothing_counted(plan.uses)
+    if ignored:
+        of = total.passed + ignored
+        return f"{total.passed} of {of} assertions passed, {ignored} broke and {_was(ignored)} ignored (fail open)"
+    return ALL_PASSED
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _warnings(plan: Plan, outcomes: Sequence[Result], total: Aggregate) -> list[str]:

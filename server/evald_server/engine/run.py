@@ -20,12 +20,13 @@ from evald.scope import Scope
 from evald.threads import Threads
 from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, duration, size, sized, timestamp
 
+from .aggregate import is_lost
 from .outcome import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
 from .plan import Plan, Use
 from .report import result_bytes, summary_bytes
 from .wait import call, discard
 
-_PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
+_PASSED: Final = Verdict.PASSED
 
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 
@@ -63,7 +64,7 @@ class Evaluation:
     """One plan on one turn.
 
     outcomes: results by index as they count, None while a use has not answered.
-    failed: an assertion that counts has failed.
+    lost: the verdict is FAILED already; looked for only where the plan fails fast.
     perfect: every assertion that counts has passed with score 1, and nothing else broke or was
     skipped, so that the plan's summary is the right one. spent: some use spent tokens or money.
     progress: what uses have said since somebody last took it away; only where the plan asks for it.
@@ -78,7 +79,7 @@ class Evaluation:
         "_wake",
         "_wall",
         "ctx",
-        "failed",
+        "lost",
         "nanos",
         "outcomes",
         "perfect",
@@ -96,7 +97,7 @@ class Evaluation:
         self.plan = plan
         self.ctx = ctx
         self.threads = threads
-        self.failed = False
+        self.lost = False
         self.perfect = True
         self.spent = False
         self.outcomes: list[Result | None] = []
@@ -342,9 +343,15 @@ class Evaluation:
         self._settle(use, result, _clock() - began, start)
         return use.index
 
+    def _cannot_pass(self) -> bool:
+        plan, outcomes = self.plan, self.outcomes
+        settled = [None if one is None else (one.verdict, one.score) for one in outcomes]
+        settled += [None] * (len(plan.uses) - len(outcomes))
+        return is_lost(plan.uses, settled, plan.policy, plan.threshold)
+
     def _is_over(self) -> bool:
-        """An assertion has failed, and nothing more is to run then."""
-        return self.plan.fail_fast and self.failed
+        """Nothing more is to run: the caller wants it so when the verdict cannot be PASSED any more."""
+        return self.lost
 
     def _skip(self, waiting: Sequence[Waiting]) -> None:
         for item in waiting:
@@ -357,14 +364,14 @@ class Evaluation:
         verdict, score, value = outcome.verdict, outcome.score, outcome.value
         if verdict is not _PASSED:
             self.perfect = False
-            if use.counts and verdict is _FAILED:
-                self.failed = True
         elif use.counts and (score != 1 or not use.weight):
             self.perfect = False
         if outcome.token_usage is not None or outcome.cost_usd is not None:
             self.spent = True  # not free: the plan's summary does not know of it
         index = use.index
         self.outcomes[index] = outcome
+        if self.plan.fail_fast and use.counts and not self.lost:
+            self.lost = self._cannot_pass()
         self._parts[index] = result_bytes(use, outcome, nanos, is_final=self.ctx.is_final, began=start)
         if outcome.error is not None:
             use.tally.error(outcome.error.code)

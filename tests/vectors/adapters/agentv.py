@@ -48,6 +48,11 @@ _NOT_ZERO = Difference(
 )
 
 DIFFERENCES = {
+    "AV-021": Difference(
+        "there a threshold of 0 passes whatever the children say",
+        "at-least: k and threshold are above 0, because what always passes checks nothing",
+        refused("threshold", "greater than 0"),
+    ),
     "AV-045": Difference(
         "the answers on record hold a score, but the run on record did not get them",
         "llm-judge: a usable answer is used",

@@ -34,6 +34,11 @@ _UNPARSEABLE = Difference(
 )
 
 DIFFERENCES = {
+    "ES-008": Difference(
+        "there a run of metrics alone says that all evaluators passed",
+        "where nothing gates, the turn passes and the reason says that no assertion counted",
+        Expect((), Wanted(PASSED, success=True, reason="No assertion counted: 1 metric only")),
+    ),
     "ES-015": _UNPARSEABLE,
     "ES-020": _UNPARSEABLE,
     "ESS-026": Difference(
