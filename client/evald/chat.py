@@ -50,8 +50,14 @@ class ToolCall:
 
     @property
     def duration_ms(self) -> float | None:
-        """How long the call took, in milliseconds; None when the caller did not say."""
-        return duration_ms(self._pb.duration) if self._pb.HasField("duration") else None
+        """How long the call took, in milliseconds; None when the caller did not say. Raises ValueError when
+        it is negative, because it would keep to every limit."""
+        if not self._pb.HasField("duration"):
+            return None
+        milliseconds = duration_ms(self._pb.duration)
+        if milliseconds < 0:
+            raise ValueError(f"the tool call {self.name!r} has a duration of {milliseconds:g}ms")
+        return milliseconds
 
     def __repr__(self) -> str:
         return f"{self.name}({self.arguments})"

@@ -14,7 +14,7 @@ from evald.v1 import evaluation_service_pb2, message_pb2
 from .live import CONTAINS, refusal, run, serving, spec
 
 Frame = evaluation_service_pb2.EvaluateSessionRequest
-PASSED, FAILED = Verdict.PASSED, Verdict.FAILED
+PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
 
 
 def opened(*specs: Any) -> Frame:
@@ -112,7 +112,56 @@ def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> None:
             assert {frame.error.code for frame in frames[1:4]} == {"INVALID_ITEM"}
             assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
             assert "turn.new_messages_json" in frames[2].error.message
-            assert frames[-1].session_summary.turn_count == 2
+            assert frames[-1].session_summary.turn_count == 5
+
+    run(main())
+
+
+def json_turn(turn_id: int, text: str) -> Frame:
+    frame = Frame()
+    frame.turn.turn_id = turn_id
+    frame.turn.new_messages_json = text
+    frame.turn.is_final = True
+    return frame
+
+
+ANSWER = json.dumps([{"role": "assistant", "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    ("frames", "verdict", "count", "named"),
+    [
+        pytest.param([turn(1, "hello"), json_turn(2, "[{")], ERROR, 2, [2], id="the final turn is broken"),
+        pytest.param([json_turn(1, "[{"), turn(2, "hello")], ERROR, 2, [1], id="the first turn is broken"),
+        pytest.param([json_turn(1, "[{")], ERROR, 1, [1], id="the only turn is broken"),
+        pytest.param([turn(1, "bye"), json_turn(2, "[{")], FAILED, 2, [1, 2], id="failed outranks it"),
+        pytest.param([turn(1, "hello"), turn(1, "bye")], ERROR, 2, [1], id="an id for the second time"),
+        pytest.param(
+            [turn(1, "hello"), json_turn(2, "[{"), json_turn(2, ANSWER)], PASSED, 2, [], id="sent again"
+        ),
+        pytest.param(
+            [json_turn(1, "[{"), json_turn(1, "[{"), json_turn(1, ANSWER)], ERROR, 2, [1], id="once too often"
+        ),
+    ],
+)
+def test_a_session_does_not_forget_a_turn_that_could_not_be_evaluated(
+    frames: list[Frame], verdict: Verdict, count: int, named: list[int]
+) -> None:
+    async def main() -> None:
+        async with serving() as live:
+            summary = (await live.session([opened(CONTAINS), *frames]))[-1].session_summary
+            assert (summary.verdict, summary.success) == (verdict, verdict is PASSED)
+            assert (summary.turn_count, list(summary.failed_turn_ids)) == (count, named)
+
+    run(main())
+
+
+def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
+    async def main() -> None:
+        async with serving() as live:
+            refused = await refusal(live.session([opened(CONTAINS), *[json_turn(1, "[{")] * 1001]))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "1001 turns" in refused.message
 
     run(main())
 

@@ -90,7 +90,7 @@ def aggregate(
     """
     passed = failed = errors = skipped = assertions = blocked = 0
     low: float | None = None
-    total = weights = 0.0
+    total, weights = 0.0, sum(uses[index].weight for index in not_run if uses[index].counts)
     first_failed: int | None = None
     first_error: int | None = None
     required_failed: int | None = None
@@ -121,8 +121,6 @@ def aggregate(
                     first_error = index
             continue
         else:
-            if index in not_run:
-                weights += use.weight
             continue
         weight = use.weight
         weights += weight

@@ -1,6 +1,9 @@
 """The context of a request, held to the limits, with its JSON turned into messages."""
 
+import math
 from typing import TYPE_CHECKING, Final
+
+from google.protobuf.duration_pb2 import Duration
 
 from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
@@ -38,6 +41,7 @@ class Contexts:
     def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
         """The view over a context that is within the limits. Raises InvalidContext."""
         last, most = pb.last_invocation, self._max_messages
+        check_numbers(pb, path)
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, path)
         return EvaluatorContext(pb)
@@ -89,6 +93,58 @@ class Contexts:
             size=str(count),
             limit=str(self._max_messages),
         )
+
+
+def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
+    """Refuse numbers that no turn can have. A negative latency, count or cost would keep to every budget, and
+    one that is no number, or no US dollars, would pass for one that was not reported. Raises InvalidContext."""
+    if pb.turn < 0:
+        raise _impossible(f"{path}.turn", pb.turn)
+    if pb.attempt < 0:
+        raise _impossible(f"{path}.attempt", pb.attempt)
+    if pb.HasField("run_duration"):
+        check_duration(pb.run_duration, f"{path}.run_duration")
+    if pb.HasField("last_invocation"):
+        check_invocation(pb.last_invocation, f"{path}.last_invocation")
+
+
+def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
+    """The same for an invocation."""
+    if pb.HasField("latency"):
+        check_duration(pb.latency, f"{path}.latency")
+    if pb.HasField("time_to_first_token"):
+        check_duration(pb.time_to_first_token, f"{path}.time_to_first_token")
+    if pb.HasField("token_usage"):
+        usage = pb.token_usage
+        if (
+            usage.input_tokens < 0
+            or usage.output_tokens < 0
+            or usage.total_tokens < 0
+            or usage.cached_input_tokens < 0
+            or usage.reasoning_tokens < 0
+        ):
+            name, count = next((field.name, count) for field, count in usage.ListFields() if count < 0)
+            raise _impossible(f"{path}.token_usage.{name}", count)
+    if pb.HasField("cost"):
+        cost = pb.cost
+        if not 0 <= cost.amount < math.inf:  # nor NaN
+            raise _impossible(f"{path}.cost.amount", cost.amount)
+        if cost.currency_code not in ("USD", ""):
+            raise InvalidContext(
+                f"{path}.cost.currency_code",
+                f'got "{cost.currency_code[:20]}", wanted "USD": costs are compared in US dollars; convert '
+                f"it, or leave the cost out",
+            )
+
+
+def check_duration(pb: Duration, path: str) -> None:
+    """The same for a duration."""
+    if pb.seconds < 0 or pb.nanos < 0:
+        raise _impossible(path, f"{pb.seconds + pb.nanos * 1e-9:.15g}s")
+
+
+def _impossible(field: str, got: object) -> InvalidContext:
+    return InvalidContext(field, f"got {got}, wanted a number of 0 or more; leave out what is not known")
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:

@@ -213,6 +213,7 @@ class Plan:
     started: the plan as the wire's EvaluationStarted, without an evaluation_id.
     perfect: the summary as it is when all pass, serialised, without times and metrics.
     measures: whether any use is a metric.
+    waits: whether any use may have to wait: for a model, a script, a remote, a thread.
     """
 
     uses: list[Use]
@@ -227,8 +228,10 @@ class Plan:
     perfect: bytes
     measures: bool
     steps: list[Step] = field(init=False)
+    waits: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.waits = any(not use.inline for use in self.uses)
         self.steps = [
             Step(
                 use.conditional or self.fail_fast,

@@ -10,7 +10,7 @@ from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
 from evald_server.encoding import double, duration, sized
 
-from .aggregate import ALL_PASSED, Aggregate, Policy, aggregate
+from .aggregate import ALL_PASSED, Aggregate, aggregate
 from .outcome import FAIL_FAST
 from .plan import DURATION, REASON, SHORT_REASON, VALUE, Plan, Use, nothing_counted
 

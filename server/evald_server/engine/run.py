@@ -280,6 +280,11 @@ class Evaluation:
         waiting = {item.use.index for item in self.waiting}
         return self.ready([use.index for use in self.plan.uses if use.index not in waiting])
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every result is there."""
+        return None not in self.outcomes
+
     def abandon(self) -> None:
         """Give up what waits and was not begun, and have what still runs in a thread stop."""
         self.ctx.stop_at(_AT_ONCE)
@@ -362,9 +367,7 @@ class Evaluation:
         if use.adjusted:
             outcome = adjust(use, outcome)
         verdict, score, value = outcome.verdict, outcome.score, outcome.value
-        if verdict is not _PASSED:
-            self.perfect = False
-        elif use.counts and (score != 1 or not use.weight):
+        if verdict is not _PASSED or (use.counts and (score != 1 or not use.weight)):
             self.perfect = False
         if outcome.token_usage is not None or outcome.cost_usd is not None:
             self.spent = True  # not free: the plan's summary does not know of it

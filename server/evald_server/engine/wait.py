@@ -23,14 +23,14 @@ _PLAIN: Final = "plain evaluators"
 _PLAIN_AT_ONCE: Final = 2
 
 # What of the call's time is kept back to send the summary: a tenth, but not less than this.
-_RESERVE_SECONDS: Final = 0.05
+RESERVE_SECONDS: Final = 0.05
 
 
 def budget(seconds: float | None) -> float | None:
     """What evaluators may use of the time that a call has left."""
     if seconds is None:
         return None
-    return seconds - max(_RESERVE_SECONDS, seconds / 10)
+    return seconds - max(RESERVE_SECONDS, seconds / 10)
 
 
 async def call(

@@ -86,9 +86,9 @@ class Evaluations:
         return response.SerializeToString()
 
     def _begin(self, request: wire_pb2.EvaluateRequest, context: Context) -> Evaluation:
-        check_deadline(context)
         runner, pb = self._runner, request.context
         plan = runner.plan(request.evaluators, request.options, pb)
+        check_deadline(context, plan)
         return Evaluation(plan, runner.contexts.view(pb), runner.threads)
 
     def _whole(
@@ -119,14 +119,20 @@ class Evaluations:
         request: wire_pb2.EvaluateRequest,
         context: Context,
     ) -> bytes:
-        part = delimited(1, evaluation.plan.started_with(evaluation_id)) + evaluation.first_ready()
         scope = scope_of(context, evaluation_id)
         tally = self._streamed.tally(request.labels)
+        await context.write(
+            delimited(1, evaluation.plan.started_with(evaluation_id)) + evaluation.first_ready()
+        )
+        last = b""
         async for done in self._runner.steps(evaluation, context.time_remaining(), scope):
-            await context.write(part)
-            part = evaluation.ready(done) + take_progress(evaluation)
+            event = evaluation.ready(done) + take_progress(evaluation)
+            if evaluation.is_settled:
+                last = event  # it is followed by the summary at once
+            else:
+                await context.write(event)
         self._finish(self._streamed, tally, evaluation, context)
-        return part + evaluation.summary()
+        return last + evaluation.summary()
 
     async def _once(self, request: wire_pb2.EvaluateRequest, context: Context) -> bytes:
         known = await self._claim(request)

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -15,7 +16,7 @@ from evald_server.engine.contexts import Contexts, criteria_of
 from evald_server.engine.plan import Criteria, InvalidPlan, Plan
 from evald_server.engine.planner import Planner
 from evald_server.engine.run import Evaluation
-from evald_server.engine.wait import budget
+from evald_server.engine.wait import RESERVE_SECONDS, budget
 
 from .admission import Admission
 from .cohort import Cohort
@@ -130,10 +131,9 @@ class Runner:
         if evaluation.alone:
             yield [await self._run_alone(evaluation, seconds, scope, patient=patient)]
             return
-        if not self.admission.enter():
-            await self._stand_in_line(evaluation, patient=patient)
+        left = await self._take_place(evaluation, seconds, patient=patient)
         try:
-            steps = evaluation.run_waiting(self._budget(evaluation.plan, seconds), self._concurrency, scope)
+            steps = evaluation.run_waiting(left, self._concurrency, scope)
             try:
                 async for done in steps:
                     yield done
@@ -145,19 +145,32 @@ class Runner:
     async def _run_alone(
         self, evaluation: Evaluation, seconds: float | None, scope: Scope, *, patient: bool
     ) -> int:
-        if not self.admission.enter():
-            await self._stand_in_line(evaluation, patient=patient)
+        left = await self._take_place(evaluation, seconds, patient=patient)
         try:
-            return await evaluation.run_alone(self._budget(evaluation.plan, seconds), scope)
+            return await evaluation.run_alone(left, scope)
         finally:
             self.admission.leave()
 
-    async def _stand_in_line(self, evaluation: Evaluation, *, patient: bool) -> None:
+    async def _take_place(
+        self, evaluation: Evaluation, seconds: float | None, *, patient: bool
+    ) -> float | None:
+        """Wait for a place, and return the seconds that evaluators then have.
+
+        patient: the time in line does not count. Raises CallError when there is no time or no place.
+        """
+        left = self._budget(evaluation.plan, seconds)
         try:
-            await self.admission.wait(patient=patient)
+            if left is not None and left <= 0:
+                raise _too_short(seconds or 0)
+            if not self.admission.enter():
+                began = time.monotonic()
+                await self.admission.wait(patient=patient)
+                if left is not None and not patient:
+                    left -= time.monotonic() - began
         except BaseException:
             evaluation.abandon()
             raise
+        return left
 
     def _budget(self, plan: Plan, seconds: float | None) -> float | None:
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
@@ -177,11 +190,23 @@ def take_progress(evaluation: Evaluation) -> bytes:
     return event.SerializeToString()
 
 
-def check_deadline(context: Context) -> None:
-    """Raise CallError when the time that is left is too short to do anything."""
+def check_deadline(context: Context, plan: Plan) -> None:
+    """Raise CallError when the time that is left is too short to answer in, before anything is started."""
     left: float | None = context.time_remaining()
-    if left is not None and left <= 0:
+    if left is None:
+        return
+    if left <= 0:
         raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
+    if plan.waits and left <= RESERVE_SECONDS:
+        raise _too_short(left)
+
+
+def _too_short(seconds: float) -> CallError:
+    return CallError(
+        "DEADLINE_TOO_SHORT",
+        f"the call has {seconds * 1000:.0f} ms left and {RESERVE_SECONDS * 1000:.0f} ms are kept to send the "
+        f"answer, so evaluators that wait have no time; give the call a later deadline",
+    )
 
 
 def scope_of(context: Context, evaluation_id: str) -> Scope:

@@ -8,7 +8,7 @@ from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.encoding import delimited, size, varint
-from evald_server.engine.contexts import InvalidContext
+from evald_server.engine.contexts import InvalidContext, check_duration, check_invocation, check_numbers
 from evald_server.engine.plan import Plan
 from evald_server.engine.report import fill_error
 from evald_server.engine.run import Evaluation
@@ -22,6 +22,9 @@ _Response = wire_pb2.EvaluateSessionResponse
 
 # Negative numbers are sent as their two's complement.
 _INT64: Final = (1 << 64) - 1
+
+# Each is kept until the end, and a session may be open for days.
+_MOST_REFUSED: Final = 1000
 
 # Failed outranks error, error outranks passed, passed outranks skipped.
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
@@ -69,6 +72,7 @@ class Sessions:
         try:
             evaluation = session.begin(turn, turn_id)
         except (CallError, InvalidContext) as problem:
+            session.refuse(turn_id)
             refused = _Response(turn_id=turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
             return refused.SerializeToString()
@@ -82,13 +86,18 @@ class Sessions:
         self, session: "_Session", turn_id: int, evaluation: Evaluation, stream: Stream, context: Context
     ) -> bytes:
         evaluation_id = self._runner.new_id()
-        event = delimited(1, session.started(evaluation_id)) + evaluation.first_ready()
         scope = scope_of(context, evaluation_id)
+        started = delimited(1, session.started(evaluation_id))
+        await stream.send(_framed(turn_id, started + evaluation.first_ready()))
+        last = b""
         async for done in self._runner.steps(evaluation, None, scope, patient=True):
-            await stream.send(_framed(turn_id, event))
             event = evaluation.ready(done) + take_progress(evaluation)
+            if evaluation.is_settled:
+                last = event  # it is followed by the summary at once
+            else:
+                await stream.send(_framed(turn_id, event))
         self._count(session, turn_id, evaluation, context)
-        return _framed(turn_id, event + evaluation.summary())
+        return _framed(turn_id, last + evaluation.summary())
 
     def _count(self, session: "_Session", turn_id: int, evaluation: Evaluation, context: Context) -> None:
         verdict = evaluation.finish()
@@ -114,6 +123,7 @@ class _Session:
         self._expected.CopyFrom(self._pb.expected)
         self._has_expected = self._pb.HasField("expected")
         self._pb.ClearField("last_invocation")
+        check_numbers(self._pb, "open.base_context")
         runner.contexts.complete(self._pb, "open.base_context")
         self._plan: Plan = runner.plan(opened.evaluators, opened.options, self._pb)
         self._conversation = Conversation(self._pb.messages)
@@ -122,16 +132,22 @@ class _Session:
         self._turns = 0
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
+        self._refused_ids: list[int] = []
 
     def begin(self, turn: evaluation_service_pb2.SessionTurn, turn_id: int) -> Evaluation:
         """Add a turn. Raises CallError or InvalidContext for one that is not right, and then leaves all as it was."""
         if self._last_id is not None and turn_id <= self._last_id:
             raise invalid("turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the last one")
         pb, contexts, last = self._pb, self._runner.contexts, turn.last_invocation
+        check_invocation(last, "turn.last_invocation")
+        if turn.HasField("run_duration"):
+            check_duration(turn.run_duration, "turn.run_duration")
         contexts.complete_messages(last, "turn.last_invocation")
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
         self._last_id = turn_id
         self._turns += 1
+        if turn_id in self._refused_ids:
+            self._refused_ids.remove(turn_id)  # sent again, and right this time
         pb.turn += 1
         pb.is_final = turn.is_final
         pb.last_invocation.CopyFrom(last)
@@ -159,13 +175,25 @@ class _Session:
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             self._failed_ids.append(turn_id)
 
+    def refuse(self, turn_id: int) -> None:
+        """A turn could not be evaluated. Raises CallError after too many of them."""
+        self._refused_ids.append(turn_id)
+        if len(self._refused_ids) > _MOST_REFUSED:
+            raise CallError(
+                "INVALID_FIELD",
+                f"{len(self._refused_ids)} turns of the session could not be evaluated, which is the limit",
+                limit=str(_MOST_REFUSED),
+            )
+
     def summary(self) -> wire_pb2.EvaluateSessionResponse:
         """The last frame."""
-        worst = next((verdict for verdict in _WORST if verdict in self._verdicts), Verdict.SKIPPED)
+        # A turn that was sent and has no verdict must not be forgotten: the session is inconclusive.
+        verdicts = self._verdicts | {Verdict.ERROR} if self._refused_ids else self._verdicts
+        worst = next((verdict for verdict in _WORST if verdict in verdicts), Verdict.SKIPPED)
         response = _Response()
         summary = response.session_summary
         summary.verdict = worst  # type: ignore[assignment]
         summary.success = worst is Verdict.PASSED
-        summary.turn_count = self._turns
-        summary.failed_turn_ids.extend(self._failed_ids)
+        summary.turn_count = self._turns + len(self._refused_ids)
+        summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
         return response
