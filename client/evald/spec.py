@@ -117,7 +117,7 @@ class Options:
 
     aggregation: every assertion must pass, or the weighted mean of the scores must reach `threshold`.
     threshold: lowest weighted mean that passes, 0 to 1; None means 0.8.
-    fail_fast: stop at the first failure that counts; the rest is SKIPPED.
+    fail_fast: stop as soon as the call has failed whatever is still to come; the rest is SKIPPED.
     max_concurrency: most evaluators at a time; 0 means the server's default.
     skip_auto_evaluators: leave out what the server runs on every call.
     include_progress: send what evaluators say before they finish. For `stream`.

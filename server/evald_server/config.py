@@ -212,7 +212,8 @@ class Settings(BaseModel):
     )
     max_messages: Annotated[int, Field(ge=1)] = Field(5000, description="Most messages in one conversation.")
     max_config_bytes: Annotated[int, Field(ge=1)] = Field(
-        256 << 10, description="Largest config of one evaluator."
+        256 << 10,
+        description="Largest config of one evaluator; those of a call may have twice as much together.",
     )
     max_concurrent_streams: Annotated[int, Field(ge=1)] = Field(
         100, description="Most calls at a time on one connection."

@@ -59,6 +59,8 @@ class Compiler:
     def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
         """The plan of a call. Raises InvalidPlan with everything that is wrong."""
         options = self._options(raw_options)
+        if not self.fits(sum(map(len, raw))):
+            raise InvalidPlan(self.violations)
         specs = self._parse(raw)
         if not specs and criteria is None and not self.violations:
             self._note(
@@ -76,6 +78,18 @@ class Compiler:
         if not options.skip_auto_evaluators:
             self._add_autos(specs, uses)
         return self._finished(specs, uses, options)
+
+    def fits(self, size: int) -> bool:
+        """Whether the specs of a call, which have so many bytes, are not too large together."""
+        fits = size <= self._limits.specs_bytes
+        if not fits:
+            self._note(
+                None,
+                "",
+                "TOO_LARGE",
+                f"evaluators: {size} bytes of specs; at most {self._limits.specs_bytes} are allowed in a call",
+            )
+        return fits
 
     def compile_all(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec], *, criteria: bool = False

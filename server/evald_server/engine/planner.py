@@ -76,7 +76,8 @@ class Planner:
     def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
         """Everything wrong with specs; empty when they can be run."""
         compiler = Compiler(self._registry, NoObserver(), self._limits, self._fail_open)
-        compiler.compile_all(specs)
+        if compiler.fits(sum(spec.ByteSize() for spec in specs)):
+            compiler.compile_all(specs)
         return compiler.violations
 
     def _forget(self) -> None:
