@@ -140,7 +140,7 @@ def _cell(result: "EvaluatorResult") -> Text:
     """A metric's number, where there is one, else the sign of the verdict."""
     if result.kind.name != "METRIC" or result.verdict.name != "PASSED":
         return mark(result.verdict.name)
-    return Text(number(result.value)) if result.metadata.get("available", True) else Text("n/a", "dim")
+    return Text("n/a", "dim") if result.measurement is None else Text(number(result.measurement))
 
 
 def _rate(count: Count) -> Text:
