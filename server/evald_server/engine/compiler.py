@@ -159,7 +159,7 @@ class Compiler:
             self._note_option("timeout", f"{duration_ms(options.timeout):g}ms", "more than 0")
         if options.aggregation not in (0, 1, 2):
             self._note_option("aggregation", options.aggregation, "an AggregationPolicy this server knows")
-        elif options.HasField("threshold") and options.aggregation != Policy.WEIGHTED_MEAN:
+        elif options.HasField("threshold") and options.aggregation != int(Policy.WEIGHTED_MEAN):
             self._note(
                 None,
                 "/options/threshold",
