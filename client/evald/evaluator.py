@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from .context import EvaluatorContext
+from .fields import did_you_mean, schema_keys
 from .result import Kind, Result, Verdict, failed, measured, passed
 
 Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any]
@@ -171,7 +172,7 @@ class Evaluator(BaseModel):
         try:
             evaluator = cls.model_validate(config)
         except ValidationError as problem:
-            raise InvalidConfig(_problems(problem, config)) from None
+            raise InvalidConfig(_problems(problem, config, cls)) from None
         try:
             evaluator.prepare()
         except InvalidConfig:
@@ -192,23 +193,29 @@ def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _problems(problem: ValidationError, config: Mapping[str, Any]) -> list[ConfigProblem]:
-    found = [_problem(error, config) for error in problem.errors()]
+def _problems(
+    problem: ValidationError, config: Mapping[str, Any], cls: type[Evaluator]
+) -> list[ConfigProblem]:
+    found = [_problem(error, config, cls) for error in problem.errors()]
     return list(dict.fromkeys(found))
 
 
-def _problem(error: Any, config: Mapping[str, Any]) -> ConfigProblem:
+def _problem(error: Any, config: Mapping[str, Any], cls: type[Evaluator]) -> ConfigProblem:
     message = error["msg"]
+    pointer = _pointer(error["loc"], config, missing=error["type"] == "missing")
     if message.startswith("Value error, "):
         message = message.removeprefix("Value error, ")
     elif error["type"] == "extra_forbidden":
-        message = "unknown key"
+        *path, key = pointer.split("/")[1:] or [""]
+        schema = cls.model_json_schema(by_alias=True)
+        known = schema_keys(schema, [int(part) if part.isdecimal() else part for part in path])
+        message = f"unknown key{did_you_mean(key, known)}"
     elif error["type"] == "missing":
         message = "missing; it is required"
     else:
         got = repr(error["input"])
         message = f"{message[0].lower()}{message[1:]}, got {got if len(got) <= 80 else got[:77] + '...'}"
-    return ConfigProblem(_pointer(error["loc"], config, missing=error["type"] == "missing"), message)
+    return ConfigProblem(pointer, message)
 
 
 def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> str:

@@ -69,8 +69,9 @@ class _Builder:
         if isinstance(event, yaml.NodeEvent):
             if event.anchor is not None:
                 raise _refused(event, f"the anchor &{event.anchor}; write the value out where it is wanted")
-            if getattr(event, "tag", None) is not None:
-                raise _refused(event, f"the tag {event.tag}")
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise _refused(event, f"the tag {tag}")
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
@@ -140,4 +141,5 @@ def _plain(event: yaml.ScalarEvent) -> Any:
 
 def _refused(event: yaml.Event, what: str) -> InvalidYaml:
     mark = event.start_mark
-    return InvalidYaml(f"line {mark.line + 1}, column {mark.column + 1}: got {what}")
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return InvalidYaml(f"{where}got {what}")
