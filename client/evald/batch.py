@@ -30,6 +30,13 @@ class BatchAnswer:
         return Verdict.ERROR if self.evaluation is None else self.evaluation.verdict
 
     @property
+    def reason(self) -> str:
+        """That of the evaluation; without one, what kept the item from being evaluated."""
+        if self.evaluation is not None:
+            return self.evaluation.reason
+        return self.error.message if self.error is not None else ""
+
+    @property
     def passed(self) -> bool:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED

@@ -235,15 +235,21 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
     return path
 
 
-def to_result(kind: Kind, outcome: Any) -> Result:
-    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome."""
+def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
+    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome.
+
+    description: of the evaluator, the reason of a bare True or False.
+    """
     if isinstance(outcome, Result):
         return outcome
     if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[0], bool):
         success, reason = outcome
         return passed(str(reason)) if success else failed(str(reason))
     if isinstance(outcome, bool) and kind is Kind.ASSERTION:
-        return passed("Passed") if outcome else failed("Failed")
+        said = " ".join(description.partition("\n\n")[0].split())
+        if outcome:
+            return passed(said or "Passed")
+        return failed(f"Not met: {said}" if said else "Failed")
     if isinstance(outcome, int | float) and not isinstance(outcome, bool) and kind is Kind.METRIC:
         return measured(float(outcome), f"Measured {outcome:g}")
     if isinstance(outcome, Mapping) and isinstance(outcome.get("success"), bool):
@@ -292,15 +298,17 @@ def define_evaluator(
         "additionalProperties": False,
     }
     is_async = inspect.iscoroutinefunction(evaluate)
+    description = description or inspect.cleandoc(evaluate.__doc__ or "")
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
         check_config(schema, config)
 
         def run(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, evaluate(ctx.with_config(config)))
+            return to_result(kind, evaluate(ctx.with_config(config)), description)
 
         async def run_async(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, await evaluate(ctx.with_config(config)))  # type: ignore[misc]
+            outcome = await evaluate(ctx.with_config(config))  # type: ignore[misc]
+            return to_result(kind, outcome, description)
 
         return run_async if is_async else run
 
@@ -308,7 +316,7 @@ def define_evaluator(
         type=type,
         kind=kind,
         label=label or default_label(type),
-        description=description or inspect.cleandoc(evaluate.__doc__ or ""),
+        description=description,
         config_schema=schema,
         compile=compile_config,
         version=version,
@@ -344,7 +352,7 @@ def assertion(
     """Decorator: makes a function an assertion of this type. options: as for `define_evaluator`.
 
     The function returns whether the turn passed, perhaps with a reason, or a Result. Its docstring
-    is the description, its config is in `ctx.config`.
+    is the description, and the reason where it gives none; its config is in `ctx.config`.
     """
     return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
 

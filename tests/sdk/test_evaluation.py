@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from evald import Evaluation, EvaluatorResult, Verdict
 from evald.batch import BatchAnswer, BatchSummary, EvaluatorTotals
 from evald.catalog import CatalogChange, EvaluatorType
+from evald.evaluator_result import EvaluatorError
 from evald.result import Kind
 from evald.session_summary import SessionSummary
 from evald.stream import EvaluationStream
@@ -63,6 +64,11 @@ def test_an_answer_keeps_the_verdict_of_an_evaluation_that_did_not_pass() -> Non
     answer = BatchAnswer("a", Evaluation(Verdict.FAILED, "no"))
     assert answer.verdict is Verdict.FAILED
     assert answer.to_dict()["evaluation"]["reason"] == "no"
+
+
+def test_an_answer_always_says_why() -> None:
+    assert BatchAnswer("a", Evaluation(Verdict.FAILED, "no")).reason == "no"
+    assert BatchAnswer("a", error=EvaluatorError("INVALID_ITEM", "no turn")).reason == "no turn"
 
 
 def test_an_unavailable_metric_has_no_measurement_and_the_value_0() -> None:
