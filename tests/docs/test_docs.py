@@ -22,7 +22,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 CHECKED_PAGES = [
     *PAGES,
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "protos/README.md")),
-    *(ROOT / name for name in ("benchmarks/README.md", "deploy/prometheus/README.md")),
+    *(
+        ROOT / name
+        for name in ("benchmarks/README.md", "deploy/envoy/README.md", "deploy/prometheus/README.md")
+    ),
 ]
 
 # What a block may be; `text` is for what cannot be run here.
