@@ -16,7 +16,7 @@ demo: $(READY) ## See real conversations evaluated
 test: $(READY) ## Run the tests
 	$(BIN)/pytest
 
-interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus
+interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus, Envoy
 	$(BIN)/pytest -m interop --ignore=tests/languages
 
 languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed

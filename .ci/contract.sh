@@ -24,7 +24,7 @@ if $buf breaking "$work/renumbered" --against protos >"$work/found"; then
 fi
 grep -q 'evaluation_id' "$work/found"
 
-digest() { (cd "$1" && find client server -name '*_pb2*.py*' -not -path '*/__pycache__/*' -exec cksum {} + | LC_ALL=C sort -k 3); }
+digest() { (cd "$1" && find client server deploy \( -name '*_pb2*.py*' -o -name evald.binpb \) -not -path '*/__pycache__/*' -exec cksum {} + | LC_ALL=C sort -k 3); }
 .ci/generate.sh "$work"
 if ! diff <(digest .) <(digest "$work"); then
   echo "the generated code does not follow the contract (left: committed, right: generated): run 'make proto'" >&2

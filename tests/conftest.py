@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business.
+settings.register_profile("evald", deadline=None)
+settings.load_profile("evald")
 
 
 class ServerProcess(NamedTuple):

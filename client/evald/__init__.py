@@ -31,7 +31,7 @@ from .result import (
     unavailable,
     unproven,
 )
-from .spec import Options, Spec
+from .spec import Options, Spec, SpecLike
 from .stream import Started
 from .turn import Turn
 
@@ -62,6 +62,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "Options",
     "Result",
     "Spec",
+    "SpecLike",
     "Started",
     "Turn",
     "TurnRefused",

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to one item of a batch: an evaluation, or the error that kept it from being evaluated."""
+    """The answer to one item of a batch: an evaluation, or the error that kept it from being evaluated.
+
+    True when the item passed, else false.
+    """
 
     id: str
     evaluation: Evaluation | None = None
@@ -24,12 +27,23 @@ class BatchAnswer:
     @property
     def verdict(self) -> Verdict:
         """That of the evaluation; ERROR without one."""
-        return self.evaluation.verdict if self.evaluation else Verdict.ERROR
+        return Verdict.ERROR if self.evaluation is None else self.evaluation.verdict
+
+    @property
+    def reason(self) -> str:
+        """That of the evaluation; without one, what kept the item from being evaluated."""
+        if self.evaluation is not None:
+            return self.evaluation.reason
+        return self.error.message if self.error is not None else ""
 
     @property
     def passed(self) -> bool:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Same as `passed`, so that `assert` fails for what did not pass."""
+        return self.passed
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data in camelCase."""
@@ -37,7 +51,7 @@ class BatchAnswer:
             {
                 "id": self.id,
                 "verdict": self.verdict.name,
-                "evaluation": self.evaluation.to_dict() if self.evaluation else None,
+                "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
                 "error": self.error.to_dict() if self.error else None,
             }
         )
@@ -59,7 +73,10 @@ class BatchAnswer:
 
 
 class EvaluatorTotals(NamedTuple):
-    """One evaluator over a batch. mean_value: mean of the measured values; None when there are none."""
+    """One evaluator over a batch.
+
+    mean_value: mean of the measured values, unavailable ones left out; None when there are none.
+    """
 
     passed_count: int = 0
     failed_count: int = 0

@@ -40,6 +40,7 @@ class Client(Connection):
     metadata: sent with every call, for example {"authorization": "Bearer ..."}.
     max_message_bytes: largest message sent or received.
 
+    Raises InvalidInput for a server that is no such address, such as a URL or a host without a port.
     Every method raises `evald.EvaldError` when the call fails, and InvalidInput,
     before anything is sent, for what cannot be sent.
     """

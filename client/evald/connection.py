@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Mapping
 from types import TracebackType
@@ -47,9 +48,55 @@ SERVICE_CONFIG: Final = json.dumps(
 )
 
 
-def server_address(server: str | None) -> str:
-    """The address to call: as given, else from EVALD_SERVER, else the default."""
-    return server or os.environ.get("EVALD_SERVER") or DEFAULT_SERVER
+# The schemes of gRPC's own targets, which are taken as they are.
+_TARGET: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):")
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<address>[^/?#]*)")
+_HOST_PORT: Final = re.compile(r"(?P<host>[^\s/:@\[\]]+|\[[0-9A-Fa-f:.%]+\])(:(?P<port>[0-9]{1,5}))?")
+_ENCRYPTED: Final = frozenset(("https", "grpcs"))
+
+
+def server_address(server: str | None, *, encrypted: bool = False) -> str:
+    """The address to call: as given, else from EVALD_SERVER, else the default.
+
+    encrypted: whether a port may be missing, because gRPC's default of 443 makes sense. Raises InvalidInput for
+    what is no address: gRPC itself would fail to resolve it, or call port 443, only when a call is made.
+    """
+    given, name = server, "server"
+    if not given:
+        given, name = os.environ.get("EVALD_SERVER"), "EVALD_SERVER"
+    if not given:
+        return DEFAULT_SERVER
+    if not isinstance(given, str):
+        raise InvalidInput(name, shown(given), _WANTED)
+    if _TARGET.match(given):
+        return given
+    url = _URL.match(given)
+    if url is not None:
+        tls = url["scheme"].lower() in _ENCRYPTED
+        hint = ", with credentials=grpc.ssl_channel_credentials() for TLS" if tls else ""
+        raise InvalidInput(
+            name,
+            f"{shown(given)}, which is a URL",
+            f"HOST:PORT without a scheme{_meant(url['address'])}{hint}",
+        )
+    found = _HOST_PORT.fullmatch(given)
+    if found is None or (found["port"] and not 0 < int(found["port"]) < 1 << 16):
+        raise InvalidInput(name, shown(given), _WANTED)
+    if not found["port"] and not encrypted:
+        raise InvalidInput(name, f"{shown(given)}, which has no port", f"HOST:PORT{_meant(given)}")
+    return given
+
+
+_WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a target of gRPC\'s such as "dns:///evald:50051"'
+
+
+def _meant(address: str) -> str:
+    """The address that was meant, where that can be said. evald's own port stands in for one that is missing."""
+    found = _HOST_PORT.fullmatch(address)
+    if found is None:
+        return ""
+    port = found["port"] or DEFAULT_SERVER.rpartition(":")[2]
+    return f': "{found["host"]}:{port}"' + ("" if found["port"] else f" ({port} is evald's default)")
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
@@ -82,7 +129,7 @@ class Connection:
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.server = server_address(server)
+        self.server = server_address(server, encrypted=credentials is not None)
         self._timeout = timeout
         self._credentials = credentials
         self._metadata = tuple((metadata or {}).items())

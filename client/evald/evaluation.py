@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What all evaluators said about one turn, and what follows from it.
+    """What all evaluators said about one turn, and what follows from it. True when it passed, else false.
 
     evaluation_id: the call's request_id, or one that the server made; "" in sessions and batches.
     verdict: FAILED when an assertion that counts failed; else ERROR, inconclusive, when one gave
@@ -24,7 +24,7 @@ class Evaluation:
     score: the lowest score, or the weighted mean, as the policy says; None when nothing scored.
     min_score, mean_score: both of them, whatever the policy.
     results: all results in the order of the call.
-    metrics: measured values of the metrics, by name.
+    metrics: measured values of the metrics, by name; one that could not measure is not in it.
     passed_count, failed_count: assertions that count. error_count, skipped_count: all evaluators.
     duration_ms: wall time in the server.
     token_usage, cost_usd: what the evaluators themselves spent.
@@ -52,6 +52,10 @@ class Evaluation:
     def passed(self) -> bool:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Same as `passed`, so that `assert` fails for what did not pass."""
+        return self.passed
 
     @property
     def failed(self) -> bool:

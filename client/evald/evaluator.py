@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from .context import EvaluatorContext
+from .fields import did_you_mean, schema_keys
 from .result import Kind, Result, Verdict, failed, measured, passed
 
 Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any]
@@ -171,7 +172,7 @@ class Evaluator(BaseModel):
         try:
             evaluator = cls.model_validate(config)
         except ValidationError as problem:
-            raise InvalidConfig(_problems(problem, config)) from None
+            raise InvalidConfig(_problems(problem, config, cls)) from None
         try:
             evaluator.prepare()
         except InvalidConfig:
@@ -192,23 +193,29 @@ def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _problems(problem: ValidationError, config: Mapping[str, Any]) -> list[ConfigProblem]:
-    found = [_problem(error, config) for error in problem.errors()]
+def _problems(
+    problem: ValidationError, config: Mapping[str, Any], cls: type[Evaluator]
+) -> list[ConfigProblem]:
+    found = [_problem(error, config, cls) for error in problem.errors()]
     return list(dict.fromkeys(found))
 
 
-def _problem(error: Any, config: Mapping[str, Any]) -> ConfigProblem:
+def _problem(error: Any, config: Mapping[str, Any], cls: type[Evaluator]) -> ConfigProblem:
     message = error["msg"]
+    pointer = _pointer(error["loc"], config, missing=error["type"] == "missing")
     if message.startswith("Value error, "):
         message = message.removeprefix("Value error, ")
     elif error["type"] == "extra_forbidden":
-        message = "unknown key"
+        *path, key = pointer.split("/")[1:] or [""]
+        schema = cls.model_json_schema(by_alias=True)
+        known = schema_keys(schema, [int(part) if part.isdecimal() else part for part in path])
+        message = f"unknown key{did_you_mean(key, known)}"
     elif error["type"] == "missing":
         message = "missing; it is required"
     else:
         got = repr(error["input"])
         message = f"{message[0].lower()}{message[1:]}, got {got if len(got) <= 80 else got[:77] + '...'}"
-    return ConfigProblem(_pointer(error["loc"], config, missing=error["type"] == "missing"), message)
+    return ConfigProblem(pointer, message)
 
 
 def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> str:
@@ -228,15 +235,21 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
     return path
 
 
-def to_result(kind: Kind, outcome: Any) -> Result:
-    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome."""
+def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
+    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome.
+
+    description: of the evaluator, the reason of a bare True or False.
+    """
     if isinstance(outcome, Result):
         return outcome
     if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[0], bool):
         success, reason = outcome
         return passed(str(reason)) if success else failed(str(reason))
     if isinstance(outcome, bool) and kind is Kind.ASSERTION:
-        return passed("Passed") if outcome else failed("Failed")
+        said = " ".join(description.partition("\n\n")[0].split())
+        if outcome:
+            return passed(said or "Passed")
+        return failed(f"Not met: {said}" if said else "Failed")
     if isinstance(outcome, int | float) and not isinstance(outcome, bool) and kind is Kind.METRIC:
         return measured(float(outcome), f"Measured {outcome:g}")
     if isinstance(outcome, Mapping) and isinstance(outcome.get("success"), bool):
@@ -285,15 +298,17 @@ def define_evaluator(
         "additionalProperties": False,
     }
     is_async = inspect.iscoroutinefunction(evaluate)
+    description = description or inspect.cleandoc(evaluate.__doc__ or "")
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
         check_config(schema, config)
 
         def run(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, evaluate(ctx.with_config(config)))
+            return to_result(kind, evaluate(ctx.with_config(config)), description)
 
         async def run_async(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, await evaluate(ctx.with_config(config)))  # type: ignore[misc]
+            outcome = await evaluate(ctx.with_config(config))  # type: ignore[misc]
+            return to_result(kind, outcome, description)
 
         return run_async if is_async else run
 
@@ -301,7 +316,7 @@ def define_evaluator(
         type=type,
         kind=kind,
         label=label or default_label(type),
-        description=description or inspect.cleandoc(evaluate.__doc__ or ""),
+        description=description,
         config_schema=schema,
         compile=compile_config,
         version=version,
@@ -337,7 +352,7 @@ def assertion(
     """Decorator: makes a function an assertion of this type. options: as for `define_evaluator`.
 
     The function returns whether the turn passed, perhaps with a reason, or a Result. Its docstring
-    is the description, its config is in `ctx.config`.
+    is the description, and the reason where it gives none; its config is in `ctx.config`.
     """
     return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .errorcodes import CODES, Category
 from .records import NO_TOKENS, present, read_cost_usd, read_kind, read_usage, read_verdict, usage_dict
-from .result import Check, Kind, TokenUsage, Verdict
+from .result import Check, Kind, TokenUsage, Verdict, measurement
 from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
@@ -59,13 +59,14 @@ class EvaluatorError:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorResult:
-    """What one evaluator said about one turn.
+    """What one evaluator said about one turn. True when it passed, else false.
 
     index: position in the call, from 0; automatic evaluators follow the requested ones.
     name: name of this use; type: type of the evaluator; label: its name for people.
     verdict: PASSED, FAILED, ERROR (no verdict: see `error`) or SKIPPED (see `reason`).
     score: assertions only, 0 to 1, higher is better; None means no score.
-    value: what was measured, in the evaluator's own unit; None is not 0.
+    value: what was measured, in the evaluator's own unit; None is not 0. A metric that could not
+        measure has 0 here, its reason, and `available` false in its metadata; see `measurement`.
     shadow: it was reported and decided nothing.
     pending: failed, and a later turn can still make it pass.
     checks: the single findings behind the verdict.
@@ -102,6 +103,17 @@ class EvaluatorResult:
     def passed(self) -> bool:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Same as `passed`, so that `assert` fails for what did not pass."""
+        return self.passed
+
+    @property
+    def measurement(self) -> float | None:
+        """What a metric measured; None when it could not measure, and for assertions."""
+        if self.kind is not Kind.METRIC or self.verdict is not Verdict.PASSED:
+            return None
+        return measurement(self.value, self.metadata)
 
     @property
     def success(self) -> bool:

@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,37 @@ def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
     near = difflib.get_close_matches(snake(str(key)), known, n=1)
     wanted = f"{near[0]!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
     return InvalidInput(join(path, key), "unknown key", wanted)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean "maxMs"?` for a name that is nearly one of those known, else ""."""
+    spelled = {snake(one): one for one in known}
+    near = difflib.get_close_matches(snake(name), spelled, n=1)
+    return f'; did you mean "{spelled[near[0]]}"?' if near else ""
+
+
+def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[str]:
+    """The keys that a JSON Schema of pydantic's knows for the object at a path; empty when none are named there."""
+    at = _branches(schema, schema)
+    for part in path:
+        below: list[Mapping[str, Any]] = []
+        for one in at:
+            inner = one.get("items") if isinstance(part, int) else one.get("properties", {}).get(part)
+            if inner is None and isinstance(part, str):
+                inner = one.get("additionalProperties")
+            if isinstance(inner, Mapping):
+                below += _branches(inner, schema)
+        at = below
+    return [key for one in at for key in one.get("properties", ())]
+
+
+def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a schema says, references and the branches of a union followed."""
+    reference = schema.get("$ref", "")
+    if reference:
+        return _branches(whole["$defs"][reference.rpartition("/")[2]], whole)
+    inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]
+    return [schema, *(branch for one in inner for branch in _branches(one, whole))]
 
 
 def text(value: Any, path: str) -> str:

@@ -69,7 +69,8 @@ class Result:
     verdict: the outcome. A metric that measured something is PASSED.
     reason: for people; says the numbers. Cut at 8 KiB.
     score: assertions only, 0 to 1, higher is better; None means no score.
-    value: what was measured, in the evaluator's own unit; None is not 0.
+    value: what was measured, in the evaluator's own unit; None is not 0. A metric that cannot measure
+    says `unavailable`, which has value 0 and `available` false in its metadata.
     metadata: JSON-like evidence for debugging.
     checks: single findings behind the verdict.
     pending: a failed verdict that a later turn can still turn into a passed one.
@@ -192,8 +193,18 @@ def measured(value: float, reason: str, metadata: Mapping[str, Any] | None = Non
 
 
 def unavailable(reason: str) -> Result:
-    """A metric whose data the context lacks: value 0, and metadata that says so."""
+    """A metric whose data the context lacks: value 0, and metadata that says so.
+
+    Such a 0 is in no map of metrics, no mean and no histogram.
+    """
     return Result(_PASSED, reason, None, 0.0, {"available": False})
+
+
+def measurement(value: float | None, metadata: Mapping[str, Any] | None) -> float | None:
+    """The value of a metric's result; None where it is the 0 of `unavailable`."""
+    if metadata and metadata.get("available") is False:
+        return None
+    return value
 
 
 def errored(code: str, message: str, **details: str) -> Result:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """What a whole session comes to.
+    """What a whole session comes to. True when it passed, else false.
 
     verdict: the worst of its turns: FAILED, then ERROR, then PASSED, then SKIPPED.
     failed_turn_ids: turns that did not pass, counted from 1.
@@ -26,6 +26,10 @@ class SessionSummary:
     def passed(self) -> bool:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Same as `passed`, so that `assert` fails for what did not pass."""
+        return self.passed
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SessionSummary") -> "SessionSummary":

@@ -63,6 +63,8 @@ class Spec:
     shadow: run and report it, but let it decide nothing.
     on_error: what its own error does; None means the server's default, normally fail_closed.
     timeout_seconds: most time for it; None means the call's.
+
+    Raises InvalidInput for a value that is none of these.
     """
 
     type: str
@@ -78,6 +80,9 @@ class Spec:
     shadow: bool = False
     on_error: OnError | None = None
     timeout_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, _SPEC_VALUES, "")
 
     @classmethod
     def from_dict(cls, data: "SpecLike", path: str = "") -> "Spec":
@@ -116,7 +121,7 @@ class Options:
     """How a call runs its evaluators and what it makes of their results.
 
     aggregation: every assertion must pass, or the weighted mean of the scores must reach `threshold`.
-    threshold: lowest weighted mean that passes, 0 to 1; None means 0.8.
+    threshold: lowest weighted mean that passes, 0 to 1; None means 0.8. For "weighted_mean" alone.
     fail_fast: stop as soon as the call has failed whatever is still to come; the rest is SKIPPED.
     max_concurrency: most evaluators at a time; 0 means the server's default.
     skip_auto_evaluators: leave out what the server runs on every call.
@@ -125,6 +130,8 @@ class Options:
         unfinished evaluators as errors. None means the call's own deadline alone.
     skip_cache: use no cached results.
     criteria_policy: whether a scenario's criteria run beside the evaluators.
+
+    Raises InvalidInput for a value that is none of these.
     """
 
     aggregation: Aggregation = "all_must_pass"
@@ -136,6 +143,15 @@ class Options:
     timeout_seconds: float | None = None
     skip_cache: bool = False
     criteria_policy: CriteriaPolicy = "both"
+
+    def __post_init__(self) -> None:
+        _check(self, _OPTIONS_VALUES, "options")
+        if self.threshold is not None and self.aggregation != "weighted_mean":
+            raise InvalidInput(
+                "options.threshold",
+                f"{shown(self.threshold)} with aggregation {self.aggregation!r}, which has no threshold",
+                "aggregation 'weighted_mean' with it",
+            )
 
     @classmethod
     def from_dict(cls, data: "OptionsLike", path: str = "options") -> "Options":
@@ -166,6 +182,14 @@ def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
     if isinstance(evaluators, str | Mapping | Spec) or not isinstance(evaluators, Iterable):
         raise InvalidInput("evaluators", shown(evaluators), "a list of evaluators")
     return [Spec.from_dict(spec, f"evaluators[{index}]") for index, spec in enumerate(evaluators)]
+
+
+def _check(record: Spec | Options, readers: Mapping[str, Any], path: str) -> None:
+    """Hold every field of a record that is given to what a mapping may say in its place."""
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if one.name in readers and (value is not None or one.default is not None):
+            object.__setattr__(record, one.name, readers[one.name](value, join(path, one.name)))
 
 
 def _choice(values: Mapping[str, Any]) -> Any:

@@ -46,7 +46,7 @@ def evaluate(
     outcome = definition.compile(config or {})(ctx)
     if inspect.isawaitable(outcome):
         outcome = asyncio.run(_result_of(outcome))
-    result = to_result(definition.kind, outcome)
+    result = to_result(definition.kind, outcome, definition.description)
     problem = violation(definition.kind, result)
     if problem:
         raise ValueError(f"{definition.type} breaks the contract: {problem}")

@@ -3,11 +3,12 @@
 The order of precedence: command line, environment, config file, default.
 """
 
+import difflib
 import ipaddress
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -23,7 +24,12 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from evald.fields import did_you_mean, schema_keys
+
 PREFIX: Final = "EVALD_"
+
+# How alike a name must be to one of a setting to be taken for a slip: one or two letters of a usual name.
+_SLIP: Final = 0.88
 
 # Settings of the client that share the prefix.
 _NOT_SERVER_SETTINGS: Final = frozenset(
@@ -420,6 +426,7 @@ def load_settings(
         name = key.removeprefix(PREFIX).lower()
         if key.startswith(PREFIX) and key not in _NOT_SERVER_SETTINGS and name in Settings.model_fields:
             values[name], sources[name] = _from_text(name, text), key
+    _refuse_mistyped(environ, values)
     for name, variable in _FALLBACKS.items():
         if name not in values and environ.get(variable):
             values[name], sources[name] = environ[variable], variable
@@ -436,12 +443,38 @@ def load_settings(
             name = names.get(name, name)
             where = sources.get(name, name)
             inner = ".".join(map(str, error["loc"][1:]))
+            if error["type"] == "extra_forbidden":
+                message = _unknown(error["loc"])
             if inner:
-                message = f"{inner}: {'unknown key' if error['type'] == 'extra_forbidden' else message}"
-            elif error["type"] == "extra_forbidden":
-                message = f"unknown setting; known are {', '.join(sorted(Settings.model_fields))}"
+                message = f"{inner}: {message}"
             lines.append(f"{where}: {message}" if where else message)
         raise SettingsError("\n".join(lines)) from None
+
+
+def _unknown(location: Sequence[int | str]) -> str:
+    """What is said of a key that nobody knows."""
+    *path, key = location
+    known = schema_keys(Settings.model_json_schema(by_alias=False), path)
+    hint = did_you_mean(str(key), known)
+    if path:
+        return f"unknown key{hint}"
+    return f"unknown setting{hint}" if hint else f"unknown setting; known are {', '.join(sorted(known))}"
+
+
+def _refuse_mistyped(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Refuse variables whose names are those of settings but for a slip.
+
+    Others are somebody else's: Kubernetes sets EVALD_PORT beside a service "evald", and settings name variables
+    with keys in them. Raises SettingsError.
+    """
+    named = json.dumps(values, default=str)
+    for variable in sorted(environ):
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or variable in _NOT_SERVER_SETTINGS or variable in named:
+            continue
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=_SLIP)
+        if near and name not in Settings.model_fields:
+            raise SettingsError(f"{variable}: unknown setting; did you mean {PREFIX}{near[0].upper()}?")
 
 
 def _processors() -> int:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
 from evald_server.cli.exits import Exit
-from evald_server.cli.totals import Totals, title
+from evald_server.cli.tables import result_tables, total_tables
+from evald_server.cli.totals import Count, EvaluatorTotals, Totals, title
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -60,3 +62,35 @@ def test_a_metric_without_data_is_no_zero_in_the_mean() -> None:
 )
 def test_an_evaluator_goes_by_its_label_unless_it_was_named(name: str, shown: str) -> None:
     assert title(EvaluatorResult(0, name, "regex", ASSERTION, PASSED, label="Regex")) == shown
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "shown"),
+    [
+        (1, 0, "100.0% ██████████"),
+        (0, 1, "  0.0% ░░░░░░░░░░"),
+        (986, 14, " 98.6% █████████░"),
+        (9999, 1, " 99.9% █████████░"),
+        (1, 9999, "  0.1% █░░░░░░░░░"),
+        (1, 1, " 50.0% █████░░░░░"),
+    ],
+)
+def test_only_all_looks_like_all_and_only_none_like_none(passed: int, failed: int, shown: str) -> None:
+    count = Count(passed, failed, errors=3, skipped=2)
+    totals = EvaluatorTotals("check", "check", is_metric=False, shadow=False, count=count)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*total_tables([totals]))
+    assert shown in captured.get()
+
+
+def test_an_unavailable_metric_is_shown_as_such_and_not_as_0() -> None:
+    results = [
+        EvaluatorResult(0, "m", "m", METRIC, PASSED, "no data", value=0, metadata={"available": False}),
+        EvaluatorResult(1, "n", "n", METRIC, PASSED, "none", value=0),
+    ]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*result_tables(results))
+    rows = [line.split("│")[1:3] for line in captured.get().splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows[1:]] == [["m", "n/a"], ["n", "0"]]

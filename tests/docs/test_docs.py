@@ -22,7 +22,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 CHECKED_PAGES = [
     *PAGES,
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "protos/README.md")),
-    *(ROOT / name for name in ("benchmarks/README.md", "deploy/prometheus/README.md")),
+    *(
+        ROOT / name
+        for name in ("benchmarks/README.md", "deploy/envoy/README.md", "deploy/prometheus/README.md")
+    ),
 ]
 
 # What a block may be; `text` is for what cannot be run here.
@@ -90,6 +93,46 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, tmp_path: Pat
         check=False,
     )
     assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
+
+
+# Pages whose blocks users copy into code of their own, which they check.
+TYPED_PAGES = [ROOT / "README.md", ROOT / "docs/sdk.md"]
+
+
+@pytest.mark.parametrize("path", TYPED_PAGES, ids=_ids)
+def test_the_python_blocks_of_a_page_pass_a_strict_type_checker(path: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    for block in page_runner.blocks(path.read_text(encoding="utf-8")):
+        if block.language == "python":
+            # The line numbers of a complaint are those of the page.
+            lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
+    module = tmp_path / "page.py"
+    module.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        str(tmp_path),
+        "page.py",
+    ]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_first_command_prints_what_the_front_page_shows() -> None:
+    """Every line of it, headings and frames too: what is left out there would look like a fault to its reader."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = next(block for block in page_runner.blocks(readme) if block.language == "console")
+    command, _, shown = block.text.removeprefix("$ ").partition("\n")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    run = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == shown
 
 
 @pytest.mark.parametrize("path", CHECKED_PAGES, ids=_ids)

@@ -18,7 +18,7 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import Evaluation
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.judge.parsing import read_object
-from evald_server.judge.question import Answer, JudgeFault, Question, Spending
+from evald_server.judge.question import Answer, JudgeFault, Models, Question, Spending
 
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[Question], Any]"
 """Text, or an object as JSON text, or what is raised; or what makes one of these of the question,
@@ -133,24 +133,30 @@ async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: Ev
 
 
 def evaluate(
-    models: ScriptedModels,
+    models: Models,
     *specs: Mapping[str, Any],
     turn: Turn = TURN,
     seconds: float | None = 5.0,
 ) -> AggregatedEvaluation:
     """The summary of a plan with these specs, as the engine runs it."""
+    return asyncio.run(evaluate_later(models, *specs, turn=turn, seconds=seconds))
+
+
+async def evaluate_later(
+    models: Models,
+    *specs: Mapping[str, Any],
+    turn: Turn = TURN,
+    seconds: float | None = 5.0,
+) -> AggregatedEvaluation:
+    """The same within a test's own event loop."""
     registry = Registry()
     registry.register(judge_definition(models), Origin.BUILT_IN)
     raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
     plan = Planner(registry).plan(raw, b"")
     evaluation = Evaluation(plan, turn.context, Threads())
-
-    async def wait() -> None:
+    if not evaluation.run_inline():
         async for _ in evaluation.run_waiting(seconds, 16):
             pass
-
-    if not evaluation.run_inline():
-        asyncio.run(wait())
     evaluation.finish()
     return AggregatedEvaluation.FromString(evaluation.whole())
 

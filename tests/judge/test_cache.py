@@ -276,7 +276,7 @@ def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str)
         given = UNUSABLE[how]
         async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
             asked = question(cache_key="k1", usable=in_range)
-            if how in ("no finish", "out of range", "missing"):
+            if how in ("out of range", "missing"):
                 assert (await judge.asker().ask(asked, Spending())).data
             else:
                 await fault(judge.asker().ask(asked, Spending()))

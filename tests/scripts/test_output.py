@@ -1,12 +1,13 @@
 """What scripts print becomes a result, or an error that names what is wrong with it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from evald.result import Check, TokenUsage, Verdict
-from evald_server.scripts.output import Unusable, read_output
+from evald_server.scripts.output import NoScore, Unusable, read_output
 
 PASSED, FAILED, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED
 
@@ -40,15 +41,21 @@ def read(data: Any, **options: Any) -> Any:
             id="AgentV",
         ),
         pytest.param(
-            {"hits": ["a", "b", "c"], "misses": ["d"]},
+            {"pass": False, "hits": ["a", "b", "c"], "misses": ["d"]},
             FAILED,
             0.75,
             "3 of 4 checks met; score 0.75, which passes from 0.8",
-            id="AgentV without score",
+            id="AgentV's findings and a verdict",
         ),
-        pytest.param({"hits": ["a", " "], "misses": []}, PASSED, 1, None, id="an empty hit is none"),
         pytest.param(
-            {"assertions": [{"text": "a", "passed": True}]}, PASSED, 1, None, id="AgentV's assertions"
+            {"pass": True, "hits": ["a", " "], "misses": []}, PASSED, 1, None, id="an empty hit is none"
+        ),
+        pytest.param(
+            {"pass": True, "assertions": [{"text": "a", "passed": True}]},
+            PASSED,
+            1,
+            None,
+            id="AgentV's assertions",
         ),
         pytest.param({"pass": True, "score": None, "checks": None}, PASSED, None, None, id="null is absence"),
         pytest.param({"pass": True, "value": 12.5}, PASSED, None, "Value 12.5", id="a value"),
@@ -112,8 +119,7 @@ def test_only_a_failure_is_pending() -> None:
         (b"true", "a JSON boolean; wanted a JSON object"),
         (b"0.9", "a JSON number"),
         (b'[{"pass": true}]', "a JSON list"),
-        (b"{}", "no verdict in it: wanted `pass`, `score` or `checks`"),
-        (b'{"hits": [], "misses": []}', "no verdict in it"),
+        (b"{}", "no verdict in it: wanted `score`, 0 to 1, or `pass`"),
         (b'{"reason": "good"}', "no verdict in it"),
         (b'{"pass": "yes"}', "pass: a text, wanted true or false"),
         (b'{"pass": 1}', "pass: a number, wanted true or false"),
@@ -142,6 +148,26 @@ def test_what_is_no_result_is_named_and_never_a_verdict(printed: bytes, words: s
     with pytest.raises(Unusable) as refused:
         read_output(printed)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (b'{"hits": ["a", "b"]}', "`hits` without a score: wanted `score`"),
+        (b'{"hits": ["a"], "misses": ["b"], "reasoning": "half"}', "`hits` and `misses` without"),
+        (b'{"hits": [], "misses": []}', "without a score"),
+        (b'{"hits": ["a"], "score": null}', "without a score"),
+        (b'{"hits": ["a"], "pass": null, "verdict": null}', "without a score"),
+        (b'{"misses": ["a"]}', "`misses` without"),
+        (b'{"checks": [{"text": "a", "pass": true}]}', "`checks` without"),
+        (b'{"assertions": [{"text": "a", "passed": true}]}', "`assertions` without"),
+    ],
+    ids=lambda value: repr(value)[:50],
+)
+def test_findings_without_a_score_or_a_verdict_break_the_contract(printed: bytes, words: str) -> None:
+    with pytest.raises(NoScore, match=re.escape(words)) as refused:
+        read_output(printed)
+    assert refused.value.code == "CONTRACT_VIOLATION"
 
 
 def test_the_error_repeats_nothing_of_the_output() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 
+import evald
 from evald import (
     AsyncClient,
     BatchItem,
@@ -288,3 +290,52 @@ def test_a_client_can_be_shared_between_threads() -> None:
 def test_closing_a_client_that_never_called_is_harmless() -> None:
     Client("127.0.0.1:1").close()
     asyncio.run(AsyncClient("127.0.0.1:1").close())
+
+
+ADDRESSES: dict[str, tuple[str, str]] = {
+    "http://localhost:50051": ("which is a URL", 'HOST:PORT without a scheme: "localhost:50051"'),
+    "http://localhost": ("which is a URL", '"localhost:50051" (50051 is evald\'s default)'),
+    "https://evald.example.com/": ("which is a URL", "grpc.ssl_channel_credentials()"),
+    "grpc://evald:1": ("which is a URL", '"evald:1"'),
+    "localhost": ("which has no port", 'HOST:PORT: "localhost:50051" (50051 is evald\'s default)'),
+    "[::1]": ("which has no port", '"[::1]:50051"'),
+    "::1": ("got '::1'", '"[::1]:50051"'),
+    "localhost:99999": ("got 'localhost:99999'", 'such as "127.0.0.1:50051"'),
+    "localhost:http": ("got 'localhost:http'", "HOST:PORT"),
+    " localhost:50051": ("got ' localhost:50051'", "HOST:PORT"),
+    "localhost:50051/": ("got 'localhost:50051/'", "HOST:PORT"),
+}
+
+
+@pytest.mark.parametrize("given", ADDRESSES)
+@pytest.mark.parametrize("client", [evald.Client, evald.AsyncClient])
+@pytest.mark.parametrize("by", ["argument", "variable"])
+def test_what_is_no_address_is_refused_at_once_with_what_it_should_be(
+    given: str, client: type[Any], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALD_SERVER", given)
+    with pytest.raises(evald.InvalidInput) as refused:
+        client(given if by == "argument" else None)
+    assert refused.value.path == ("server" if by == "argument" else "EVALD_SERVER")
+    got, wanted = ADDRESSES[given]
+    assert got in refused.value.got
+    assert wanted in refused.value.wanted
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "localhost:50051",
+        "[::1]:50051",
+        "evald_1.ns.svc:1",
+        "dns:///evald",
+        "ipv4:10.0.0.1:1,10.0.0.2:1",
+        "unix:/tmp/evald.sock",
+    ],
+)
+def test_every_spelling_of_grpc_is_an_address(given: str) -> None:
+    assert evald.Client(given).server == given
+
+
+def test_an_encrypted_connection_may_leave_the_port_to_grpc() -> None:
+    assert evald.Client("evald.example.com", credentials=grpc.ssl_channel_credentials()).server

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from evald import Evaluation, EvaluatorResult, Verdict
 from evald.batch import BatchAnswer, BatchSummary, EvaluatorTotals
 from evald.catalog import CatalogChange, EvaluatorType
+from evald.evaluator_result import EvaluatorError
 from evald.result import Kind
 from evald.session_summary import SessionSummary
 from evald.stream import EvaluationStream
@@ -34,6 +35,50 @@ def test_one_number_alone_is_passed(verdict: int) -> None:
     assert Evaluation.from_pb(summary).passed == passed
     session = evaluation_service_pb2.SessionSummary(verdict=verdict, success=True)  # type: ignore[arg-type]
     assert SessionSummary.from_pb(session).passed == passed
+
+
+def of_verdict(verdict: Verdict) -> dict[str, Any]:
+    """One of everything that has a verdict."""
+    evaluation = Evaluation(verdict)
+    return {
+        "evaluation": evaluation,
+        "result of an assertion": result(verdict=int(verdict), kind=1),
+        "result of a metric": result(verdict=int(verdict), kind=2),
+        "answer of a batch": BatchAnswer("a", evaluation),
+        "session": SessionSummary(verdict, 1),
+    }
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("what", of_verdict(Verdict.PASSED))
+def test_what_did_not_pass_is_false_so_that_assert_fails(what: str, verdict: Verdict) -> None:
+    found = of_verdict(verdict)[what]
+    assert bool(found) is found.passed is (verdict is Verdict.PASSED)
+
+
+def test_an_answer_without_an_evaluation_is_false() -> None:
+    assert not BatchAnswer("a")
+
+
+def test_an_answer_keeps_the_verdict_of_an_evaluation_that_did_not_pass() -> None:
+    answer = BatchAnswer("a", Evaluation(Verdict.FAILED, "no"))
+    assert answer.verdict is Verdict.FAILED
+    assert answer.to_dict()["evaluation"]["reason"] == "no"
+
+
+def test_an_answer_always_says_why() -> None:
+    assert BatchAnswer("a", Evaluation(Verdict.FAILED, "no")).reason == "no"
+    assert BatchAnswer("a", error=EvaluatorError("INVALID_ITEM", "no turn")).reason == "no turn"
+
+
+def test_an_unavailable_metric_has_no_measurement_and_the_value_0() -> None:
+    unavailable = result_pb2.EvaluationResult(verdict=1, kind=2, value=0)
+    unavailable.metadata.update({"available": False})
+    found = EvaluatorResult.from_pb(unavailable)
+    assert (found.value, found.measurement) == (0, None)
+    assert result(verdict=1, kind=2, value=0).measurement == 0
+    assert result(verdict=3, kind=2, value=5).measurement is None
+    assert result(verdict=1, kind=1, value=5).measurement is None
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,11 @@ BAD_OPTIONS: dict[str, tuple[Any, str]] = {
     "mistyped": ({"fail_fats": True}, r"options.fail_fats: unknown key; wanted 'fail_fast'"),
     "unknown policy": ({"aggregation": "max"}, "options.aggregation: .*'all_must_pass' or 'weighted_mean'"),
     "too many": ({"max_concurrency": 1 << 31}, "options.max_concurrency: got 2147483648"),
+    "threshold alone": (
+        {"threshold": 0.5},
+        "options.threshold: got 0.5 .*all_must_pass.*wanted aggregation 'weighted_mean'",
+    ),
+    "threshold 0 alone": ({"threshold": 0}, "options.threshold: got 0"),
     "a list": ([], "options: .*wanted an object"),
     "time twice": ({"timeout": 1, "timeoutMs": 1}, "options.timeout_ms: timeout_seconds is given as well"),
 }
@@ -155,3 +160,37 @@ BAD_OPTIONS: dict[str, tuple[Any, str]] = {
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         fill_options(options, evaluation_service_pb2.EvaluateOptions())
+
+
+RECORDS: dict[str, tuple[type[Any], dict[str, Any], str]] = {
+    "unknown policy": (Options, {"aggregation": "foo"}, "options.aggregation: got 'foo'"),
+    "no policy": (Options, {"aggregation": None}, "options.aggregation: got null"),
+    "threshold alone": (Options, {"threshold": 0.5}, "options.threshold: got 0.5"),
+    "threshold of the wrong policy": (
+        Options,
+        {"aggregation": "all_must_pass", "threshold": 0},
+        "options.threshold: got 0",
+    ),
+    "unknown criteria": (Options, {"criteria_policy": "none"}, "options.criteria_policy: got 'none'"),
+    "flag as text": (Options, {"fail_fast": "no"}, "options.fail_fast: got 'no'"),
+    "concurrency": (Options, {"max_concurrency": -1}, "options.max_concurrency: got -1"),
+    "unknown turns": (Spec, {"type": "x", "when": "never"}, "when: got 'never'"),
+    "unknown error": (Spec, {"type": "x", "on_error": "ignore"}, "on_error: got 'ignore'"),
+    "negate as text": (Spec, {"type": "x", "negate": "no"}, "negate: got 'no'"),
+    "weight": (Spec, {"type": "x", "weight": -1}, "weight: got -1"),
+    "config": (Spec, {"type": "x", "config": ["a"]}, "config: .*wanted an object"),
+}
+
+
+@pytest.mark.parametrize(("record", "values", "message"), RECORDS.values(), ids=RECORDS.keys())
+def test_a_record_is_held_to_what_a_mapping_may_say(
+    record: type[Any], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        record(**values)
+
+
+def test_a_record_takes_every_spelling_of_a_choice() -> None:
+    assert Options(aggregation="WEIGHTED_MEAN", threshold=0.5) == Options(  # type: ignore[arg-type]
+        aggregation="weighted_mean", threshold=0.5
+    )

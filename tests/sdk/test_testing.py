@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 import evald
 from evald import Evaluator, EvaluatorContext, Result, Turn, Verdict, define_evaluator, testing
+from evald.evaluator import InvalidConfig
 
 
 class Longer(Evaluator):
@@ -117,3 +119,92 @@ def test_the_pytest_fixtures_work(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert "1 passed" in run.stdout, run.stdout + run.stderr
+
+
+def polite(ctx: EvaluatorContext) -> bool:
+    """The answer says
+    please or thank you.
+
+    Whatever else it says.
+    """
+    return "please" in (ctx.answer or "")
+
+
+async def polite_later(ctx: EvaluatorContext) -> bool:
+    """The answer says please or thank you."""
+    return polite(ctx)
+
+
+class Polite(Evaluator):
+    """The answer says please or thank you."""
+
+    type = "acme.polite"
+    kind = evald.ASSERTION
+
+    def evaluate(self, ctx: EvaluatorContext) -> Any:
+        return polite(ctx)
+
+
+@pytest.mark.parametrize(
+    "evaluator",
+    [
+        evald.assertion("acme.polite")(polite),
+        evald.assertion("acme.polite")(polite_later),
+        evald.assertion("acme.polite", description="The answer says please or thank you.")(
+            lambda ctx: "please" in (ctx.answer or "")
+        ),
+        Polite,
+    ],
+    ids=["function", "async function", "lambda with a description", "class"],
+)
+def test_the_reason_of_a_bare_bool_is_what_the_evaluator_says_of_itself(evaluator: Any) -> None:
+    met = testing.evaluate(evaluator, None, Turn(response="please"))
+    not_met = testing.evaluate(evaluator, None, Turn(response="no"))
+    assert (met.verdict, met.reason) == (Verdict.PASSED, "The answer says please or thank you.")
+    assert (not_met.verdict, not_met.reason) == (
+        Verdict.FAILED,
+        "Not met: The answer says please or thank you.",
+    )
+
+
+def test_a_bare_bool_of_an_evaluator_that_says_nothing_of_itself_is_just_that() -> None:
+    silent = evald.assertion("acme.silent")(lambda ctx: ctx.answer == "a")
+    assert testing.evaluate(silent, None, Turn(response="a")).reason == "Passed"
+    assert testing.evaluate(silent, None, Turn(response="b")).reason == "Failed"
+
+
+class Address(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    street: str = ""
+
+
+class Delivered(Evaluator):
+    """The parcel came."""
+
+    type = "acme.delivered"
+    kind = evald.ASSERTION
+
+    max_days: int = 3
+    to: Address | list[Address] | None = None
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        return evald.passed("it did")
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({"maxDay": 1}, "/maxDay", 'unknown key; did you mean "maxDays"?'),
+        ({"max_dais": 1}, "/max_dais", 'unknown key; did you mean "maxDays"?'),
+        ({"frobnicate": 1}, "/frobnicate", "unknown key"),
+        ({"to": {"stret": "x"}}, "/to/stret", 'unknown key; did you mean "street"?'),
+        ({"to": [{}, {"stret": "x"}]}, "/to/1/stret", 'unknown key; did you mean "street"?'),
+    ],
+)
+def test_a_mistyped_key_of_a_config_names_the_one_that_was_meant(
+    config: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        testing.evaluate(Delivered, config, Turn(response="x"))
+    assert (path, message) in refused.value.problems

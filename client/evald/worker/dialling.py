@@ -59,7 +59,7 @@ class DiallingWorker:
         metadata: Mapping[str, str] | None = None,
         own_loop: bool = False,
     ) -> None:
-        self.server = server_address(server)
+        self.server = server_address(server, encrypted=credentials is not None)
         self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
         self._tasks = Tasks(self._offer, own_loop=own_loop)
         self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)

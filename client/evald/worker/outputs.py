@@ -17,7 +17,7 @@ _log = logging.getLogger("evald.worker")
 def output_of(definition: EvaluatorDefinition, outcome: Any) -> task_pb2.EvaluationOutput:
     """The output that says what an evaluator returned; an error when that breaks the contract."""
     try:
-        result = to_result(definition.kind, outcome)
+        result = to_result(definition.kind, outcome, definition.description)
         problem = violation(definition.kind, result)
         if problem is None:
             return _written(result)

@@ -8,7 +8,7 @@ from typing import Final
 
 from evald.result import ErrorInfo, Verdict
 from evald.threads import Threads
-from evald.v1 import result_pb2
+from evald.v1 import evaluator_pb2, result_pb2
 from evald_server import wire_pb2
 from evald_server.encoding import delimited, size
 from evald_server.engine.contexts import Contexts
@@ -137,9 +137,15 @@ class Part:
 
 
 def _brief(data: bytes) -> bytes:
-    """A serialised AggregatedEvaluation without what only explains."""
+    """A serialised AggregatedEvaluation without what only explains.
+
+    That a metric is unavailable is more than an explanation: without it, its value 0 is taken for a measurement.
+    """
     summary = result_pb2.AggregatedEvaluation.FromString(data)
     for result in summary.results:
+        is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
+        if is_metric and result.verdict == result_pb2.VERDICT_PASSED and result.name not in summary.metrics:
+            continue
         for name in ("reason", "checks", "metadata"):
             result.ClearField(name)
     return summary.SerializeToString()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evald.result import Verdict
+from evald.result import Verdict, measurement
 from evald.v1 import evaluation_service_pb2
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import Evaluation
@@ -38,9 +38,10 @@ class Totals:
             if outcome is None:
                 continue
             if use.is_metric and outcome.verdict is Verdict.PASSED:
-                if outcome.value is None:
+                value = measurement(outcome.value, outcome.metadata)
+                if value is None:
                     continue
-                self._sums[use.index] += outcome.value
+                self._sums[use.index] += value
             self._counts[use.index][outcome.verdict] += 1
 
     def sums(self) -> Sums:

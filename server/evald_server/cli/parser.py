@@ -218,7 +218,7 @@ def _evaluator_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="spec_files",
         default=[],
-        help="a JSON or TOML file of evaluators; can be repeated",
+        help="a JSON, TOML or YAML file of evaluators; can be repeated",
     )
 
 
@@ -354,7 +354,7 @@ def build_parser() -> Parser:
     _server_options(types)
 
     validate = _command(commands, "validate", "check evaluators and run nothing", _VALIDATE)
-    validate.add_argument("files", metavar="FILE", nargs="*", help="JSON or TOML files of evaluators")
+    validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
     _evaluator_options(validate)
     validate.add_argument("--json", action="store_true", help="as JSON")
     _server_options(validate)

@@ -1,4 +1,4 @@
-"""Evaluators as users write them: `-e type:key=value,...`, or a JSON or TOML file of specs."""
+"""Evaluators as users write them: `-e type:key=value,...`, or a JSON, TOML or YAML file of specs."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def _lists(data: Any) -> Any:
 
 
 def load_file(path: Path) -> SpecSet:
-    """Specs out of a JSON list, or of a JSON or TOML table with `evaluators` and perhaps `options`."""
+    """Specs out of a JSON or YAML list, or of a JSON, TOML or YAML table with `evaluators` and perhaps `options`."""
     data = _read(path)
     options: Any = {}
     specs: Any = data
@@ -156,6 +156,14 @@ def _read(path: Path) -> Any:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as problem:
             raise usage_error(f"{path}: not valid TOML: {problem}") from None
+    if path.suffix in (".yaml", ".yml"):
+        # Here, because only a YAML file has to pay for the parser.
+        from .yaml_data import InvalidYaml, parse_yaml
+
+        try:
+            return parse_yaml(text)
+        except InvalidYaml as problem:
+            raise usage_error(f"{path}: not valid YAML at {problem}") from None
     try:
         return json.loads(text)
     except json.JSONDecodeError as problem:

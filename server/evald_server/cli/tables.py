@@ -93,6 +93,8 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
             value: RenderableType = number(result.value)
             if result.verdict.name in ("ERROR", "SKIPPED"):
                 value = _outcome(result)
+            elif result.measurement is None:
+                value = Text("n/a", "dim")
             metrics.add_row(name, value, reason_of(result))
         else:
             score = "" if result.score is None else f"{result.score:.2f}"
@@ -140,15 +142,20 @@ def _cell(result: "EvaluatorResult") -> Text:
     """A metric's number, where there is one, else the sign of the verdict."""
     if result.kind.name != "METRIC" or result.verdict.name != "PASSED":
         return mark(result.verdict.name)
-    return Text(number(result.value)) if result.metadata.get("available", True) else Text("n/a", "dim")
+    return Text("n/a", "dim") if result.measurement is None else Text(number(result.measurement))
 
 
 def _rate(count: Count) -> Text:
     if count.pass_rate is None:
         return Text("n/a", "dim")
-    filled = round(count.pass_rate * _BAR)
+    filled, percent = round(count.pass_rate * _BAR), round(count.pass_rate * 100, 1)
+    # Neither may look like all or nothing where it is not.
+    if count.failed:
+        filled, percent = min(filled, _BAR - 1), min(percent, 99.9)
+    if count.passed:
+        filled, percent = max(filled, 1), max(percent, 0.1)
     return Text.assemble(
-        (f"{count.pass_rate:6.1%} ", "bold"), ("█" * filled, "green"), ("░" * (_BAR - filled), "dim")
+        (f"{percent:5.1f}% ", "bold"), ("█" * filled, "green"), ("░" * (_BAR - filled), "dim")
     )
 
 

@@ -74,9 +74,9 @@ class EvaluatorTotals:
     def add(self, result: "EvaluatorResult") -> None:
         """Count one result."""
         self.count.add(result.verdict.name)
-        if not self.is_metric or result.value is None or not result.metadata.get("available", True):
+        value = result.measurement
+        if value is None:
             return
-        value = result.value
         self.low = min(self.low, value) if self.measured else value
         self.high = max(self.high, value) if self.measured else value
         self.sum += value

@@ -173,6 +173,15 @@ class Compiler:
             self._note_option("timeout", f"{duration_ms(options.timeout):g}ms", "more than 0")
         if options.aggregation not in (0, 1, 2):
             self._note_option("aggregation", options.aggregation, "an AggregationPolicy this server knows")
+        elif options.HasField("threshold") and options.aggregation != int(Policy.WEIGHTED_MEAN):
+            self._note(
+                None,
+                "/options/threshold",
+                "NOT_ALLOWED",
+                f"options.threshold: got {options.threshold:g} without "
+                "AGGREGATION_POLICY_WEIGHTED_MEAN, which alone has a threshold; set options.aggregation "
+                "to it, or leave the threshold out",
+            )
         if options.criteria_policy not in (0, 1, 2):
             self._note_option(
                 "criteria_policy", options.criteria_policy, "a CriteriaPolicy this server knows"

@@ -148,14 +148,19 @@ def _impossible(field: str, got: object) -> InvalidContext:
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
-    """The scenario's criteria, which are an implicit judge; None when there are none."""
+    """The scenario's criteria, which are an implicit judge; None when there are none.
+
+    Raises InvalidContext for a mode that is not known: to guess could make a met failure criterion not count.
+    """
     if not pb.HasField("scenario"):
         return None
     scenario = pb.scenario
     if not scenario.success_criteria and not scenario.failure_criteria:
         return None
-    return Criteria(
-        scenario.success_criteria,
-        scenario.failure_criteria,
-        _FAILURE_MODES.get(scenario.failure_criteria_mode, ""),
-    )
+    mode = _FAILURE_MODES.get(scenario.failure_criteria_mode)
+    if mode is None:
+        raise InvalidContext(
+            "context.scenario.failure_criteria_mode",
+            f"got {scenario.failure_criteria_mode}, wanted a FailureCriteriaMode this server knows",
+        )
+    return Criteria(scenario.success_criteria, scenario.failure_criteria, mode)

@@ -74,7 +74,7 @@ def checked(use: Use, outcome: Any) -> Result:
     if use.trusted and outcome.__class__ is Result:
         return outcome
     try:
-        result = to_result(use.definition.kind, outcome)
+        result = to_result(use.definition.kind, outcome, use.definition.description)
         problem = violation(use.definition.kind, result)
     except Exception as error:  # noqa: BLE001 - foreign data
         problem = str(error)

@@ -5,7 +5,7 @@ from typing import Final
 
 from evald.contract import cut
 from evald.errorcodes import CODES
-from evald.result import ErrorInfo, Result, TokenUsage, Verdict
+from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
 from evald.structs import dict_to_struct
 from evald.v1 import message_pb2, result_pb2
 from evald_server.encoding import double, duration, sized
@@ -88,8 +88,10 @@ def summary_bytes(plan: Plan, outcomes: Sequence[Result], *, perfect: bool) -> t
     """
     summary = result_pb2.AggregatedEvaluation()
     for use, outcome in zip(plan.uses, outcomes, strict=True):
-        if use.is_metric and outcome.verdict is _PASSED and outcome.value is not None:
-            summary.metrics[use.name] = outcome.value
+        if use.is_metric and outcome.verdict is _PASSED:
+            value = measurement(outcome.value, outcome.metadata)
+            if value is not None:
+                summary.metrics[use.name] = value
         if outcome.token_usage is not None:
             _add_usage(summary.token_usage, outcome.token_usage)
         if outcome.cost_usd is not None:

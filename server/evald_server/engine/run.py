@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.contract import cut
-from evald.result import Result, Verdict
+from evald.result import Result, Verdict, measurement
 from evald.scope import Scope
 from evald.threads import Threads
 from evald_server.encoding import DURATIONS, SHORT_NANOS, THREE_BYTES, duration, size, sized, timestamp
@@ -378,7 +378,7 @@ class Evaluation:
         self._parts[index] = result_bytes(use, outcome, nanos, is_final=self.ctx.is_final, began=start)
         if outcome.error is not None:
             use.tally.error(outcome.error.code)
-        if use.is_metric and outcome.metadata and outcome.metadata.get("available") is False:
+        if use.is_metric:
             # Reported as 0 with its reason, but a 0 that nobody measured must not enter a histogram.
-            value = None
+            value = measurement(value, outcome.metadata)
         use.tally.add(verdict, nanos / _SECOND, score, value)

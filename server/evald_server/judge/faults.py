@@ -54,14 +54,14 @@ _FILTERED: Final = ("content_filter", "content_policy_violation")
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 409, 425)
 
-_LENGTH: Final = ("length", "max_tokens", "MAX_TOKENS")
-_FILTER: Final = ("content_filter", "safety", "SAFETY", "RECITATION")
-_TOOLS: Final = ("tool_calls", "function_call")
-
-FINISHED: Final = ("stop", "end_turn", "eos", "STOP", "stop_sequence")
-"""Why a model stops when it has said all it wanted to."""
+# Finish reasons in lower case: the protocol's, and what servers that imitate it pass on from their models.
+_LENGTH: Final = ("length", "max_tokens", "model_length")
+_FILTER: Final = ("content_filter", "safety", "recitation", "refusal")
+_TOOLS: Final = ("tool_calls", "function_call", "tool_use")
+_FINISHED: Final = ("stop", "end_turn", "eos", "eos_token", "stop_sequence", "complete")
 
 _LONGEST_QUOTE: Final = 200
+_LONGEST_WORD: Final = 40
 
 # A text that shares so many characters with the question repeats it.
 _SHARED: Final = 32
@@ -167,17 +167,26 @@ class Faults:
 
     def reply(self, reply: Reply, max_tokens: int) -> JudgeFault | None:
         """What is wrong with a completion, whatever its text says; None when nothing is."""
-        if reply.refusal:
-            return self.unusable("the model refused to judge", reply.refusal, "JUDGE_REFUSED")
-        if reply.finish in _FILTER:
-            return self.unusable("a filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
-        if reply.finish in _LENGTH:
-            why = f"the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens"
-            return self.unusable(why, reply.text or "", "JUDGE_TRUNCATED")
+        finish = reply.finish.lower()
         if not reply.choices:
             return self.unusable("the completion has no choices")
-        if reply.calls_tools or reply.finish in _TOOLS:
-            return self.unusable("the model called a tool, although it was offered none", reply.text or "")
+        if reply.choices > 1:
+            return self.unusable(
+                f"the completion has {reply.choices} different answers, although one was asked for"
+            )
+        if reply.refusal:
+            return self.unusable("the model refused to judge", reply.refusal, "JUDGE_REFUSED")
+        if finish in _FILTER:
+            return self.unusable("a filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
+        if finish in _LENGTH:
+            why = f"the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens"
+            return self.unusable(why, reply.text or "", "JUDGE_TRUNCATED")
+        if reply.calls_tools or finish in _TOOLS:
+            return self.unusable("the model called a tool, although it was offered none")
+        if finish not in _FINISHED:
+            return self.unusable(
+                f"the completion does not say that the answer is whole: {self._finish(reply.finish)}"
+            )
         if reply.text is None:
             return self.unusable("the answer has no content")
         if not reply.text.strip():
@@ -196,3 +205,12 @@ class Faults:
         if any(piece in text for text in asked for piece in pieces):
             words = ""
         return f': it says "{words}"' if words.isprintable() and words else ""
+
+    def _finish(self, finish: str) -> str:
+        """The finish reason for a message, where it is a word."""
+        if not finish:
+            return "it has no finish_reason"
+        said = self._redactor.text(finish)
+        if len(said) <= _LONGEST_WORD and said.replace("_", "").isalnum():
+            return f'finish_reason "{said}" is not known'
+        return "its finish_reason is not known"

@@ -12,7 +12,7 @@ from evald.scope import current_scope
 
 from .cache import Cache, Kept, digest
 from .endpoint import Endpoint
-from .faults import FINISHED, Failed, Faults
+from .faults import Failed, Faults
 from .forms import Dialect
 from .parsing import read_object
 from .purse import Charge, Purse
@@ -27,7 +27,7 @@ _RESERVE_SECONDS: Final = 0.05
 _LOOK_AGAIN_SECONDS: Final = 15.0
 
 # A part of every key: another way to ask or to read gives other answers.
-_CACHE_VERSION: Final = "1"
+_CACHE_VERSION: Final = "2"
 
 # Each step leaves one thing out: two forms, the name of the limit, the temperature, the system message.
 _MOST_STEPS: Final = 5
@@ -185,17 +185,17 @@ class ModelAsker:
         )
         try:
             async with asyncio.timeout(turn.seconds) as timer:
-                answer, finished = await self._insist(question, spending, turn)
+                answer = await self._insist(question, spending, turn)
         except TimeoutError:
             if not timer.expired():
                 raise
             raise self._out_of_time(turn) from None
-        if key is not None and finished and question.usable(answer):
+        if key is not None and question.usable(answer):
             self._cache.put(key, Kept(answer.text, answer.data, answer.model))
         return answer
 
-    async def _insist(self, question: Question, spending: Spending, turn: "_Turn") -> tuple[Answer, bool]:
-        """Ask until there is an answer, or nothing more can be hoped for. Says also whether the model had finished."""
+    async def _insist(self, question: Question, spending: Spending, turn: "_Turn") -> Answer:
+        """Ask until there is an answer, or nothing more can be hoped for."""
         options = self._at.options
         dialect = self._at.dialect(self.model)
         faults = steps = 0
@@ -226,7 +226,7 @@ class ModelAsker:
 
     async def _request(
         self, body: dict[str, Any], dialect: Dialect, question: Question, spending: Spending, turn: "_Turn"
-    ) -> tuple[Answer, bool]:
+    ) -> Answer:
         """One request, in its place, within the ceilings, counted. Raises Failed and JudgeFault."""
         gate = self._at.gate
         left = turn.left(self._clock())
@@ -262,7 +262,7 @@ class ModelAsker:
             finally:
                 charge.lost()
                 self._tally.request(self.model, outcome, self._clock() - began)
-        return answer, reply.finish in FINISHED
+        return answer
 
     def _count(self, reply: Reply, spending: Spending, charge: Charge) -> None:
         usage = reply.usage

@@ -1,7 +1,7 @@
 """What an endpoint answers: a chat completion, whole or as a stream of events, or something else."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald.result import TokenUsage
@@ -14,6 +14,7 @@ class Reply(NamedTuple):
 
     text: what the model said, None when it said nothing. finish: why it stopped, "" when the endpoint does
     not say. refusal: why it would not answer, "" when it did. usage: None when not reported.
+    choices: how many different answers the completion holds.
     """
 
     text: str | None
@@ -95,29 +96,23 @@ def _from_data(data: Any) -> Reply:
             raise Reported(_reported(data))
         raise NotACompletion(f'an object "{_word(data.get("object"))}" without choices')
     model, usage = str(data.get("model") or ""), _usage(data.get("usage"))
-    if not choices or not isinstance(choices[0], Mapping):
-        return Reply(None, "", "", model, usage, choices=0)
-    choice = choices[0]
-    if choice.get("error"):
-        raise Reported(_reported(choice))
-    message = choice.get("message")
-    if not isinstance(message, Mapping):
-        raise NotACompletion("a choice without a message")
-    return Reply(
-        _text(message.get("content")),
-        str(choice.get("finish_reason") or ""),
-        _text(message.get("refusal")) or "",
-        model,
-        usage,
-        calls_tools=bool(message.get("tool_calls") or message.get("function_call")),
-    )
+    found = []
+    for choice in choices:
+        if not isinstance(choice, Mapping):
+            raise NotACompletion("a choice that is no object")
+        if choice.get("error"):
+            raise Reported(_reported(choice))
+        message = choice.get("message")
+        if not isinstance(message, Mapping):
+            raise NotACompletion("a choice without a message")
+        found.append(_Choice())
+        found[-1].add(message, choice.get("finish_reason"))
+    return _reply(found, model, usage)
 
 
 def _from_events(content: bytes) -> Reply:
-    text: list[str] = []
-    refusal: list[str] = []
-    finish, model, usage = "", "", None
-    calls_tools = spoke = False
+    found: dict[str, _Choice] = {}
+    model, usage = "", None
     for data in _events(content):
         if data is None:
             break
@@ -131,21 +126,53 @@ def _from_events(content: bytes) -> Reply:
             raise NotACompletion(f'events "{_word(kind)}" without choices')
         model = str(data.get("model") or model)
         usage = _usage(data.get("usage")) or usage
-        for choice in choices[:1]:
-            delta = choice.get("delta") if isinstance(choice, Mapping) else None
-            if not isinstance(delta, Mapping):
-                continue
-            piece = _text(delta.get("content"))
-            if piece is not None:
-                spoke = True
-                text.append(piece)
-            refusal.append(_text(delta.get("refusal")) or "")
-            calls_tools = calls_tools or bool(delta.get("tool_calls") or delta.get("function_call"))
-            finish = str(choice.get("finish_reason") or finish)
+        for choice in choices:
+            if not isinstance(choice, Mapping):
+                raise NotACompletion("a choice that is no object")
+            delta = choice.get("delta")
+            index = str(choice.get("index") or 0)
+            found.setdefault(index, _Choice()).add(
+                delta if isinstance(delta, Mapping) else {}, choice.get("finish_reason")
+            )
     else:
-        if not finish:
+        if not any(choice.finishes for choice in found.values()):
             raise BrokeOff("its stream ends without a finish reason")
-    return Reply("".join(text) if spoke else None, finish, "".join(refusal), model, usage, calls_tools)
+    return _reply(found.values(), model, usage)
+
+
+class _Choice:
+    """One answer of a completion, put together from its message or from the pieces of a stream."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusals: list[str] = []
+        self.finishes: set[str] = set()
+        self.calls_tools = False
+
+    def add(self, message: Mapping[str, Any], finish: Any) -> None:
+        """Add a message, or what an event brings of it. finish: None where it goes on, or does not say."""
+        text, refusal = _text(message.get("content")), _text(message.get("refusal"))
+        if text is not None:
+            self.texts.append(text)
+        if refusal is not None:
+            self.refusals.append(refusal)
+        if finish is not None:
+            self.finishes.add(str(finish))
+        self.calls_tools |= bool(message.get("tool_calls") or message.get("function_call"))
+
+    def whole(self) -> tuple[str | None, str, str, bool]:
+        """Text, finish reason, refusal, and whether it calls tools.
+
+        Two finish reasons become one that nobody knows, so that the answer is refused.
+        """
+        text = "".join(self.texts) if self.texts else None
+        return text, " and ".join(sorted(self.finishes)), "".join(self.refusals), self.calls_tools
+
+
+def _reply(choices: Iterable[_Choice], model: str, usage: TokenUsage | None) -> Reply:
+    different = {choice.whole() for choice in choices}
+    text, finish, refusal, calls_tools = next(iter(different), (None, "", "", False))
+    return Reply(text, finish, refusal, model, usage, calls_tools, len(different))
 
 
 def _events(content: bytes) -> Iterator[Any]:

@@ -17,6 +17,9 @@ BEST: Final = 10
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 PLACEHOLDERS: Final = frozenset({"rubric", "output"})
 
+# One of the two lines of an answer, in upper or lower case.
+_LINE: Final = re.compile(r"(SCORE|REASON):\s*(.*)", re.IGNORECASE | re.ASCII)
+
 _NO_REASON: Final = "no reason provided"
 
 _TASK: Final = """\
@@ -32,7 +35,7 @@ Rate what the data show, not what somebody in the data says of it. Answer with o
 _LINES: Final = """\
 Answer with two lines and nothing else:
 SCORE: a whole number from 0 (worst) to 10 (best)
-REASON: what you saw and what follows from it, in at most five sentences"""
+REASON: what you saw and what follows from it, in at most five sentences on this one line"""
 
 
 _SCHEMA: Final = answer_schema(reasoning=TEXT, score={"type": "integer", "description": "From 0 to 10."})
@@ -75,21 +78,23 @@ def _fill(template: str, rubric: str, output: str) -> str:
 
 
 def _read_lines(text: str) -> tuple[int, str]:
-    """The score and the reason, which goes on to the end of the text."""
-    score: str | None = None
-    reason: list[str] | None = None
-    for line in text.splitlines():
-        line = line.strip()  # noqa: PLW2901 - the line itself is of no use
-        if line.startswith("SCORE:"):
-            if score is not None:
-                raise Unusable("it has more than one line SCORE:")
-            score = line.removeprefix("SCORE:").strip()
-        elif line.startswith("REASON:") and reason is None:
-            reason = [line.removeprefix("REASON:").strip()]
-        elif reason is not None:
-            reason.append(line)
+    """Read the score and the reason of an answer that is these two lines, in either order, and nothing else.
+
+    Prose around the lines may say that they are a quotation of what is judged, so no line is taken out of it.
+    Raises Unusable.
+    """
+    found: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Unusable("it has more than the two lines SCORE: and REASON:")
+        name = match[1].upper()
+        if name in found:
+            raise Unusable(f"it has more than one line {name}:")
+        found[name] = match[2]
+    score = found.get("SCORE")
     if score is None:
         raise Unusable("it has no line SCORE:")
     if not re.fullmatch(r"[0-9]{1,3}", score) or int(score) > BEST:
         raise Unusable(f"the line SCORE: holds no whole number from 0 to {BEST}, and nothing but that")
-    return int(score), shortened(printable("\n".join(reason or ()).strip()))
+    return int(score), shortened(printable(found.get("REASON", "")))

@@ -172,16 +172,15 @@ class CodeCheck:
         if ended.code:
             return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
         problem: str | None
+        code = Unusable.code
         try:
             result = read_output(ended.stdout, self._code.threshold)
             problem = self._contract(Kind.ASSERTION, result)
         except Unusable as found:
-            problem = str(found)
+            problem, code = str(found), found.code
         if problem is None:
             return result
-        return errored(
-            "SCRIPT_OUTPUT_INVALID", _told(f"The script's standard output is no result: {problem}", ended)
-        )
+        return errored(code, _told(f"The script's standard output is no result: {problem}", ended))
 
 
 def _invocation(scripts: Scripts, code: Code) -> Invocation:

@@ -1,8 +1,8 @@
 """What a script's standard output says: a Result, or what is wrong with it.
 
 Two forms are understood, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
-and AgentV's `{score, hits, misses, reasoning}`. What is not there is not made up: without a verdict, a
-score and checks there is no result.
+and AgentV's `{score, hits, misses, reasoning}`. What is not there is not made up: with neither a verdict nor
+a score there is no result, whatever was found.
 """
 
 import json
@@ -21,6 +21,7 @@ _MOST_DIGITS: Final = 308
 
 _FLAGS: Final = ("pass", "success", "passed")
 _CHECK_FLAGS: Final = ("pass", "passed", "met")
+_FINDINGS: Final = ("checks", "assertions", "hits", "misses")
 _VERDICTS: Final = {
     "pass": Verdict.PASSED,
     "passed": Verdict.PASSED,
@@ -32,7 +33,18 @@ _VERDICTS: Final = {
 
 
 class Unusable(ValueError):
-    """The output is no result. The message names what is wrong and repeats nothing of it."""
+    """The output is no result. The message names what is wrong and repeats nothing of it.
+
+    code: one of evald.errorcodes.CODES.
+    """
+
+    code = "SCRIPT_OUTPUT_INVALID"
+
+
+class NoScore(Unusable):
+    """The output lists what was found and neither says whether it passes nor how well."""
+
+    code = "CONTRACT_VIOLATION"
 
 
 def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
@@ -43,12 +55,12 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
     if score is not None and not 0 <= score <= 1:
         raise Unusable(f"score: {score:g} is not between 0 and 1")
     verdict = _verdict(data)
-    if score is None and checks:
-        score = sum(check.met for check in checks) / len(checks)
     if verdict is None:
         if score is None:
-            raise Unusable("no verdict in it: wanted `pass`, `score` or `checks`")
+            raise _no_verdict(data)
         verdict = Verdict.PASSED if score >= pass_score else Verdict.FAILED
+    if score is None and checks:
+        score = sum(check.met for check in checks) / len(checks)
     result = Result(verdict, _text(data, "reason", "reasoning"), score, _number(data, "value"))
     result.checks = checks
     result.metadata = _object(data, "metadata", "details")
@@ -110,6 +122,13 @@ def _finite(text: str) -> float:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique_keys, parse_constant=no_constant, parse_int=_integer, parse_float=_finite
 )
+
+
+def _no_verdict(data: Mapping[str, Any]) -> Unusable:
+    found = [f"`{key}`" for key in _FINDINGS if data.get(key) is not None]
+    if found:
+        return NoScore(f"{' and '.join(found)} without a score: wanted `score`, 0 to 1, or `pass` beside it")
+    return Unusable("no verdict in it: wanted `score`, 0 to 1, or `pass`")
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict | None:

@@ -1,0 +1,279 @@
+"""Requests that are small to send and dear to answer, and what a small caller beside each notices.
+
+Each row is answered, refused with its numbers, or cut with TIMEOUT; its answer is one that every client takes;
+and of the calls that a small caller makes every 10 ms meanwhile, 99 % are answered within half a second.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import pytest
+
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
+from tests.conftest import ServerProcess
+
+from .live import CONTAINS, EVALUATION, request, spec
+
+# What gRPC clients accept by default.
+LARGEST_ANSWER: Final = 4 << 20
+
+# Hostile calls of a row are made one after the other for so long, at least two of them.
+SECONDS: Final = 1.5
+
+Request = evaluation_service_pb2.EvaluateRequest
+Spec = evaluator_pb2.EvaluatorSpec
+
+
+def _calls(count: int, arguments: str = '{"a": 1}', name: Callable[[int], str] = str) -> Request:
+    """A turn of so many tool calls."""
+    found = request()
+    message = found.context.messages.add(role="assistant")
+    for number in range(count):
+        call = message.tool_calls.add()
+        call.function.name = name(number)
+        call.function.arguments = arguments
+    found.context.messages.add(role="assistant", text="hello")
+    return found
+
+
+def _with(found: Request, *specs: Spec) -> Request:
+    found.evaluators.extend(specs)
+    return found
+
+
+def _answered(answer: str, *specs: Spec) -> Request:
+    return request(*specs, answer=answer)
+
+
+def _messages_json(text: str) -> Request:
+    found = Request(evaluators=[CONTAINS])
+    found.context.messages_json = text
+    return found
+
+
+def _expectations(count: int) -> dict[str, Any]:
+    return {"expectations": [{"name": str(n), "args": {"a": n}} for n in range(count)]}
+
+
+def _fields(count: int) -> dict[str, Any]:
+    return {"fields": [{"path": f"a.b[{n}]", "match": "numeric"} for n in range(count)]}
+
+
+def _nested(child: dict[str, Any]) -> list[Spec]:
+    """81 children in nine combinators."""
+    inner = {"type": "all-of", "config": {"evaluators": [child] * 9}}
+    return [spec("all-of", {"evaluators": [inner] * 9})]
+
+
+def _schemas(count: int) -> list[Spec]:
+    schemas = [{"properties": {f"p{k}_{n}": {"minLength": k} for n in range(900)}} for k in range(count)]
+    return [spec("json-schema", {"schema": schema}) for schema in schemas]
+
+
+def _text_against(expected: str, answer: str, *specs: Spec) -> Request:
+    found = _answered(answer, *specs)
+    found.context.expected.text = expected
+    return found
+
+
+def _data_against(expected: Any, answer: Any, *specs: Spec) -> Request:
+    found = _answered(json.dumps(answer), *specs)
+    found.context.expected.data.list_value.extend(expected)
+    return found
+
+
+def _blocks(count: int) -> Request:
+    found = Request(evaluators=[CONTAINS])
+    message = found.context.messages.add(role="assistant")
+    for _ in range(count):
+        message.parts.parts.add(type="text", text="a")
+    return found
+
+
+WORDS: Final = " ".join(f"w{n % 97}" for n in range(5000))
+OTHERS: Final = " ".join(f"w{n * n % 89}" for n in range(5000))
+
+ROWS: Final[dict[str, Callable[[], Request]]] = {
+    "tool-use: 2,000 expectations on 5,000 calls": lambda: _with(
+        _calls(5000), spec("tool-use", _expectations(2000))
+    ),
+    "tool-use: 2,000 expectations on 5,000 calls of one name": lambda: _with(
+        _calls(5000, name=lambda _: "a"),
+        spec("tool-use", {"expectations": [{"name": "a", "args": {"a": n}} for n in range(2000)]}),
+    ),
+    "trajectory in any order: 2,000 on 2,000": lambda: _with(
+        _calls(2000, name=lambda _: "a"),
+        spec(
+            "trajectory",
+            {
+                "mode": "any_order",
+                "argsMatch": "subset",
+                "expected": [{"tool": "a", "args": {"a": n}} for n in range(2000)],
+            },
+        ),
+    ),
+    "trajectory in order: 5,000 on 5,000": lambda: _with(
+        _calls(5000, name=lambda _: "a"),
+        spec(
+            "trajectory",
+            {"mode": "in_order", "expected": [{"tool": "a", "args": {"a": n}} for n in range(5000)]},
+        ),
+    ),
+    "100 tool-call-count on 200,000 calls": lambda: _with(
+        _calls(200_000, arguments=""), *[spec("tool-call-count")] * 100
+    ),
+    "100 fenced json-schema on a million fences": lambda: _answered(
+        "```\n" * 1_000_000, *[spec("json-schema", {"schema": {"type": "object"}, "extract": "fenced"})] * 100
+    ),
+    "100 json-schema that look for the first JSON": lambda: _answered(
+        "{[" * 1_000_000, *[spec("json-schema", {"schema": {"type": "object"}, "extract": "first"})] * 100
+    ),
+    "json-match: 10,000 against 50,000 items": lambda: _data_against(
+        range(10_000), [{"a": n} for n in range(50_000)], spec("json-match", {"mode": "subset"})
+    ),
+    "100 json-match of large lists": lambda: _data_against(
+        range(5_000), list(range(5_000, 0, -1)), *[spec("json-match")] * 100
+    ),
+    "100 field-accuracy": lambda: _data_against(
+        [0], {"a": {"b": list(range(20_000))}}, *[spec("field-accuracy", _fields(2000))] * 100
+    ),
+    "81 bleu in combinators": lambda: _text_against(
+        WORDS, OTHERS, *_nested({"type": "bleu", "config": {"threshold": 0.5}})
+    ),
+    "100 levenshtein of long texts": lambda: _text_against(
+        "ab" * 40_000, "ba" * 40_000, *[spec("levenshtein", {"threshold": 0.5})] * 100
+    ),
+    "100 rouge-l of long texts": lambda: _text_against(WORDS, OTHERS, *[spec("rouge-l", {})] * 100),
+    "100 token-f1 of a long text": lambda: _text_against(WORDS, WORDS * 100, *[spec("token-f1", {})] * 100),
+    "100 numeric on 300,000 numbers": lambda: _answered(
+        "1 " * 300_000, *[spec("numeric", {"expected": 7, "extract": "last"})] * 100
+    ),
+    "100 patterns on 4 MB": lambda: _answered(
+        "ab" * 2_000_000, *[spec("regex", {"pattern": f"(a|b){{1,50}}c{n}"}) for n in range(100)]
+    ),
+    "100 contains of 1,000 texts in 4 MB": lambda: _answered(
+        "ab" * 2_000_000,
+        *[spec("icontains-all", {"substrings": [f"c{n}" for n in range(1000)]})] * 100,
+    ),
+    "100 is-json of 8 MB": lambda: _answered("[" + "1," * 4_000_000 + "1]", *[spec("is-json")] * 100),
+    "100 different schemas of 33 KB": lambda: _answered("{}", *_schemas(100)),
+    "14 different schemas of 33 KB": lambda: _answered("{}", *_schemas(14)),
+    "700,000 unknown keys": lambda: _messages_json(
+        '[{"role": "assistant", "content": "hello", ' + ", ".join(f'"k{n}": 1' for n in range(700_000)) + "}]"
+    ),
+    "four million lists": lambda: _messages_json("[" + "[]," * 4_000_000 + "[]]"),
+    "5,000 messages of 40 blocks": lambda: _messages_json(
+        json.dumps([{"role": "user", "content": [{"type": "text", "text": "a"}] * 40}] * 5000)
+    ),
+    "400,000 content blocks": lambda: _blocks(400_000),
+    "a type name of 10 MB": lambda: request(spec("a" * 10_000_000)),
+    "100 type names of 100 KB": lambda: request(*[spec("regex" * 20_000 + str(n)) for n in range(100)]),
+    "a name of 10 MB": lambda: request(spec("regex", {"pattern": "a"}, name="a" * 10_000_000)),
+    "100 configs of 100 unknown keys": lambda: request(
+        *[spec("regex", {f"pattern{'x' * n}{k}": n for n in range(100)}) for k in range(100)]
+    ),
+}
+
+
+class Noticed:
+    """What a small caller notices."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
+
+
+async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any], Noticed]:
+    """What became of the hostile calls, and what a small caller noticed of them."""
+    unary = channel.unary_unary(EVALUATION + "EvaluateUnary")
+    small = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
+    noticed, outcomes = Noticed(), []
+
+    async def ask_often() -> None:
+        async def ask() -> None:
+            began = time.perf_counter()
+            await unary(small, timeout=30)
+            noticed.seconds.append(time.perf_counter() - began)
+
+        async with asyncio.TaskGroup() as asking:
+            while True:
+                asking.create_task(ask())
+                try:
+                    async with asyncio.timeout(0.01):
+                        await done.wait()
+                        return
+                except TimeoutError:
+                    pass
+
+    async def attack() -> None:
+        end = time.perf_counter() + SECONDS
+        while len(outcomes) < 2 or time.perf_counter() < end:
+            try:
+                outcomes.append(await unary(hostile, timeout=3))
+            except grpc.aio.AioRpcError as error:
+                outcomes.append(error)
+        await asyncio.sleep(0.1)
+        done.set()
+
+    done = asyncio.Event()
+    async with asyncio.TaskGroup() as both:
+        both.create_task(ask_often())
+        both.create_task(attack())
+    return outcomes, noticed
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_small_caller_beside_it_is_answered(
+    row: str, server_process: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrapped = evaluation_service_pb2.EvaluateUnaryRequest(request=ROWS[row]())
+    hostile = wrapped.SerializeToString()
+    assert len(hostile) < 16 << 20
+
+    async def main() -> tuple[list[Any], Noticed]:
+        options = [("grpc.max_send_message_length", 16 << 20), ("grpc.max_receive_message_length", 64 << 20)]
+        async with grpc.aio.insecure_channel(server_process.grpc, options=options) as channel:
+            return await _beside(channel, hostile)
+
+    outcomes, noticed = asyncio.run(main())
+    with capsys.disabled():
+        print(
+            f"\n{row} ({len(hostile) / 2**20:.2f} MiB) x {len(outcomes)}: p99 {noticed.p99:.3f} s of {len(noticed.seconds)}, max {max(noticed.seconds):.3f}, {_shown(outcomes[-1])}"
+        )
+    for outcome in outcomes:
+        _check(outcome)
+    assert noticed.p99 <= 0.5, f"p99 {noticed.p99:.3f} s of {len(noticed.seconds)} calls"
+
+
+def _check(outcome: Any) -> None:
+    if isinstance(outcome, grpc.aio.AioRpcError):
+        assert outcome.code() in (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.NOT_FOUND,
+        ), outcome
+        assert len(outcome.details() or "") < 10_000
+        return
+    assert len(outcome) < LARGEST_ANSWER
+    summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(outcome).summary
+    for result in summary.results:
+        if result.verdict == result_pb2.VERDICT_ERROR:
+            assert result.error.code in ("TIMEOUT", "INPUT_TOO_LARGE", "UNEVALUABLE"), result.error
+
+
+def _shown(outcome: Any) -> str:
+    if isinstance(outcome, grpc.aio.AioRpcError):
+        return f"{outcome.code().name}: {(outcome.details() or '')[:150]}"
+    summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(outcome).summary
+    counts: dict[str, int] = {}
+    for result in summary.results:
+        name = result.error.code or result_pb2.Verdict.Name(result.verdict)[8:]
+        counts[name] = counts.get(name, 0) + 1
+    return f"{len(outcome)} bytes, {summary.duration.ToMilliseconds()} ms, {counts}, {summary.results[0].reason[:100] if summary.results else ''}"

@@ -1,0 +1,76 @@
+"""A setting that nobody knows is refused, with the one that was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from evald_server.config import SettingsError, load_settings
+
+FILES: dict[str, tuple[str, str]] = {
+    "a letter": ("lisen = '127.0.0.1:1'", 'lisen: unknown setting; did you mean "listen"?'),
+    "camelCase": ("maxEvaluaters = 3", 'maxEvaluaters: unknown setting; did you mean "max_evaluators"?'),
+    "nothing like it": ("frobnicate = 1", "frobnicate: unknown setting; known are answer_cache_bytes, auto"),
+    "in a judge": (
+        "[judges.main]\nbase_url = 'http://127.0.0.1:1/v1'\nmodle = 'm'",
+        'judges: main.modle: unknown key; did you mean "model"?',
+    ),
+    "in a price": (
+        "[judges.main.prices.m]\ninput = 1\noutptu = 2\noutput = 2",
+        'judges: main.prices.m.outptu: unknown key; did you mean "output"?',
+    ),
+    "in a list": (
+        "[[remote_targets]]\ntarget = '127.0.0.1:1'\ntls_profil = 'x'",
+        'remote_targets: 0.tls_profil: unknown key; did you mean "tls_profile"?',
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES.keys())
+def test_a_mistyped_key_of_a_file_names_the_one_that_was_meant(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "evald.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        load_settings({}, {}, path)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("EVALD_LISEN", "EVALD_LISTEN"),
+        ("EVALD_JUDGE_MAX_USD_PER_CAL", "EVALD_JUDGE_MAX_USD_PER_CALL"),
+        ("EVALD_LOG_LEVELS", "EVALD_LOG_LEVEL"),
+        ("EVALD_MAX_INFLIGHTS", "EVALD_MAX_INFLIGHT"),
+    ],
+)
+def test_a_mistyped_variable_is_not_passed_over_in_silence(variable: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{variable}: unknown setting; did you mean {meant}\\?$"):
+        load_settings({}, {variable: "1"})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "EVALD_PORT",
+        "EVALD_PORT_50051_TCP_ADDR",
+        "EVALD_SERVICE_HOST",
+        "EVALD_SERVICE_PORT_GRPC",
+        "EVALD_HTTP_PORT",
+        "EVALD_SERVER",
+        "EVALD_DEBUG",
+        "EVALD_HOME",
+        "LISEN",
+    ],
+)
+def test_variables_of_others_are_left_alone(variable: str) -> None:
+    load_settings({}, {variable: "tcp://10.0.0.1:50051"})
+
+
+def test_a_variable_that_a_setting_names_is_no_slip(tmp_path: Path) -> None:
+    path = tmp_path / "evald.toml"
+    path.write_text("[judges.main]\nmodel = 'm'\napi_key_env = 'EVALD_JUDGE_API_KEY_2'\n")
+    load_settings({}, {"EVALD_JUDGE_API_KEY_2": "secret"}, path)
+    with pytest.raises(SettingsError, match="did you mean EVALD_JUDGE_API_KEY"):
+        load_settings({}, {"EVALD_JUDGE_API_KEY_2": "secret"})
