@@ -1,97 +1,307 @@
-"""What a result must hold to, whoever made it."""
+"""What a result must hold to, whoever made it.
+
+Evaluators in the process, workers and remote evaluators are all held to `checked`, so that what one
+of them answers can break its own result and nothing else.
+"""
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, Final
 
-from .result import Kind, Result, Verdict
+from .errorcodes import CODES
+from .result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict
 from .structs import MAX_DEPTH
 
 MAX_REASON_BYTES: Final = 8192
 MAX_METADATA_ITEMS: Final = 10_000
+# 256 KiB: a thousand lines of evidence, and a hundred evaluators that use it up stay below what a
+# gRPC message may be raised to.
+MAX_METADATA_BYTES: Final = 256 << 10
 MAX_CHECKS: Final = 1000
+MAX_CHECKS_BYTES: Final = 256 << 10
+MAX_DETAILS: Final = 32
+MAX_DETAIL_CHARACTERS: Final = 500
+MAX_INSTANCE_ID: Final = 128
+# A hundred counts of this size still add up within the int64 of a summary.
+MAX_TOKENS: Final = (1 << 53) - 1
+# Sums of costs must stay numbers.
+MAX_COST_USD: Final = 1e12
+
+# What an item of metadata takes on the wire beside its text, about.
+_ITEM_BYTES: Final = 12
+_MOST_SHOWN: Final = 60
 
 # Looking a member up on the enum class costs as much as a whole check.
 _ERROR, _FAILED, _METRIC = Verdict.ERROR, Verdict.FAILED, Kind.METRIC
 
 
-def violation(kind: Kind, result: object) -> str | None:
-    """What is wrong with a result, named by its field; None when nothing is."""
-    if not isinstance(result, Result):
-        return f"got {type(result).__name__}, wanted a Result"
-    verdict, score, error = result.verdict, result.score, result.error
-    if not isinstance(verdict, Verdict):
-        return f"verdict: got {verdict!r}, wanted a Verdict"
-    if not isinstance(result.reason, str):
-        return f"reason: got {type(result.reason).__name__}, wanted text"
+class ContractViolation(TypeError):
+    """An evaluator answered something that is no result. The message names the field."""
+
+
+def checked(kind: Kind, result: object) -> Result:
+    """A new result of plain Python data that says the same as this one and holds to the contract.
+
+    Nothing of the old one is kept: subclasses of `str` and `dict`, and lists that their maker still
+    changes, stay behind. A reason is cut at 8 KiB, and half surrogate pairs in it are replaced;
+    numbers may be of any `numbers.Real` type, NumPy's for instance, and become `int` and `float`.
+    Raises ContractViolation that names the field, and whatever the result's own methods raise.
+    """
+    if not issubclass(type(result), Result):
+        raise ContractViolation(f"got {_type(result)}, wanted a Result")
+    assert isinstance(result, Result)
+    verdict = result.verdict
+    if type(verdict) is not Verdict:
+        raise ContractViolation(f"verdict: got {_type(verdict)}, wanted a Verdict")
+    reason = result.reason
+    if not issubclass(type(reason), str):
+        raise ContractViolation(f"reason: got {_type(reason)}, wanted text")
+    score, error = _number("score", result.score), _error(result.error)
     if verdict is _ERROR and error is None:
-        return "error: missing, but the verdict is ERROR"
+        raise ContractViolation("error: missing, but the verdict is ERROR")
     if verdict is not _ERROR and error is not None:
-        return "error: set, but the verdict is not ERROR"
+        raise ContractViolation("error: set, but the verdict is not ERROR")
     if kind is _METRIC:
         if verdict is _FAILED:
-            return "verdict: FAILED, but a metric never fails"
+            raise ContractViolation("verdict: FAILED, but a metric never fails")
         if score is not None:
-            return "score: set, but a metric has no score"
-    problem = (
-        _number_problem("score", score)
-        or _number_problem("value", result.value)
-        or _number_problem("cost_usd", result.cost_usd)
+            raise ContractViolation("score: set, but a metric has no score")
+    if score is not None:
+        if verdict is _ERROR:
+            raise ContractViolation("score: set, but the verdict is ERROR")
+        if not 0 <= score <= 1:
+            raise ContractViolation(f"score: {score:g} is not between 0 and 1")
+    flags = {name: _flag(name, getattr(result, name)) for name in ("pending", "unproven", "cached")}
+    for name in ("pending", "unproven"):
+        if flags[name] and verdict is not _FAILED:
+            raise ContractViolation(f"{name}: set, but the verdict is {verdict.name}")
+    return Result(
+        verdict,
+        cut(reason),
+        score,
+        _number("value", result.value),
+        plain_data("metadata", result.metadata),
+        _checks(result.checks),
+        error=error,
+        token_usage=_usage(result.token_usage),
+        cost_usd=_cost(result.cost_usd),
+        raw_request=plain_data("raw_request", result.raw_request),
+        instance_id=_instance_id(result.instance_id),
+        **flags,
     )
-    if problem is not None:
-        return problem
-    if score is not None and not 0 <= score <= 1:
-        return f"score: {score} is not between 0 and 1"
-    if len(result.checks) > MAX_CHECKS:
-        return f"checks: {len(result.checks)} of them; at most {MAX_CHECKS} are allowed"
-    return _data_problem("metadata", result.metadata) or _data_problem("raw_request", result.raw_request)
+
+
+def violation(kind: Kind, result: object) -> str | None:
+    """What is wrong with a result, named by its field; None when nothing is."""
+    try:
+        checked(kind, result)
+    except ContractViolation as problem:
+        return str(problem)
+    return None
 
 
 def cut(reason: str) -> str:
     """The reason, at most 8 KiB of it, as text that can be sent."""
-    data = reason.encode("utf-8", "replace")
+    # Of a long one no more is encoded than can be sent: a character takes a byte at least.
+    data = str.encode(str.__getitem__(reason, slice(MAX_REASON_BYTES + 1)), "utf-8", "replace")
     if len(data) > MAX_REASON_BYTES:
         data = data[: MAX_REASON_BYTES - 3]
         return data.decode("utf-8", "ignore") + "…"
     return data.decode("utf-8")
 
 
-def _number_problem(name: str, number: object) -> str | None:
-    if number is None:
-        return None
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return f"{name}: got {type(number).__name__}, wanted a number"
-    return None if math.isfinite(number) else f"{name}: {number} is not a finite number"
+def progress_said(message: object, fraction: object) -> tuple[str, float | None]:
+    """What an evaluator said of its progress, as text that can be sent and a fraction from 0 to 1 or None."""
+    done: float | None = None
+    if issubclass(type(fraction), Real) and type(fraction) is not bool:
+        done = float(fraction)  # type: ignore[arg-type]
+    return cut(str(message)), done if done is not None and 0 <= done <= 1 else None
 
 
-def _data_problem(name: str, data: object) -> str | None:
+def plain_data(name: str, data: object) -> dict[str, Any] | None:
+    """A copy of JSON-like data as dicts, lists and plain values. name: of the field.
+
+    Raises ContractViolation that names the place: anything that is no JSON, more than 32 levels,
+    10,000 items or 256 KiB.
+    """
     if data is None:
         return None
-    if not isinstance(data, dict):
-        return f"{name}: got {type(data).__name__}, wanted a dict"
-    problem = _item_problem(data)
-    return f"{name}: {problem}" if problem else None
+    if not isinstance(data, Mapping):
+        raise ContractViolation(f"{name}: got {_type(data)}, wanted a dict")
+    return _Copy(name).mapping(data, name, MAX_DEPTH)
 
 
-def _item_problem(data: dict[object, object]) -> str | None:
-    """Walks without recursion, because the data may be deeper than the stack."""
-    seen = 0
-    pending: list[tuple[object, int]] = [(data, 1)]
-    while pending:
-        item, depth = pending.pop()
-        seen += 1
-        if seen > MAX_METADATA_ITEMS:
-            return f"more than {MAX_METADATA_ITEMS} items"
-        if depth > MAX_DEPTH and isinstance(item, dict | list | tuple):
-            return f"nested deeper than {MAX_DEPTH} levels"
-        if isinstance(item, dict):
-            for key, value in item.items():
-                if not isinstance(key, str):
-                    return f"key {key!r} is not text"
-                pending.append((value, depth + 1))
-        elif isinstance(item, list | tuple):
-            pending.extend((value, depth + 1) for value in item)
-        elif isinstance(item, float) and not math.isfinite(item):
-            return f"{item} is not a finite number"
-        elif item is not None and not isinstance(item, str | bool | int | float):
-            return f"{type(item).__name__} is not JSON"
-    return None
+class _Copy:
+    """Copies JSON-like data as long as there is room. Recurses no further than the levels allow."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._items = 0
+        self._bytes = 0
+
+    def mapping(self, data: Mapping[Any, Any], path: str, levels: int) -> dict[str, Any]:
+        self._go_down(levels)
+        found: dict[str, Any] = {}
+        for key, value in data.items():
+            if not issubclass(type(key), str):
+                raise ContractViolation(f"{path}: a key is {_type(key)}, wanted text")
+            name = self._text(key, f"{path}: a key")
+            shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
+            found[name] = self._value(value, f"{path}.{shown}", levels - 1)
+        return found
+
+    def _value(self, item: Any, path: str, levels: int) -> Any:
+        self._items += 1
+        if self._items > MAX_METADATA_ITEMS:
+            raise ContractViolation(f"{self._name}: more than {MAX_METADATA_ITEMS} items")
+        self._take(_ITEM_BYTES)
+        kind = type(item)
+        if item is None or kind is bool:
+            return item
+        if issubclass(kind, str):
+            return self._text(item, path)
+        if issubclass(kind, Real):
+            number = _number(path, item)
+            return int(item) if issubclass(kind, Integral) else number
+        if issubclass(kind, Mapping):
+            return self.mapping(item, path, levels)
+        if issubclass(kind, list | tuple):
+            self._go_down(levels)
+            return [self._value(one, f"{path}[{index}]", levels - 1) for index, one in enumerate(item)]
+        raise ContractViolation(f"{path}: {_type(item)} is not JSON")
+
+    def _text(self, text: str, path: str) -> str:
+        # Before it is encoded: a character takes a byte at least.
+        if str.__len__(text) > MAX_METADATA_BYTES:
+            self._take(str.__len__(text))
+        text, size = _sendable(text, path)
+        self._take(size)
+        return text
+
+    def _take(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MAX_METADATA_BYTES:
+            raise ContractViolation(f"{self._name}: more than {MAX_METADATA_BYTES >> 10} KiB")
+
+    def _go_down(self, levels: int) -> None:
+        if levels < 1:
+            raise ContractViolation(f"{self._name}: nested deeper than {MAX_DEPTH} levels")
+
+
+def _type(value: object) -> str:
+    """The name of its type, for a message: what it says of itself may be anything."""
+    return str(type.__dict__["__name__"].__get__(type(value)))[:_MOST_SHOWN]
+
+
+def _sendable(text: str, path: str) -> tuple[str, int]:
+    """Plain text and its size in UTF-8."""
+    text = str.__str__(text)
+    if text.isascii():
+        return text, len(text)
+    try:
+        return text, len(text.encode())
+    except UnicodeEncodeError as problem:
+        raise ContractViolation(
+            f"{path}: half of a surrogate pair at position {problem.start}, wanted text that UTF-8 can carry"
+        ) from None
+
+
+def _text(name: str, value: object) -> tuple[str, int]:
+    if not issubclass(type(value), str):
+        raise ContractViolation(f"{name}: got {_type(value)}, wanted text")
+    return _sendable(value, name)  # type: ignore[arg-type]
+
+
+def _flag(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise ContractViolation(f"{name}: got {_type(value)}, wanted a bool")
+    return value
+
+
+def _number(name: str, number: object) -> float | None:
+    if number is None:
+        return None
+    kind = type(number)
+    if kind is bool or not issubclass(kind, Real):
+        raise ContractViolation(f"{name}: got {_type(number)}, wanted a number")
+    try:
+        plain = float(number)  # type: ignore[arg-type]
+    except OverflowError:
+        plain = math.inf
+    if type(plain) is not float or not math.isfinite(plain):
+        raise ContractViolation(f"{name}: {plain} is not a finite number")
+    return plain
+
+
+def _cost(number: object) -> float | None:
+    cost = _number("cost_usd", number)
+    if cost is not None and not 0 <= cost <= MAX_COST_USD:
+        raise ContractViolation(f"cost_usd: got {cost:g}, wanted 0 to {MAX_COST_USD:g}")
+    return cost
+
+
+def _usage(usage: object) -> TokenUsage | None:
+    if usage is None:
+        return None
+    if not isinstance(usage, TokenUsage):
+        raise ContractViolation(f"token_usage: got {_type(usage)}, wanted a TokenUsage")
+    counts: list[int | None] = []
+    for name in TokenUsage._fields:
+        count: Any = getattr(usage, name)
+        if count is not None:
+            if type(count) is bool or not issubclass(type(count), Integral):
+                raise ContractViolation(f"token_usage.{name}: got {_type(count)}, wanted a whole number")
+            count = int(count)
+            if not 0 <= count <= MAX_TOKENS:
+                raise ContractViolation(f"token_usage.{name}: wanted 0 or more, and less than 2**53")
+        counts.append(count)
+    return TokenUsage(*counts)
+
+
+def _checks(checks: object) -> list[Check]:
+    if not issubclass(type(checks), list | tuple):
+        raise ContractViolation(f"checks: got {_type(checks)}, wanted a list")
+    found: list[Check] = []
+    size = 0
+    for index, check in enumerate(checks):  # type: ignore[arg-type, var-annotated]
+        if index >= MAX_CHECKS:
+            raise ContractViolation(f"checks: more than {MAX_CHECKS} of them")
+        place = f"checks[{index}]"
+        if not issubclass(type(check), Check):
+            raise ContractViolation(f"{place}: got {_type(check)}, wanted a Check")
+        text, length = _text(f"{place}.text", check.text)
+        evidence, more = _text(f"{place}.evidence", check.evidence)
+        size += length + more
+        if size > MAX_CHECKS_BYTES:
+            raise ContractViolation(f"checks: more than {MAX_CHECKS_BYTES >> 10} KiB of text")
+        found.append(Check(text, _flag(f"{place}.met", check.met), evidence))
+    return found
+
+
+def _error(error: object) -> ErrorInfo | None:
+    if error is None:
+        return None
+    if not isinstance(error, ErrorInfo):
+        raise ContractViolation(f"error: got {_type(error)}, wanted an ErrorInfo")
+    code, _ = _text("error.code", error.code)
+    if code not in CODES:
+        raise ContractViolation(f"error.code: got {code[:80]!r}, wanted one of {', '.join(CODES)}")
+    if not issubclass(type(error.message), str):
+        raise ContractViolation(f"error.message: got {_type(error.message)}, wanted text")
+    if not isinstance(error.details, Mapping):
+        raise ContractViolation(f"error.metadata: got {_type(error.details)}, wanted a dict")
+    details: dict[str, str] = {}
+    for count, (key, value) in enumerate(error.details.items()):
+        if count >= MAX_DETAILS:
+            raise ContractViolation(f"error.metadata: more than {MAX_DETAILS} entries")
+        name, _ = _text("error.metadata: a key", key)
+        details[name[:MAX_DETAIL_CHARACTERS]] = _text("error.metadata", value)[0][:MAX_DETAIL_CHARACTERS]
+    return ErrorInfo(code, cut(error.message), details)
+
+
+def _instance_id(value: object) -> str:
+    text, _ = _text("instance_id", value)
+    if len(text) > MAX_INSTANCE_ID:
+        raise ContractViolation(f"instance_id: {len(text)} characters; at most {MAX_INSTANCE_ID} are allowed")
+    return text

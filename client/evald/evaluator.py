@@ -5,15 +5,18 @@ knows about an evaluator.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from .context import EvaluatorContext
+from .contract import ContractViolation
 from .fields import did_you_mean, schema_keys
 from .result import Kind, Result, Verdict, failed, measured, passed
 
@@ -52,10 +55,6 @@ class InvalidConfig(ValueError):
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(f"config{p.path}: {p.message}" for p in self.problems))
-
-
-class ContractViolation(TypeError):
-    """An evaluator answered something that is no result."""
 
 
 class EvaluatorDefinition(NamedTuple):
@@ -250,18 +249,22 @@ def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
         if outcome:
             return passed(said or "Passed")
         return failed(f"Not met: {said}" if said else "Failed")
-    if isinstance(outcome, int | float) and not isinstance(outcome, bool) and kind is Kind.METRIC:
-        return measured(float(outcome), f"Measured {outcome:g}")
+    if kind is Kind.METRIC and isinstance(outcome, Real) and not isinstance(outcome, bool):
+        try:
+            value = float(outcome)
+        except OverflowError:
+            value = math.inf
+        return measured(value, f"Measured {value:g}")
     if isinstance(outcome, Mapping) and isinstance(outcome.get("success"), bool):
-        value = outcome.get("value")
-        score = outcome.get("score")
         return Result(
             Verdict.PASSED if outcome["success"] else Verdict.FAILED,
             str(outcome.get("reason", "")),
-            None if score is None else float(score),
-            None if value is None else float(value),
+            outcome.get("score"),
+            outcome.get("value"),
             outcome.get("metadata"),
         )
+    if inspect.iscoroutine(outcome):
+        outcome.close()  # else Python complains that nobody has awaited it
     wanted = "a bool, (bool, reason)" if kind is Kind.ASSERTION else "a number"
     raise ContractViolation(
         f"got {type(outcome).__name__}, wanted a Result, {wanted} or a mapping with 'success' and 'reason'"
@@ -303,12 +306,15 @@ def define_evaluator(
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
         check_config(schema, config)
 
-        def run(ctx: EvaluatorContext) -> Result:
-            return to_result(kind, evaluate(ctx.with_config(config)), description)
+        def run(ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+            outcome = evaluate(ctx.with_config(config))
+            return finish(outcome) if inspect.isawaitable(outcome) else to_result(kind, outcome, description)
 
         async def run_async(ctx: EvaluatorContext) -> Result:
-            outcome = await evaluate(ctx.with_config(config))  # type: ignore[misc]
-            return to_result(kind, outcome, description)
+            return await finish(evaluate(ctx.with_config(config)))  # type: ignore[arg-type]
+
+        async def finish(outcome: Awaitable[Outcome]) -> Result:
+            return to_result(kind, await outcome, description)
 
         return run_async if is_async else run
 

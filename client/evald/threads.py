@@ -1,26 +1,35 @@
 """Threads for foreign evaluators, so that a slow or stuck one holds up nobody else.
 
 Plain functions each get a thread while they run; async ones share an event
-loop of their own. A thread cannot be killed: one that overruns its time is
+loop of their own. Neither can be killed: one that overruns its time is
 left behind and its type may only use so many at a time.
 """
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+
+from .foreign import EvaluatorRaised, raised_by
 
 T = TypeVar("T")
+
+# Told the result, or the problem, from whatever thread it happens in.
+Tell: TypeAlias = Callable[[Any, Exception | None], None]
 
 # Per type: enough to wait on something slow side by side, few enough that a stuck type is no leak.
 MAX_PER_TYPE: Final = 16
 
+_log = logging.getLogger("evald.threads")
+
 
 class Busy(Exception):
-    """All threads of the type are taken by calls that overran their time."""
+    """All places of the type are taken by calls that overran their time."""
 
 
 class Threads:
@@ -37,7 +46,8 @@ class Threads:
     async def run(
         self, type_name: str, function: Callable[..., T], *args: Any, at_once: int | None = None
     ) -> T:
-        """The function's result. Raises Busy at once when the type's threads are all stuck.
+        """The function's result. Raises what it raises, and EvaluatorRaised for what is no Exception;
+        Busy at once when the type's threads are all stuck.
 
         at_once: how many functions of the type run at a time, where none of them can be stuck for ever, so
         that waiting for a place makes sense however many have overrun their time.
@@ -45,15 +55,79 @@ class Threads:
         """
         most = self._max_per_type if at_once is None else at_once
         places = self._places.setdefault(type_name, asyncio.Semaphore(most))
-        if at_once is None and self._overrun[type_name] >= most:
-            raise Busy
+        if at_once is None:
+            self._check(type_name)
         await places.acquire()
+
+        def work(tell: Tell) -> None:
+            try:
+                result = function(*args)
+            except BaseException as problem:  # noqa: BLE001 - foreign code; handed to the caller
+                tell(None, _as_exception(problem))
+            else:
+                tell(result, None)
+
+        def start(tell: Tell) -> None:
+            try:
+                self._start(partial(work, tell))
+            except RuntimeError:  # the system gives no more threads
+                places.release()
+                raise Busy from None
+
+        return await self._wait(type_name, start, over=places.release)  # type: ignore[no-any-return]
+
+    async def run_async(self, type_name: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result, out of the event loop that all plugins share. Raises as `run` does.
+
+        Cancelling cancels the coroutine, and does not wait for one that goes on all the same.
+        """
+        try:
+            self._check(type_name)
+        except Busy:
+            coroutine.close()
+            raise
+        loop = self._plugins_loop()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin(tell: Tell) -> None:
+            task = loop.create_task(coroutine)
+            tasks.append(task)
+            task.add_done_callback(lambda ended: tell(*_outcome(ended)))
+
+        def cancel() -> None:
+            # After `begin`, because the loop keeps the order.
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+        return await self._wait(  # type: ignore[no-any-return]
+            type_name, lambda tell: loop.call_soon_threadsafe(begin, tell), stop=cancel
+        )
+
+    def close(self) -> None:
+        """Stop the plugins' loop. Threads end by themselves."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with suppress(RuntimeError):  # a plugin has closed it
+                loop.call_soon_threadsafe(loop.stop)
+
+    def _check(self, type_name: str) -> None:
+        if self._overrun[type_name] >= self._max_per_type:
+            raise Busy
+
+    async def _wait(
+        self,
+        type_name: str,
+        start: Callable[[Tell], object],
+        *,
+        stop: Callable[[], None] = lambda: None,
+        over: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """What `start` began. When the caller goes away, it is stopped and counted until it is over."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        done: asyncio.Future[Any] = loop.create_future()
         left_behind = False
 
-        def finished(result: T | None, problem: BaseException | None) -> None:
-            places.release()
+        def finished(result: Any, problem: Exception | None) -> None:
+            over()
             if left_behind:
                 self._overrun[type_name] -= 1
             if done.done():
@@ -61,38 +135,22 @@ class Threads:
             if problem is not None:
                 done.set_exception(problem)
             else:
-                done.set_result(result)  # type: ignore[arg-type]
+                done.set_result(result)
 
-        def work() -> None:
-            result, problem = None, None
-            try:
-                result = function(*args)
-            except BaseException as error:  # noqa: BLE001 - foreign code; handed to the caller
-                problem = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+        def tell(result: Any, problem: Exception | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(finished, result, problem)
 
-        self._start(work)
+        start(tell)
         try:
             return await done
         except asyncio.CancelledError:
             if not done.done() or done.cancelled():
                 left_behind = True
                 self._overrun[type_name] += 1
+                with suppress(RuntimeError):
+                    stop()
             raise
-
-    async def run_async(self, type_name: str, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result, out of the event loop that all plugins share."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), name="evald-plugins", daemon=True).start()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
-
-    def close(self) -> None:
-        """Stop the plugins' loop. Threads end by themselves."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
 
     def _start(self, work: Callable[[], None]) -> None:
         try:
@@ -107,13 +165,46 @@ class Threads:
             inbox.get()()
             self._idle.put(inbox)
 
+    def _plugins_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=self._serve_loop, args=(self._loop,), name="evald-plugins", daemon=True
+            ).start()
+        return self._loop
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    # One more turn, in which the cancelled tasks end.
-    loop.call_soon(loop.stop)
-    loop.run_forever()
-    loop.close()
+    def _serve_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        # Plugins can have callbacks and tasks of their own in it, and asyncio lets what these raise end
+        # the loop when it is no Exception; or stop it.
+        while self._loop is loop and not loop.is_closed():
+            try:
+                loop.run_forever()
+            except BaseException as problem:  # noqa: BLE001 - foreign code
+                raised = raised_by(problem)
+                _log.error(
+                    "a plugin's own task raised in the plugins' event loop: %s\n%s", raised, raised.trace
+                )
+        if loop.is_closed():
+            return
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        # One more turn, in which the cancelled tasks end.
+        loop.call_soon(loop.stop)
+        with suppress(BaseException):
+            loop.run_forever()
+        loop.close()
+
+
+def _as_exception(problem: BaseException) -> Exception:
+    """What a future can carry."""
+    if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
+        return problem
+    return raised_by(problem)
+
+
+def _outcome(task: "asyncio.Task[T]") -> tuple[T | None, Exception | None]:
+    if task.cancelled():
+        return None, EvaluatorRaised("the evaluator cancelled itself")
+    problem = task.exception()
+    return (task.result(), None) if problem is None else (None, _as_exception(problem))

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from ..convert import type_to_pb
 from ..evaluator import Evaluator, EvaluatorDefinition
+from ..foreign import guarded
 from ..plugin.v1 import task_pb2
 
 CONTRACT: Final = "evald.plugin.v1"
@@ -40,7 +41,7 @@ class Offer:
         for definition in definitions:
             if definition.type in self.evaluators:
                 raise ValueError(f'type "{definition.type}" is offered twice; give each its own type')
-            self.evaluators[definition.type] = definition
+            self.evaluators[definition.type] = guarded(definition)
         self.name = name or definitions[0].type
         self.version = version or definitions[0].version
         self.max_concurrency = max_concurrency

@@ -4,26 +4,22 @@ import logging
 import secrets
 from typing import Any
 
-from ..contract import cut, violation
+from ..contract import ContractViolation, cut
 from ..errorcodes import CODES
-from ..evaluator import ContractViolation, EvaluatorDefinition, to_result
+from ..evaluator import EvaluatorDefinition
+from ..foreign import EvaluatorRaised, raised_by
 from ..plugin.v1 import task_pb2
-from ..result import Result, Verdict, errored
+from ..result import Result, errored
 from ..structs import dict_to_struct
 
 _log = logging.getLogger("evald.worker")
 
 
 def output_of(definition: EvaluatorDefinition, outcome: Any) -> task_pb2.EvaluationOutput:
-    """The output that says what an evaluator returned; an error when that breaks the contract."""
-    try:
-        result = to_result(definition.kind, outcome, definition.description)
-        problem = violation(definition.kind, result)
-        if problem is None:
-            return _written(result)
-    except Exception as error:  # noqa: BLE001 - foreign data; half a surrogate pair, for instance
-        problem = str(error)
-    return broken(definition, problem)
+    """The output that says what an evaluator, which is guarded, returned."""
+    if type(outcome) is Result:
+        return _written(outcome)
+    return broken(definition, f"got {type(outcome).__name__}, wanted a Result")
 
 
 def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.EvaluationOutput:
@@ -32,17 +28,18 @@ def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.Evaluat
     return error_output("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
-def crashed(definition: EvaluatorDefinition, problem: BaseException) -> task_pb2.EvaluationOutput:
+def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.EvaluationOutput:
     """The output of an evaluator that raised: a fixed text, and an incident id that is also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
     incident = secrets.token_hex(6)
+    raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(
-        "evaluator %s raised, incident %s: Evaluator error: %s",
+        "evaluator %s raised, incident %s: Evaluator error: %s\n%s",
         definition.type,
         incident,
-        problem,
-        exc_info=problem,
+        raised,
+        raised.trace,
     )
     return error_output(
         "EVALUATOR_EXCEPTION",
@@ -61,9 +58,9 @@ def _written(result: Result) -> task_pb2.EvaluationOutput:
         verdict=int(result.verdict),  # type: ignore[arg-type]
         value=result.value,
         reason=cut(result.reason),
-        score=None if result.verdict is Verdict.ERROR else result.score,
-        pending=result.pending and result.verdict is Verdict.FAILED,
-        unproven=result.unproven and result.verdict is Verdict.FAILED,
+        score=result.score,
+        pending=result.pending,
+        unproven=result.unproven,
     )
     if result.metadata:
         dict_to_struct(result.metadata, pb.metadata)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from ..contract import progress_said
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import task_pb2
 from .outbox import Outbox
@@ -163,8 +164,9 @@ class Session:
 
         def progress(message: str, fraction: float | None = None) -> None:
             # From whatever thread the evaluator runs in.
+            said = progress_said(message, fraction)
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(tell, message, fraction)
+                loop.call_soon_threadsafe(tell, *said)
 
         try:
             output = await self._tasks.run(task, progress=progress)
@@ -181,8 +183,6 @@ class Session:
     def _tell(self, task_id: str, message: str, fraction: float | None) -> None:
         if task_id not in self._open:
             return
-        if fraction is not None and not 0 <= fraction <= 1:
-            fraction = None
         self._outbox.put_progress(pb.TaskProgress(task_id=task_id, message=message[:1000], fraction=fraction))
 
     async def _send(self) -> None:

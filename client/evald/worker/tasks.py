@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from ..context import EvaluatorContext
 from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
+from ..foreign import EvaluatorRaised
 from ..plugin.v1 import task_pb2
 from ..result import Verdict
 from ..scope import SCOPE, Scope
@@ -133,11 +134,11 @@ class Tasks:
         token = SCOPE.set(scope)
         try:
             outcome: Any = compiled.result()(EvaluatorContext(task.context))
-        except Exception as problem:  # noqa: BLE001 - foreign code
+        except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
             output = crashed(definition, problem)
         else:
-            if inspect.isawaitable(outcome):
-                outcome = None  # no result: an evaluator that waits must not say that it never does
+            if inspect.iscoroutine(outcome):
+                outcome.close()  # no result: an evaluator that waits must not say that it never does
             output = output_of(definition, outcome)
         finally:
             SCOPE.reset(token)
@@ -185,25 +186,30 @@ class Tasks:
                     "EVALUATOR_BUSY", "Earlier tasks that overran their time are stuck in all threads"
                 )
             except asyncio.CancelledError:
-                # Foreign code that cancels itself is a crash; a caller that went away is not.
+                # Foreign code that cancels its own task is a crash; a caller that went away is not.
                 running = asyncio.current_task()
                 if running is not None and running.cancelling():
                     raise
-                return crashed(definition, RuntimeError("the evaluator cancelled itself"))
-            except Exception as problem:  # noqa: BLE001 - foreign code
+                return crashed(definition, EvaluatorRaised("the evaluator cancelled itself"))
+            except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
                 return crashed(definition, problem)
         return output_of(definition, outcome)
 
     async def _evaluate(
         self, definition: EvaluatorDefinition, evaluate: Evaluate, ctx: EvaluatorContext
     ) -> Any:
-        if inspect.iscoroutinefunction(evaluate):
-            coroutine = evaluate(ctx)
-            if self._own_loop:
-                return await self._threads.run_async(definition.type, coroutine)
-            return await coroutine
-        outcome = evaluate(ctx) if definition.inline else await self._in_thread(evaluate, ctx)
-        return await outcome if inspect.isawaitable(outcome) else outcome
+        outcome: Any
+        if definition.inline or inspect.iscoroutinefunction(evaluate):
+            outcome = evaluate(ctx)
+        else:
+            outcome = await self._in_thread(evaluate, ctx)
+        if not inspect.isawaitable(outcome):
+            return outcome
+        coroutine: Any = outcome
+        if self._own_loop:
+            return await self._threads.run_async(definition.type, coroutine)
+        # In a task of its own, so that one that cancels its task is told from a caller that went away.
+        return await asyncio.create_task(coroutine)
 
     async def _compile(
         self, definition: EvaluatorDefinition, task: task_pb2.EvaluationTask, key: _ConfigKey

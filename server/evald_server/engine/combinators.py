@@ -214,7 +214,7 @@ def _evaluate(
                 for _, pending in waiting:
                     discard(pending)
                 raise
-            except Exception as problem:  # noqa: BLE001 - foreign code
+            except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
                 outcome = crashed(use, problem)
         if outcome is _LATER or inspect.isawaitable(outcome):
             results.append(None)

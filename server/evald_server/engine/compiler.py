@@ -12,6 +12,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.foreign import Guard
 from evald.result import Kind
 from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
@@ -244,7 +245,9 @@ class Compiler:
                 int(definition.kind),
                 enforced=enforced,
                 origin=entry.origin.name.lower(),
-                metric=evaluator.measures() if isinstance(evaluator, Evaluator) else definition.metric,
+                metric=evaluator.measures()
+                if isinstance(evaluator, Evaluator | Guard)
+                else definition.metric,
             ),
             enforced=enforced,
             fail_open=(

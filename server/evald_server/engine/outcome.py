@@ -4,8 +4,10 @@ import logging
 import secrets
 from typing import Any, Final
 
-from evald.contract import violation
-from evald.evaluator import ContractViolation, to_result
+from evald import contract
+from evald.contract import ContractViolation
+from evald.evaluator import to_result
+from evald.foreign import EvaluatorRaised, raised_by
 from evald.result import Result, Verdict, errored, skipped
 
 from .plan import Use
@@ -18,18 +20,19 @@ NOT_FINAL: Final = skipped("Skipped (not final turn)")
 FAIL_FAST: Final = skipped("Skipped (the call has failed already and fail_fast is on)")
 
 
-def crashed(use: Use, problem: BaseException) -> Result:
+def crashed(use: Use, problem: Exception) -> Result:
     """The result of an evaluator that raised: fixed text, and an incident id that is also in the log."""
+    if isinstance(problem, ContractViolation):
+        return _broken(use, problem)
     incident = secrets.token_hex(6)
+    raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(
-        "evaluator %s raised, incident %s: Evaluator error: %s",
+        "evaluator %s raised, incident %s: Evaluator error: %s\n%s",
         use.definition.type,
         incident,
-        problem,
-        exc_info=problem,
+        raised,
+        raised.trace,
     )
-    if isinstance(problem, ContractViolation):
-        return errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
     return errored(
         "EVALUATOR_EXCEPTION",
         f"The evaluator raised an exception (incident {incident}; the server's log has the details)",
@@ -70,15 +73,13 @@ def adjust(use: Use, result: Result) -> Result:
 
 
 def checked(use: Use, outcome: Any) -> Result:
-    """The outcome of foreign code as a result that holds to the contract."""
-    if use.trusted and outcome.__class__ is Result:
+    """The outcome as a result. Those of plugins and remotes were checked where they came in."""
+    if outcome.__class__ is Result:
         return outcome
+    kind = use.definition.kind
     try:
-        result = to_result(use.definition.kind, outcome, use.definition.description)
-        problem = violation(use.definition.kind, result)
-    except Exception as error:  # noqa: BLE001 - foreign data
-        problem = str(error)
-    if problem is None:
-        return result
+        return contract.checked(kind, to_result(kind, outcome, use.definition.description))
+    except ContractViolation as problem:
+        return _broken(use, problem)
     _log.error("evaluator %s broke the contract: %s", use.definition.type, problem)
     return errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")

@@ -87,8 +87,7 @@ class Use:
     """One compiled use of an evaluator type.
 
     timeout: seconds for this use alone, or None. counts: an enforced assertion.
-    trusted: its results need no checking, or were checked where they came in. adjusted: its own threshold or negation
-    changes them. plain: what it says of a passed turn can be written down as it is.
+    adjusted: its own threshold or negation changes its results. plain: what it says of a passed turn can be written down as it is.
     conditional: it may have to be skipped or to wait. counted: its results of the usual kind are
     counted in `tally.usual`. head: what all its results have in common, serialised.
     usual: the very object that it answers for most turns, which is written as `short` or, where it took
@@ -113,7 +112,6 @@ class Use:
     counts: bool = field(init=False)
     is_metric: bool = field(init=False)
     inline: bool = field(init=False)
-    trusted: bool = field(init=False)
     adjusted: bool = field(init=False)
     plain: bool = field(init=False)
     conditional: bool = field(init=False)
@@ -127,16 +125,10 @@ class Use:
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
         self.counts = self.enforced and not self.is_metric
-        self.trusted = self.origin in (Origin.BUILT_IN, Origin.REMOTE)
         self.inline = self.definition.inline and not self.is_async
         self.adjusted = self.negate or self.threshold is not None
         self.plain = (
-            self.trusted
-            and self.inline
-            and not self.adjusted
-            and not self.is_metric
-            and self.enforced
-            and self.weight > 0
+            self.inline and not self.adjusted and not self.is_metric and self.enforced and self.weight > 0
         )
         self.conditional = self.final_only or not self.inline
         self.counted = not self.tally.measures

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from evald.evaluator import EvaluatorDefinition
+from evald.foreign import guarded
 
 # A watcher that falls further behind than this starts again from a snapshot.
 _CHANGES_KEPT: Final = 1000
@@ -100,6 +101,8 @@ class Registry:
         state: State = State.ACTIVE,
     ) -> None:
         """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
+        if origin is Origin.PLUGIN:
+            definition = guarded(definition)
         for name in (definition.type, *definition.aliases):
             taken = self._lookup(name)
             if taken is not None and not self._is_new_version(taken.entry, definition, origin):

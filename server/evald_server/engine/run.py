@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from evald.context import EvaluatorContext, OutOfTime
-from evald.contract import cut
+from evald.contract import progress_said
 from evald.result import Result, Verdict, measurement
 from evald.scope import Scope
 from evald.threads import Threads
@@ -125,7 +125,7 @@ class Evaluation:
                 self.waiting.append(Waiting(use, None))
                 began = _clock()
                 continue
-            except Exception as problem:  # noqa: BLE001 - foreign code
+            except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
                 outcome = crashed(use, problem)
             # Where one ends the next begins: a second look at the clock would cost more than a check.
             ended = _clock()
@@ -315,15 +315,14 @@ class Evaluation:
         loop = asyncio.get_running_loop()
 
         def tell(message: str, fraction: float | None = None) -> None:
+            said = Progress(index, *progress_said(message, fraction))
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(self._say, index, message, fraction)
+                loop.call_soon_threadsafe(self._say, said)
 
         return tell
 
-    def _say(self, index: int, message: str, fraction: float | None) -> None:
-        if fraction is not None and not 0 <= fraction <= 1:
-            fraction = None
-        self.progress.append(Progress(index, cut(message), fraction))
+    def _say(self, said: Progress) -> None:
+        self.progress.append(said)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

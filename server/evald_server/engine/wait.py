@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from evald.context import EvaluatorContext, OutOfTime
+from evald.foreign import EvaluatorRaised
 from evald.result import Result, errored
 from evald.scope import SCOPE, Scope
 from evald.threads import Busy, Threads
@@ -60,7 +61,7 @@ async def call(
             outcome = await use.evaluate(ctx)  # type: ignore[misc]
         else:
             async with asyncio.timeout(seconds) as limit:
-                outcome = await (pending if pending is not None else _begin(use, ctx, threads))
+                outcome = await _begin(use, ctx, threads, pending)
     except OutOfTime:
         return _late(seconds)
     except TimeoutError as problem:
@@ -72,10 +73,10 @@ async def call(
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return crashed(use, RuntimeError("the evaluator cancelled itself"))
+        return crashed(use, EvaluatorRaised("the evaluator cancelled itself"))
     except Busy:
         return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
-    except Exception as problem:  # noqa: BLE001 - foreign code
+    except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
         return crashed(use, problem)
     finally:
         SCOPE.reset(outer)
@@ -94,17 +95,19 @@ def discard(pending: Awaitable[Result] | None) -> None:
         pending.close()
 
 
-async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads) -> Any:
-    if use.is_async:
-        coroutine: Any = use.evaluate(ctx)
-        if use.origin is Origin.PLUGIN:
-            return await threads.run_async(use.definition.type, coroutine)
-        return await coroutine
-    if use.inline:
+async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads, pending: Awaitable[Result] | None) -> Any:
+    """The outcome. pending: what the use's function has returned, where it was called already."""
+    foreign = use.origin is Origin.PLUGIN
+    outcome: Any
+    if pending is not None:
+        outcome = pending
+    elif foreign and not use.is_async:
+        outcome = await threads.run(use.definition.type, use.evaluate, ctx)
+    elif use.inline:
         # It was not done when the call's slice of the event loop was used up.
         outcome = await threads.run(_PLAIN, use.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
-    elif use.origin is not Origin.PLUGIN:
-        outcome = use.evaluate(ctx)
     else:
-        outcome = await threads.run(use.definition.type, use.evaluate, ctx)
-    return await outcome if inspect.isawaitable(outcome) else outcome
+        outcome = use.evaluate(ctx)
+    if not inspect.isawaitable(outcome):
+        return outcome
+    return await (threads.run_async(use.definition.type, outcome) if foreign else outcome)  # type: ignore[arg-type]

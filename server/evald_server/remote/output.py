@@ -2,19 +2,17 @@
 
 import math
 import struct
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from evald.contract import violation
-from evald.errorcodes import CODES
+from evald.contract import ContractViolation, checked
 from evald.plugin.v1 import task_pb2
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict
 from evald.structs import struct_to_dict
 
 from .task import Broken
 
-_USAGE_FIELDS: Final = ("input_tokens", "output_tokens", "total_tokens")
 _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 # Looking a member up on the enum class costs as much as a whole check.
@@ -25,9 +23,6 @@ _PLAIN_VERDICTS: Final = {number: verdict for number, verdict in _VERDICTS.items
 _VERDICT, _VALUE, _REASON, _SCORE = 0x08, 0x11, 0x1A, 0x41
 _ONE_BYTE: Final = 127  # the largest length that takes one byte
 _double: Final = struct.Struct("<d").unpack_from
-
-_MOST_DETAILS: Final = 32
-_MOST_DETAIL_TEXT: Final = 500
 
 _EMPTY: Final = b""
 
@@ -43,10 +38,10 @@ def read_output(data: bytes, kind: Kind, *, most_bytes: int) -> Result:
         result = _read_any(data)
     elif kind is _ASSERTION and result.value is None and (result.score is None or 0 <= result.score <= 1):
         return result
-    problem = violation(kind, result)
-    if problem is not None:
-        raise Broken(problem)
-    return result
+    try:
+        return checked(kind, result)
+    except ContractViolation as problem:
+        raise Broken(str(problem)) from None
 
 
 def _read_plain(data: bytes) -> Result | None:
@@ -102,42 +97,21 @@ def _read_any(data: bytes) -> Result:
         pb.score if pb.HasField("score") else None,
         pb.value if pb.HasField("value") else None,
     )
-    if verdict is _ERROR and result.score is not None:
-        raise Broken("score: set, but the verdict is ERROR")
     if pb.HasField("metadata"):
         result.metadata = struct_to_dict(pb.metadata)
     if pb.checks:
         result.checks = [Check(found.text, found.met, found.evidence) for found in pb.checks]
-    for name in ("pending", "unproven"):
-        if getattr(pb, name):
-            if verdict is not Verdict.FAILED:
-                raise Broken(f"{name}: set, but the verdict is {verdict.name}")
-            setattr(result, name, True)
+    result.pending, result.unproven = pb.pending, pb.unproven
     if pb.HasField("error"):
-        result.error = _read_error(pb)
+        result.error = ErrorInfo(pb.error.code, pb.error.message, pb.error.metadata)
     if pb.HasField("token_usage"):
-        result.token_usage = _read_usage(pb.token_usage)
+        usage = pb.token_usage
+        result.token_usage = TokenUsage(
+            *(getattr(usage, name) if usage.HasField(name) else None for name in TokenUsage._fields)
+        )
     if pb.HasField("cost"):
         result.cost_usd = _read_cost(pb)
     return result
-
-
-def _read_error(pb: task_pb2.EvaluationOutput) -> ErrorInfo:
-    error = pb.error
-    if error.code not in CODES:
-        raise Broken(f"error.code: got {error.code[:80]!r}, wanted one of {', '.join(CODES)}")
-    if len(error.metadata) > _MOST_DETAILS:
-        raise Broken(f"error.metadata: {len(error.metadata)} entries; at most {_MOST_DETAILS} are allowed")
-    details = {key[:_MOST_DETAIL_TEXT]: value[:_MOST_DETAIL_TEXT] for key, value in error.metadata.items()}
-    return ErrorInfo(error.code, error.message, details)
-
-
-def _read_usage(pb: Any) -> TokenUsage:
-    counts = {name: getattr(pb, name) for name in _USAGE_FIELDS if pb.HasField(name)}
-    for name, count in counts.items():
-        if not 0 <= count < 1 << 53:
-            raise Broken(f"token_usage.{name}: got {count}, wanted 0 or more")
-    return TokenUsage(**counts)
 
 
 def _read_cost(pb: task_pb2.EvaluationOutput) -> float | None:

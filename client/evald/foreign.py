@@ -1,0 +1,172 @@
+"""The border between an evaluator's own code and the process that runs it.
+
+`guarded` is put around every evaluator that is not evald's own, in servers and in workers. Whatever
+its code raises, `sys.exit()` and its kin included, comes out as an `EvaluatorRaised`, which is an
+ordinary exception: asyncio ends the event loop for a SystemExit or KeyboardInterrupt that it sees, and
+takes a GeneratorExit or CancelledError for its own. Whatever it returns comes out as a new `Result`
+that holds to the contract.
+"""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from .context import EvaluatorContext
+from .contract import ContractViolation, checked, cut
+from .evaluator import (
+    ConfigProblem,
+    Evaluate,
+    Evaluator,
+    EvaluatorDefinition,
+    InvalidConfig,
+    Metric,
+    to_result,
+)
+from .result import Result
+
+_MOST_TRACE: Final = 20_000
+_MOST_SUMMARY: Final = 2000
+
+
+class EvaluatorRaised(Exception):
+    """An evaluator's own code raised something, which the message names.
+
+    It holds text alone, made where the code ran: what was raised may have a `__str__` that raises too,
+    or never returns, and keeps alive whatever its frames hold.
+
+    trace: the traceback, for the log.
+    """
+
+    def __init__(self, summary: str, trace: str = "") -> None:
+        super().__init__(summary)
+        self.trace = trace
+
+
+def raised_by(problem: BaseException) -> EvaluatorRaised:
+    """What was raised, as an ordinary exception that can be handed on."""
+    name = type(problem).__name__
+    try:
+        trace = "".join(traceback.format_exception(problem))[-_MOST_TRACE:]
+        text = str.__getitem__(str(problem), slice(_MOST_SUMMARY))
+    except BaseException as another:  # noqa: BLE001 - foreign code as well
+        return EvaluatorRaised(f"{name}, whose text cannot be had: it raises {type(another).__name__}")
+    return EvaluatorRaised(f"{name}: {text}" if text else name, trace)
+
+
+def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
+    """The same evaluator behind the border.
+
+    Its `compile` raises InvalidConfig and nothing else. Where the evaluator's own code breaks down as it
+    is compiled, it is compiled again whenever it is called, because a model that could not be fetched
+    may be there the next time. What `compile` gives returns Results that hold to the contract, or
+    awaitables of such, and raises ContractViolation and EvaluatorRaised, and CancelledError when its
+    task is cancelled.
+    """
+
+    def compile_config(config: Mapping[str, Any]) -> Evaluate:
+        guard = Guard(definition, config)
+        return guard.evaluate()
+
+    return definition._replace(compile=compile_config)
+
+
+class Guard:
+    """One evaluator with one config behind the border."""
+
+    def __init__(self, definition: EvaluatorDefinition, config: Mapping[str, Any]) -> None:
+        self._definition = definition
+        self._config = config
+        self._metric = definition.metric
+        self._evaluate: Callable[[EvaluatorContext], Any] | None = None
+
+    def evaluate(self) -> Evaluate:
+        """The function that evaluates a turn. Raises InvalidConfig."""
+        failure: Exception | None = None
+        try:
+            if inspect.iscoroutinefunction(self._compiled()):
+                return self._run_async
+        except InvalidConfig as problem:
+            failure = _plain_problems(problem)
+        except BaseException:  # noqa: BLE001, S110 - foreign code; it says so again when it is called
+            pass
+        if failure is not None:
+            raise failure
+        return self._run
+
+    def measures(self) -> Metric | None:
+        """How to read the number of this evaluator with this config."""
+        return self._metric
+
+    def _compiled(self) -> Callable[[EvaluatorContext], Any]:
+        if self._evaluate is None:
+            evaluate = self._definition.compile(self._config)
+            evaluator = getattr(evaluate, "__self__", None)
+            if isinstance(evaluator, Evaluator):
+                metric = evaluator.measures()
+                if metric is not None and type(metric) is not Metric:
+                    raise TypeError("measures: wanted a Metric or None")
+                self._metric = metric
+            self._evaluate = evaluate
+        return self._evaluate
+
+    def _run(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+        try:
+            outcome = self._compiled()(ctx)
+            if inspect.isawaitable(outcome):
+                return self._finish(lambda: outcome)
+            return self._checked(outcome)
+        except BaseException as problem:  # noqa: BLE001 - foreign code
+            failure = _failure(problem)
+        raise failure
+
+    async def _run_async(self, ctx: EvaluatorContext) -> Result:
+        return await self._finish(lambda: self._compiled()(ctx))
+
+    async def _finish(self, begin: Callable[[], Awaitable[Any]]) -> Result:
+        task = _current_task()
+        try:
+            return self._checked(await begin())
+        except asyncio.CancelledError as problem:
+            # Foreign code that cancels itself is a crash; a caller that went away is not.
+            if task is not None and task.cancelling():
+                raise
+            failure = _failure(problem)
+        except GeneratorExit as problem:
+            # Raised by the evaluator, or thrown in because its task has been forgotten.
+            if task is None or task is not _current_task():
+                raise
+            failure = _failure(problem)
+        except BaseException as problem:  # noqa: BLE001 - foreign code
+            failure = _failure(problem)
+        raise failure
+
+    def _checked(self, outcome: Any) -> Result:
+        kind = self._definition.kind
+        return checked(kind, to_result(kind, outcome, self._definition.description))
+
+
+def _failure(problem: BaseException) -> Exception:
+    """What to raise instead of it."""
+    try:
+        if type(problem) is ContractViolation:
+            return ContractViolation(cut(str(problem)))
+    except BaseException as another:  # noqa: BLE001 - foreign code as well
+        return raised_by(another)
+    return raised_by(problem)
+
+
+def _plain_problems(problem: InvalidConfig) -> Exception | None:
+    """The same problems as plain text; None when they cannot be read."""
+    try:
+        return InvalidConfig([ConfigProblem(cut(one.path), cut(one.message)) for one in problem.problems])
+    except BaseException:  # noqa: BLE001 - foreign code as well
+        return None
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
