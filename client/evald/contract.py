@@ -5,7 +5,7 @@ of them answers can break its own result and nothing else.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -259,7 +259,7 @@ def _usage(usage: object) -> TokenUsage | None:
     return TokenUsage(*counts)
 
 
-def _checks(checks: object) -> list[Check]:
+def _checks(checks: object) -> Sequence[Check]:
     if not issubclass(type(checks), list | tuple):
         raise ContractViolation(f"checks: got {_type(checks)}, wanted a list")
     found: list[Check] = []
@@ -276,7 +276,7 @@ def _checks(checks: object) -> list[Check]:
         if size > MAX_CHECKS_BYTES:
             raise ContractViolation(f"checks: more than {MAX_CHECKS_BYTES >> 10} KiB of text")
         found.append(Check(text, _flag(f"{place}.met", check.met), evidence))
-    return found
+    return found or ()
 
 
 def _error(error: object) -> ErrorInfo | None:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from .context import EvaluatorContext
+from .context import EvaluatorContext, OutOfTime
 from .contract import ContractViolation, checked, cut
 from .evaluator import (
     ConfigProblem,
@@ -61,8 +61,8 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
     Its `compile` raises InvalidConfig and nothing else. Where the evaluator's own code breaks down as it
     is compiled, it is compiled again whenever it is called, because a model that could not be fetched
     may be there the next time. What `compile` gives returns Results that hold to the contract, or
-    awaitables of such, and raises ContractViolation and EvaluatorRaised, and CancelledError when its
-    task is cancelled.
+    awaitables of such, and raises ContractViolation and EvaluatorRaised, OutOfTime when it has checked the
+    time, and CancelledError when its task is cancelled.
     """
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
@@ -117,6 +117,8 @@ class Guard:
             if inspect.isawaitable(outcome):
                 return self._finish(lambda: outcome)
             return self._checked(outcome)
+        except OutOfTime:
+            raise
         except BaseException as problem:  # noqa: BLE001 - foreign code
             failure = _failure(problem)
         raise failure
@@ -128,6 +130,8 @@ class Guard:
         task = _current_task()
         try:
             return self._checked(await begin())
+        except OutOfTime:
+            raise
         except asyncio.CancelledError as problem:
             # Foreign code that cancels itself is a crash; a caller that went away is not.
             if task is not None and task.cancelling():

@@ -54,7 +54,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pending-pass": ({"verdict": 1, "pending": True}, "pending"),
     "unproven-pass": ({"verdict": 1, "unproven": True}, "unproven"),
-    "nan-metadata": ({"verdict": 1, "metadata": Struct(fields={"a": Value(number_value=NAN)})}, "metadata"),
+    "nan-metadata": ({"verdict": 1, "metadata": Struct(fields={"a": Value(number_value=NAN)})}, "metadata.a"),
     "deep-metadata": ({"verdict": 1, "metadata": _deep(33)}, "metadata"),
     "many-checks": ({"verdict": 1, "checks": [{"text": "x"}] * 1001}, "checks"),
     "negative-tokens": ({"verdict": 1, "token_usage": {"input_tokens": -1}}, "token_usage.input_tokens"),
