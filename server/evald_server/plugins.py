@@ -17,7 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from evald.convert import type_to_pb
 from evald.evaluator import Evaluator, EvaluatorDefinition
+from evald.foreign import raised_by
 from evald_server.engine.registry import DuplicateType, Origin, Registry
 
 GROUP: Final = "evald.evaluators"
@@ -34,11 +36,23 @@ def load_plugins(registry: Registry, names: Iterable[str], directory: Path | Non
     current one); or names of installed packages. Raises PluginError.
     """
     for name in names:
-        for definition in _load(name, directory or Path.cwd()):
+        for definition in _loaded(name, directory or Path.cwd()):
             try:
                 registry.register(definition, Origin.PLUGIN)
             except DuplicateType as problem:
                 raise PluginError(f'Evaluator plugin "{name}": {problem}') from None
+
+
+def _loaded(name: str, directory: Path) -> list[EvaluatorDefinition]:
+    try:
+        return _load(name, directory)
+    except PluginError:
+        raise
+    except BaseException as problem:  # noqa: BLE001 - foreign code, which may call sys.exit()
+        raised = raised_by(problem)
+    error = PluginError(f'Evaluator plugin "{name}" raised while it was loaded: {raised}')
+    error.add_note(raised.trace)
+    raise error
 
 
 def _load(name: str, directory: Path) -> list[EvaluatorDefinition]:
@@ -83,10 +97,6 @@ def _imported(name: str, load: Any) -> Any:
         raise PluginError(
             f'Evaluator plugin "{name}" needs the module "{problem.name}", which is not installed.'
         ) from None
-    except Exception as problem:
-        raise PluginError(
-            f'Evaluator plugin "{name}" raised {type(problem).__name__} while it was loaded: {problem}'
-        ) from problem
 
 
 def _definitions(name: str, loaded: Any) -> list[EvaluatorDefinition]:
@@ -102,11 +112,17 @@ def _definitions(name: str, loaded: Any) -> list[EvaluatorDefinition]:
         )
     try:
         return [
-            candidate if isinstance(candidate, EvaluatorDefinition) else candidate.definition()
+            _checked(candidate if isinstance(candidate, EvaluatorDefinition) else candidate.definition())
             for candidate in candidates
         ]
-    except (ValueError, AttributeError) as problem:
+    except (ValueError, AttributeError, TypeError) as problem:
         raise PluginError(f'Evaluator plugin "{name}" has an invalid export: {problem}') from None
+
+
+def _checked(definition: EvaluatorDefinition) -> EvaluatorDefinition:
+    # What cannot be written into the catalogue would break it for everybody.
+    type_to_pb(definition)
+    return definition
 
 
 def _defined_in(module: ModuleType) -> list[Any]:
