@@ -38,14 +38,17 @@ class Plugin:
     """What listening and dialling have in common.
 
     breaks: the number of the rule to break, "death" to die of a long answer when dialling, or "".
+    places: how many tasks it claims to take at a time. strict: it refuses what is more.
     """
 
-    def __init__(self, breaks: str = "") -> None:
+    def __init__(self, breaks: str = "", places: int = PLACES, *, strict: bool = False) -> None:
         self.breaks = breaks
+        self.strict = strict
+        self.claimed = places
         self.described = 0
         self.seen_tasks = 0
         self.seen_unknown = 0
-        self.places = asyncio.Semaphore(PLACES)
+        self.places = asyncio.Semaphore(places)
 
     def info(self) -> task_pb2.PluginInfo:
         self.described += 1
@@ -66,7 +69,7 @@ class Plugin:
             name="acme",
             version="1.0.0",
             contract_versions=["evald.plugin.v1"],
-            max_concurrency=PLACES,
+            max_concurrency=self.claimed,
             capabilities=[task_pb2.CAPABILITY_EVALUATE_STREAM, task_pb2.CAPABILITY_CANCEL],
         )
         match self.breaks:
@@ -99,6 +102,8 @@ class Plugin:
 
     async def output(self, task: task_pb2.EvaluationTask) -> Output:
         """What it says of a task."""
+        if self.strict and self.places.locked():
+            return error("EVALUATOR_BUSY")
         async with self.places:
             seconds = task.timeout.ToMilliseconds() / 1000 if task.HasField("timeout") else None
             try:
@@ -303,7 +308,7 @@ class Dialling:
         hello = pb.WorkerHello(
             plugin=self.plugin.info(),
             instance_id=self.instance_id,
-            initial_credit=100 if breaks == "EV67" else PLACES if breaks != "EV10" else 1,
+            initial_credit=100 if breaks == "EV67" else self.plugin.claimed if breaks != "EV10" else 1,
             resume_session_id="" if breaks == "EV65" else self.session_id,
         )
         await send(hello=hello)

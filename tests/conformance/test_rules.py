@@ -67,6 +67,16 @@ def test_a_plugin_that_breaks_nothing_passes_every_rule(mode: Mode) -> None:
     assert unmet(run(report_on(Plugin(), mode, pace=PATIENT))) == []
 
 
+@pytest.mark.parametrize("mode", ["target", "connect"])
+@pytest.mark.parametrize("places", [1, 3])
+def test_no_more_is_asked_of_a_plugin_than_it_claims(mode: Mode, places: int) -> None:
+    plugin = Plugin(places=places, strict=True)
+    # Time and cancelling are left out: what is tried for them takes its places on purpose.
+    report = run(report_on(plugin, mode, slow=None, pace=PATIENT))
+    numbers = [number for number, _, _ in unmet(report)]
+    assert numbers == ["EV40", "EV41", "EV42"], unmet(report)
+
+
 @pytest.fixture(scope="module", name="reports")
 def _reports(request: pytest.FixtureRequest) -> dict[Key, Report]:
     """What the kit says of every plugin that a selected test wants."""

@@ -75,7 +75,7 @@ RULES: Final = (
         turns.unfit_config,
         severity=Severity.SHOULD,
     ),
-    Rule("EV31", "Tasks at the same time each get their own answer.", turns.side_by_side),
+    Rule("EV31", "As many tasks at a time as it has places each get their own answer.", turns.side_by_side),
     # Time.
     Rule("EV40", "A task whose time is up ends.", times.time_that_is_up),
     Rule("EV41", "A task that is cancelled ends.", times.cancelled_tasks),
@@ -135,7 +135,7 @@ RULES: Final = (
     ),
     Rule(
         "EV87",
-        "Outputs are at most 1 MiB, 32 levels, 10,000 items.",
+        "Outputs are at most 1 MiB, their metadata 256 KiB, 32 levels, 10,000 items.",
         results.outputs_are_small,
         looks_back=True,
     ),

@@ -1,9 +1,12 @@
 """All instances and the pools that they make up, and every change of that."""
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from evald.evaluator import EvaluatorDefinition
 
@@ -14,6 +17,8 @@ from .offer import Key, Offer, Plugin
 from .pool import Pool
 from .refusal import Refusal
 from .task import TaskIds
+
+_log = logging.getLogger("evald.remote")
 
 # A watcher that falls further behind than this starts again from a snapshot.
 _CHANGES_KEPT: Final = 2000
@@ -59,8 +64,10 @@ class Directory:
         catalogue: Catalogue,
         limits: Limits,
         tally: Callable[[str], TaskTally],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
+        self._clock = clock
         self.ids = TaskIds()
         self.revision = 0
         self.instances: dict[str, Instance] = {}
@@ -70,6 +77,9 @@ class Directory:
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
         self._watchers: list[Callable[[], None]] = []
         self._shown: dict[Key, int] = {}
+        # Types that were forgotten, as long as a plan still asks them: the open session or batch that has it
+        # goes on when an instance comes back.
+        self._forgotten: WeakValueDictionary[Key, Pool] = WeakValueDictionary()
 
     def check(self, plugin: Plugin, replaced: Instance | None = None, path: str = "plugin") -> None:
         """Raise Refusal when the server cannot take this plugin's types. replaced: goes away for it."""
@@ -128,6 +138,20 @@ class Directory:
             self._show(pool)
             pool.wake()
         self._note(instance.id)
+
+    def said_goodbye(self, instance: Instance, seconds: float) -> None:
+        """An instance that has been removed went on purpose: types that nobody else offers leave the catalogue
+        in so many seconds. Those of an instance that was lost stay, unavailable."""
+        for pool in instance.pools:
+            pool.leave_after(seconds)
+
+    def forget_left(self) -> None:
+        """Forget the types whose last instance has said goodbye, and whose time is over."""
+        for pool in [pool for pool in self.pools.values() if pool.has_left()]:
+            _log.info(
+                "remote type %s %s: nobody offers it any more; it leaves the catalogue", *pool.offer.key
+            )
+            self._forget(pool)
 
     def changed(self, instance: Instance) -> None:
         """The state of an instance is another one."""
@@ -188,7 +212,8 @@ class Directory:
             return pool
         if len(self.pools) >= self.limits.types:
             self._forget_one()
-        pool = Pool(offer, self.limits)
+        pool = self._forgotten.pop(offer.key, None) or Pool(offer, self.limits, self._clock)
+        pool.offer = offer
         self._catalogue.offer(self._evaluator(pool).definition())
         self.pools[offer.key] = pool
         self._shown[offer.key] = 0
@@ -204,9 +229,13 @@ class Directory:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.pools)} remote evaluator types are known, which is the limit"
             )
-        oldest = min(empty, key=lambda pool: pool.since)
-        del self.pools[oldest.offer.key], self._shown[oldest.offer.key]
-        self._catalogue.remove(*oldest.offer.key)
+        self._forget(min(empty, key=lambda pool: pool.since))
+
+    def _forget(self, pool: Pool) -> None:
+        key = pool.offer.key
+        del self.pools[key], self._shown[key]
+        self._forgotten[key] = pool
+        self._catalogue.remove(*key)
 
     def _show(self, pool: Pool) -> None:
         """Tell the catalogue how many live instances a type has."""

@@ -52,6 +52,8 @@ class Pool:
         self.inflight = 0
         self.since = clock()  # the last change of the instances
         self.mode = ""  # by which way the last instance came
+        # When the type leaves the catalogue, by the pool's clock: its last instance has said goodbye.
+        self.leaves_at: float | None = None
         self._limits = limits
         self._clock = clock
         self._live: set[Instance] = set()
@@ -70,10 +72,20 @@ class Pool:
 
     def add(self, instance: Instance) -> None:
         """One more instance."""
+        self.leaves_at = None
         self.instances.append(instance)
         self.mode = instance.mode.name.lower()
         self.since = self._clock()
         self.note(instance)
+
+    def leave_after(self, seconds: float) -> None:
+        """The last instance has said goodbye: the type leaves in so many seconds, unless one comes."""
+        if not self.instances:
+            self.leaves_at = self._clock() + seconds
+
+    def has_left(self) -> bool:
+        """Whether its time to leave has come."""
+        return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
 
     def note(self, instance: Instance) -> None:
         """The state of an instance may be another one."""

@@ -179,9 +179,10 @@ class Registrar:
             _log.info("remote instance %s: deregistered%s", instance.name, ", drains" if drain else "")
             if drain and instance.active:
                 instance.set_state(State.DRAINING, "deregistered")
-                self._later(self._drained(instance))
+                self._later(self._drained(instance, lease.ttl))
             else:
                 self._directory.remove(instance)
+                self._directory.said_goodbye(instance, lease.ttl)
                 self._leave(instance, cut=not drain)
         await self._store.delete(lease_id)
 
@@ -267,6 +268,7 @@ class Registrar:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expire(lease)
+            self._directory.forget_left()
 
     def _expire(self, lease: Lease) -> None:
         self._expired()
@@ -298,9 +300,10 @@ class Registrar:
         await instance.retired()
         self._gone.discard(instance)
 
-    async def _drained(self, instance: Dialled) -> None:
+    async def _drained(self, instance: Dialled, ttl: float) -> None:
         await instance.idle()
         self._directory.remove(instance)
+        self._directory.said_goodbye(instance, ttl)
         await self._let_go(instance, cut=False)
 
     def _later(self, work: "Coroutine[None, None, None]") -> None:

@@ -1,5 +1,6 @@
 """Plugins that dial out: hello, welcome, a session, and the end of all sessions."""
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
@@ -8,7 +9,7 @@ from typing import Final
 from evald.plugin.v1 import registry_service_pb2
 
 from .directory import Directory
-from .instance import Instance, Mode
+from .instance import Instance, Mode, State
 from .offer import CONTRACT, Offer, read_plugin
 from .permission import Permissions
 from .refusal import Refusal, invalid
@@ -18,6 +19,7 @@ _log = logging.getLogger("evald.remote")
 
 STATIC_PREFIX: Final = "static:"
 _LONGEST_ID: Final = 128
+_CANCEL_SECONDS: Final = 0.05
 
 
 def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
@@ -74,8 +76,14 @@ class Workers:
         finally:
             self._sessions.pop(session.session_id, None)
             directory.remove(session)
+            if session.state is State.DRAINING:
+                directory.said_goodbye(session, directory.limits.lease_seconds)
             _log.info("remote instance %s: gone", session.name)
             await session.flush()
+        # A stream that breaks ends for its reader like one that was closed in order, but the call is cancelled
+        # a moment later.
+        await asyncio.sleep(_CANCEL_SECONDS)
+        directory.said_goodbye(session, directory.limits.lease_seconds)
 
     def drain(self, reason: str, grace: float) -> None:
         """Tell all workers that the server stops, those too that still come."""

@@ -47,15 +47,18 @@ async def answers_by_id(trial: Trial) -> None:
     """Every task is answered once, by its id."""
     sample = trial.need_samples()[0]
     stream = _stream(trial)
-    open_ids = set()
-    for _ in range(_TASKS):
-        task = new_task(sample)
-        open_ids.add(task.task_id)
-        await _send(stream, pb.EvaluateStreamRequest(task=task))
-    while open_ids:
+    tasks = [new_task(sample) for _ in range(_TASKS)]
+    open_ids: set[str] = set()
+    while tasks or open_ids:
+        # Never more at a time than it has places for.
+        while tasks and len(open_ids) < trial.link.places:
+            task = tasks.pop()
+            open_ids.add(task.task_id)
+            await _send(stream, pb.EvaluateStreamRequest(task=task))
         answer = await _read(stream)
         if answer is None:
-            raise Broken(f"the stream ended with {len(open_ids)} of {_TASKS} tasks unanswered")
+            left = len(tasks) + len(open_ids)
+            raise Broken(f"the stream ended with {left} of {_TASKS} tasks unanswered")
         if answer.task_id not in open_ids:
             raise Broken(f"an answer for {answer.task_id[:60]!r}, which was not open")
         open_ids.remove(answer.task_id)
@@ -81,11 +84,12 @@ async def ends_with_its_answers(trial: Trial) -> None:
     """The caller's end of the stream does not cut off answers."""
     sample = trial.need_samples()[0]
     stream = _stream(trial)
-    for _ in range(_TASKS):
+    tasks = min(_TASKS, trial.link.places)
+    for _ in range(tasks):
         await _send(stream, pb.EvaluateStreamRequest(task=new_task(sample)))
     await stream.done_writing()
     answers = 0
     while await _read(stream) is not None:
         answers += 1
-    if answers != _TASKS:
-        raise Broken(f"{answers} answers to {_TASKS} tasks before the stream ended")
+    if answers != tasks:
+        raise Broken(f"{answers} answers to {tasks} tasks before the stream ended")
