@@ -71,6 +71,33 @@ def test_the_example_is_eight_lines_and_works(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("way", ["connect(contains, server=", "serve(contains, register="])
+def test_a_worker_that_is_refused_says_why_in_a_line_and_ends_with_1(way: str) -> None:
+    program = f"""
+import sys, evald
+
+@evald.assertion("contains")
+def contains(ctx):
+    return True
+
+evald.{way}sys.argv[1])
+"""
+    with testing.server(remote_allowed=["127.0.0.1"]) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", program, server.address],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
+    assert "refuses this worker" in line
+    assert "Put your own prefix before it" in line
+
+
 def _one_of_each(*evaluators: Any, way: str) -> evald.Evaluation:
     """What a real server says of a turn with evaluators that a worker offers."""
 

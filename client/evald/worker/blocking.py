@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 
 import grpc
 
+from ..errors import EvaldError
 from .dialling import DiallingWorker
 from .listening import ListeningWorker
 from .offer import AnyEvaluator
@@ -51,7 +52,8 @@ def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> Non
         `register="127.0.0.1:50051"`.
     Says on standard error what happens, unless logging is configured.
     Raises ValueError and TypeError for arguments that cannot be used, OSError for an address that
-    cannot be had, and EvaldError when the server refuses the registration for good.
+    cannot be had, and SystemExit with code 1, after it has said why, when the server refuses the
+    registration for good; its `__cause__` is the EvaldError.
     """
     _run(ListeningWorker(*evaluators, own_loop=True, **options))
 
@@ -63,15 +65,19 @@ def connect(*evaluators: AnyEvaluator, **options: Unpack[DiallingOptions]) -> No
 
     evaluators, options: as for `DiallingWorker`, for example `server="127.0.0.1:50051"`.
     Says on standard error what happens, unless logging is configured.
-    Raises ValueError and TypeError for arguments that cannot be used, and EvaldError when the server
-    refuses the worker for good.
+    Raises ValueError and TypeError for arguments that cannot be used, and SystemExit with code 1, after
+    it has said why, when the server refuses the worker for good; its `__cause__` is the EvaldError.
     """
     _run(DiallingWorker(*evaluators, own_loop=True, **options))
 
 
 def _run(worker: ListeningWorker | DiallingWorker) -> None:
     _log_by_default()
-    asyncio.run(_until_told(worker))
+    try:
+        asyncio.run(_until_told(worker))
+    except EvaldError as refusal:
+        # It is in the log, with what to do. A traceback of evald's insides would only hide that.
+        raise SystemExit(1) from refusal
 
 
 async def _until_told(worker: ListeningWorker | DiallingWorker) -> None:

@@ -130,7 +130,9 @@ class RegistryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Deregister(self, request, context):
-        """Deregister ends a lease at once. OK also when there was none.
+        """Deregister ends a lease at once. OK also when there was none. A type that
+        nobody else offers stays listed, as unavailable, for the time of that lease,
+        and then leaves the catalogue; one whose lease runs out stays listed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
