@@ -28,6 +28,10 @@ MAX_TOKENS: Final = (1 << 53) - 1
 # Sums of costs must stay numbers.
 MAX_COST_USD: Final = 1e12
 
+_EXACT: Final = 1 << 53
+_NO_ID: Final = ""
+_NO_CHECKS: Final = ()
+
 # What an item of metadata takes on the wire beside its text, about.
 _ITEM_BYTES: Final = 12
 _MOST_SHOWN: Final = 60
@@ -72,10 +76,10 @@ def checked(kind: Kind, result: object) -> Result:
             raise ContractViolation("score: set, but the verdict is ERROR")
         if not 0 <= score <= 1:
             raise ContractViolation(f"score: {score:g} is not between 0 and 1")
-    flags = {name: _flag(name, getattr(result, name)) for name in ("pending", "unproven", "cached")}
-    for name in ("pending", "unproven"):
-        if flags[name] and verdict is not _FAILED:
-            raise ContractViolation(f"{name}: set, but the verdict is {verdict.name}")
+    pending, unproven = _flag("pending", result.pending), _flag("unproven", result.unproven)
+    if verdict is not _FAILED and (pending or unproven):
+        name = "pending" if pending else "unproven"
+        raise ContractViolation(f"{name}: set, but the verdict is {verdict.name}")
     return Result(
         verdict,
         cut(reason),
@@ -83,12 +87,14 @@ def checked(kind: Kind, result: object) -> Result:
         _number("value", result.value),
         plain_data("metadata", result.metadata),
         _checks(result.checks),
-        error=error,
-        token_usage=_usage(result.token_usage),
-        cost_usd=_cost(result.cost_usd),
-        raw_request=plain_data("raw_request", result.raw_request),
-        instance_id=_instance_id(result.instance_id),
-        **flags,
+        pending,
+        error,
+        _usage(result.token_usage),
+        _cost(result.cost_usd),
+        plain_data("raw_request", result.raw_request),
+        unproven,
+        _flag("cached", result.cached),
+        _instance_id(result.instance_id),
     )
 
 
@@ -103,6 +109,8 @@ def violation(kind: Kind, result: object) -> str | None:
 
 def cut(reason: str) -> str:
     """The reason, at most 8 KiB of it, as text that can be sent."""
+    if type(reason) is str and len(reason) <= MAX_REASON_BYTES and reason.isascii():
+        return reason  # as most are
     # Of a long one no more is encoded than can be sent: a character takes a byte at least.
     data = str.encode(str.__getitem__(reason, slice(MAX_REASON_BYTES + 1)), "utf-8", "replace")
     if len(data) > MAX_REASON_BYTES:
@@ -127,7 +135,7 @@ def plain_data(name: str, data: object) -> dict[str, Any] | None:
     """
     if data is None:
         return None
-    if not isinstance(data, Mapping):
+    if type(data) is not dict and not isinstance(data, Mapping):
         raise ContractViolation(f"{name}: got {_type(data)}, wanted a dict")
     return _Copy(name).mapping(data, name, MAX_DEPTH)
 
@@ -147,8 +155,7 @@ class _Copy:
             if not issubclass(type(key), str):
                 raise ContractViolation(f"{path}: a key is {_type(key)}, wanted text")
             name = self._text(key, f"{path}: a key")
-            shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
-            found[name] = self._value(value, f"{path}.{shown}", levels - 1)
+            found[name] = self._value(value, f"{path}.{name[:_MOST_SHOWN]}", levels - 1)
         return found
 
     def _value(self, item: Any, path: str, levels: int) -> Any:
@@ -161,14 +168,18 @@ class _Copy:
             return item
         if issubclass(kind, str):
             return self._text(item, path)
+        if kind is int and -_EXACT < item < _EXACT:
+            return item
+        if issubclass(kind, dict):
+            return self.mapping(item, path, levels)
+        if issubclass(kind, list | tuple):
+            self._go_down(levels)
+            return [self._value(one, f"{path}[{index}]", levels - 1) for index, one in enumerate(item)]
         if issubclass(kind, Real):
             number = _number(path, item)
             return int(item) if issubclass(kind, Integral) else number
         if issubclass(kind, Mapping):
             return self.mapping(item, path, levels)
-        if issubclass(kind, list | tuple):
-            self._go_down(levels)
-            return [self._value(one, f"{path}[{index}]", levels - 1) for index, one in enumerate(item)]
         raise ContractViolation(f"{path}: {_type(item)} is not JSON")
 
     def _text(self, text: str, path: str) -> str:
@@ -214,15 +225,17 @@ def _text(name: str, value: object) -> tuple[str, int]:
 
 
 def _flag(name: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise ContractViolation(f"{name}: got {_type(value)}, wanted a bool")
-    return value
+    if value is True or value is False:
+        return value
+    raise ContractViolation(f"{name}: got {_type(value)}, wanted a bool")
 
 
 def _number(name: str, number: object) -> float | None:
     if number is None:
         return None
     kind = type(number)
+    if kind is float and math.isfinite(number):  # type: ignore[arg-type]
+        return number  # type: ignore[return-value]
     if kind is bool or not issubclass(kind, Real):
         raise ContractViolation(f"{name}: got {_type(number)}, wanted a number")
     try:
@@ -260,6 +273,8 @@ def _usage(usage: object) -> TokenUsage | None:
 
 
 def _checks(checks: object) -> Sequence[Check]:
+    if checks is _NO_CHECKS:
+        return _NO_CHECKS
     if not issubclass(type(checks), list | tuple):
         raise ContractViolation(f"checks: got {_type(checks)}, wanted a list")
     found: list[Check] = []
@@ -276,7 +291,7 @@ def _checks(checks: object) -> Sequence[Check]:
         if size > MAX_CHECKS_BYTES:
             raise ContractViolation(f"checks: more than {MAX_CHECKS_BYTES >> 10} KiB of text")
         found.append(Check(text, _flag(f"{place}.met", check.met), evidence))
-    return found or ()
+    return found or _NO_CHECKS
 
 
 def _error(error: object) -> ErrorInfo | None:
@@ -301,6 +316,8 @@ def _error(error: object) -> ErrorInfo | None:
 
 
 def _instance_id(value: object) -> str:
+    if value is _NO_ID:
+        return _NO_ID
     text, _ = _text("instance_id", value)
     if len(text) > MAX_INSTANCE_ID:
         raise ContractViolation(f"instance_id: {len(text)} characters; at most {MAX_INSTANCE_ID} are allowed")

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from .context import EvaluatorContext, OutOfTime
@@ -28,6 +29,7 @@ from .result import Result
 
 _MOST_TRACE: Final = 20_000
 _MOST_SUMMARY: Final = 2000
+_MOST_PROBLEMS: Final = 100
 
 
 class EvaluatorRaised(Exception):
@@ -164,7 +166,8 @@ def _failure(problem: BaseException) -> Exception:
 def _plain_problems(problem: InvalidConfig) -> Exception | None:
     """The same problems as plain text; None when they cannot be read."""
     try:
-        return InvalidConfig([ConfigProblem(cut(one.path), cut(one.message)) for one in problem.problems])
+        problems = list(islice(problem.problems, _MOST_PROBLEMS))
+        return InvalidConfig([ConfigProblem(cut(one.path), cut(one.message)) for one in problems])
     except BaseException:  # noqa: BLE001 - foreign code as well
         return None
 
