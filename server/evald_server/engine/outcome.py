@@ -81,5 +81,8 @@ def checked(use: Use, outcome: Any) -> Result:
         return contract.checked(kind, to_result(kind, outcome, use.definition.description))
     except ContractViolation as problem:
         return _broken(use, problem)
+
+
+def _broken(use: Use, problem: ContractViolation) -> Result:
     _log.error("evaluator %s broke the contract: %s", use.definition.type, problem)
     return errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
