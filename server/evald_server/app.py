@@ -60,8 +60,10 @@ _SLACK_BYTES: Final = 4 << 20
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
-# After the grace, streams get this long to receive the status that ends them.
+# After the drain, calls get this long to receive the answer or status that ends them.
 _LAST_WORDS_SECONDS: Final = 0.5
+
+_GOODBYE_SECONDS: Final = 0.02
 
 
 class StartError(Exception):
@@ -193,7 +195,9 @@ class App:
             _log.warning("listening on %s without encryption and authentication", self.address)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace."""
+        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace.
+
+        Takes at most 2 s longer than drain_delay and the grace."""
         server = self._server
         if server is None:
             return
@@ -201,17 +205,18 @@ class App:
         self._health.serve(False)
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
-        self._edge.draining = True
         self._registrations.drain()
         admission = self.admission
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
-        stopping = asyncio.create_task(server.stop(grace + _LAST_WORDS_SECONDS))
-        done, _ = await asyncio.wait([stopping], timeout=grace)
-        if not done:
-            self._edge.end_streams()
-            await stopping
+        # gRPC's server goes on meanwhile: stopping, it ends calls that it has not handed over yet with CANCELLED.
+        await self._edge.drain(grace)
+        stopping = asyncio.create_task(server.stop(_LAST_WORDS_SECONDS))
+        # Callers are to hear that the connection ends before they are refused, so that they do not use it again.
+        await asyncio.wait([stopping], timeout=_GOODBYE_SECONDS)
+        self._edge.end()
+        await stopping
         draining.cancel()
         await self.remotes.stop()
         if self._lag is not None:
@@ -255,10 +260,10 @@ class App:
                 "WatchEvaluatorTypes": edge.watch(catalog.NAME, "WatchEvaluatorTypes", catalogue.watch),
             },
             registry.NAME: registry.handlers(self._registrations, edge.unary, edge.stream, edge.watch),
-            HEALTH: self._health.handlers(),
+            HEALTH: self._health.handlers(edge.endless),
         }
         if self.settings.reflection:
-            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA])
+            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], edge.endless)
         return table
 
     def _judge_available(self, available: bool) -> None:
