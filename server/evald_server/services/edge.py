@@ -292,6 +292,10 @@ class Edge:
     ) -> None:
         """End a call that did not end well. Raises what gRPC has to see; returns when that is the problem."""
         _let_go(problem)
+        if isinstance(problem, grpc.aio.InternalError):
+            # A message could not be sent: the caller has gone away, which gRPC may tell a moment later.
+            self._handled(tally, method, "CANCELLED", began)
+            raise asyncio.CancelledError from None
         if isinstance(problem, asyncio.CancelledError):
             if not self._stopping or context.cancelled():
                 self._handled(tally, method, "CANCELLED", began)
@@ -333,6 +337,8 @@ async def abort(
     """End a call with a status. details: a google.rpc.Status. Raises what gRPC has to see."""
     try:
         await context.abort(code, message, (("grpc-status-details-bin", details),) if details else ())
+    except grpc.aio.InternalError:  # the caller went away before it could be told
+        raise asyncio.CancelledError from None
     except BaseException as aborted:
         _let_go(aborted)
         raise
