@@ -16,6 +16,7 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "config": set(),
+    "descriptors": set(),
     "encoding": set(),
     "later": set(),
     "memory": set(),
@@ -67,8 +68,9 @@ BELOW = {
         "scripts",
         "telemetry",
         "config",
+        "descriptors",
     },
-    "cli": {"app", "config", "loop", "memory", "logs", "calibration", "conformance"},
+    "cli": {"app", "config", "descriptors", "loop", "memory", "logs", "calibration", "conformance"},
     "conformance": set(),
     "__main__": {"cli"},
 }

@@ -13,6 +13,7 @@ from evald.threads import Threads
 from evald_server.batch.pool import Pool
 from evald_server.batch.rules import Rules
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -84,6 +85,9 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections or grpc_connections()),
+        ("grpc.server_handshake_timeout_ms", round(1000 * settings.handshake_timeout)),
+        ("grpc.max_connection_idle_ms", round(1000 * settings.max_connection_idle)),
     ]
 
 
@@ -175,7 +179,11 @@ class App:
         if settings.http:
             http_host, http_port = split_address(settings.http)
             self._http = HttpServer(
-                self.telemetry, host=http_host, port=http_port, ready=lambda: self._health.serving
+                self.telemetry,
+                host=http_host,
+                port=http_port,
+                ready=lambda: self._health.serving,
+                max_connections=http_connections(),
             )
             try:
                 self.http_address = _join(http_host, self._http.start())
