@@ -16,6 +16,7 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "config": set(),
+    "data_dir": set(),
     "descriptors": set(),
     "encoding": set(),
     "later": set(),
@@ -68,6 +69,7 @@ BELOW = {
         "scripts",
         "telemetry",
         "config",
+        "data_dir",
         "descriptors",
     },
     "cli": {"app", "config", "descriptors", "loop", "memory", "logs", "calibration", "conformance"},

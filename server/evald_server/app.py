@@ -13,6 +13,7 @@ from evald.threads import Threads
 from evald_server.batch.pool import Pool
 from evald_server.batch.rules import Rules
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
@@ -137,6 +138,7 @@ class App:
         self.admission = admission
         self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(runner, planner)
+        self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -147,9 +149,19 @@ class App:
         settings = self.settings
         if settings.data_dir is not None:
             try:
-                settings.data_dir.mkdir(parents=True, exist_ok=True)
+                self._data_dir = DataDir.claim(settings.data_dir)
+            except Taken as problem:
+                raise StartError(f"data_dir {settings.data_dir}: {problem}") from None
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
+        try:
+            await self._listen()
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def _listen(self) -> None:
+        settings = self.settings
         try:
             await self.remotes.start()
         except Refusal as problem:
@@ -238,7 +250,13 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        self._let_go()
         self._server = None
+
+    def _let_go(self) -> None:
+        """Let another server have the data directory."""
+        if self._data_dir is not None:
+            self._data_dir.close()
 
     async def wait(self) -> None:
         """Until the server has stopped."""

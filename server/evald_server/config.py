@@ -144,7 +144,9 @@ class Settings(BaseModel):
         description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0 picks one; "
         "empty for none.",
     )
-    data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
+    data_dir: Path | None = Field(
+        None, description="Directory for what must outlive the process; one server's alone."
+    )
     insecure_public: bool = Field(
         False,
         description="Allow addresses that other machines reach, although calls are neither encrypted nor "
