@@ -13,6 +13,8 @@ from evald.threads import Threads
 from evald_server.batch.pool import Pool
 from evald_server.batch.rules import Rules
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.data_dir import DataDir, Taken
+from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -60,8 +62,10 @@ _SLACK_BYTES: Final = 4 << 20
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
-# After the grace, streams get this long to receive the status that ends them.
+# After the drain, calls get this long to receive the answer or status that ends them.
 _LAST_WORDS_SECONDS: Final = 0.5
+
+_GOODBYE_SECONDS: Final = 0.02
 
 
 class StartError(Exception):
@@ -82,6 +86,9 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections or grpc_connections()),
+        ("grpc.server_handshake_timeout_ms", round(1000 * settings.handshake_timeout)),
+        ("grpc.max_connection_idle_ms", round(1000 * settings.max_connection_idle)),
     ]
 
 
@@ -131,6 +138,7 @@ class App:
         self.admission = admission
         self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(runner, planner)
+        self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -141,9 +149,19 @@ class App:
         settings = self.settings
         if settings.data_dir is not None:
             try:
-                settings.data_dir.mkdir(parents=True, exist_ok=True)
+                self._data_dir = DataDir.claim(settings.data_dir)
+            except Taken as problem:
+                raise StartError(f"data_dir {settings.data_dir}: {problem}") from None
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
+        try:
+            await self._listen()
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def _listen(self) -> None:
+        settings = self.settings
         try:
             await self.remotes.start()
         except Refusal as problem:
@@ -173,7 +191,11 @@ class App:
         if settings.http:
             http_host, http_port = split_address(settings.http)
             self._http = HttpServer(
-                self.telemetry, host=http_host, port=http_port, ready=lambda: self._health.serving
+                self.telemetry,
+                host=http_host,
+                port=http_port,
+                ready=lambda: self._health.serving,
+                max_connections=http_connections(),
             )
             try:
                 self.http_address = _join(http_host, self._http.start())
@@ -193,7 +215,9 @@ class App:
             _log.warning("listening on %s without encryption and authentication", self.address)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace."""
+        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace.
+
+        Takes at most 2 s longer than drain_delay and the grace."""
         server = self._server
         if server is None:
             return
@@ -201,17 +225,18 @@ class App:
         self._health.serve(False)
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
-        self._edge.draining = True
         self._registrations.drain()
         admission = self.admission
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
-        stopping = asyncio.create_task(server.stop(grace + _LAST_WORDS_SECONDS))
-        done, _ = await asyncio.wait([stopping], timeout=grace)
-        if not done:
-            self._edge.end_streams()
-            await stopping
+        # gRPC's server goes on meanwhile: stopping, it ends calls that it has not handed over yet with CANCELLED.
+        await self._edge.drain(grace)
+        stopping = asyncio.create_task(server.stop(_LAST_WORDS_SECONDS))
+        # Callers are to hear that the connection ends before they are refused, so that they do not use it again.
+        await asyncio.wait([stopping], timeout=_GOODBYE_SECONDS)
+        self._edge.end()
+        await stopping
         draining.cancel()
         await self.remotes.stop()
         if self._lag is not None:
@@ -225,7 +250,13 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        self._let_go()
         self._server = None
+
+    def _let_go(self) -> None:
+        """Let another server have the data directory."""
+        if self._data_dir is not None:
+            self._data_dir.close()
 
     async def wait(self) -> None:
         """Until the server has stopped."""
@@ -255,10 +286,10 @@ class App:
                 "WatchEvaluatorTypes": edge.watch(catalog.NAME, "WatchEvaluatorTypes", catalogue.watch),
             },
             registry.NAME: registry.handlers(self._registrations, edge.unary, edge.stream, edge.watch),
-            HEALTH: self._health.handlers(),
+            HEALTH: self._health.handlers(edge.endless),
         }
         if self.settings.reflection:
-            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA])
+            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], edge.endless)
         return table
 
     def _judge_available(self, available: bool) -> None:

@@ -144,7 +144,9 @@ class Settings(BaseModel):
         description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0 picks one; "
         "empty for none.",
     )
-    data_dir: Path | None = Field(None, description="Directory for what must outlive the process.")
+    data_dir: Path | None = Field(
+        None, description="Directory for what must outlive the process; one server's alone."
+    )
     insecure_public: bool = Field(
         False,
         description="Allow addresses that other machines reach, although calls are neither encrypted nor "
@@ -223,6 +225,18 @@ class Settings(BaseModel):
     )
     max_concurrent_streams: Annotated[int, Field(ge=1)] = Field(
         100, description="Most calls at a time on one connection."
+    )
+    max_connections: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        None,
+        description="Most gRPC connections at a time, further ones are closed at once; half of the file descriptors "
+        "that the process may have, but at most 10000, when not given.",
+    )
+    handshake_timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
+        10.0, description="Time in which a new connection has to begin to speak HTTP/2, or is closed."
+    )
+    max_connection_idle: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        600.0,
+        description="Time after which a connection without a call is closed; gRPC clients open it again.",
     )
     max_inflight: Annotated[int, Field(ge=1)] = Field(
         256, description="Most evaluations at a time that wait for something (a remote, a judge, a thread)."

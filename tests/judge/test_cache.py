@@ -51,8 +51,8 @@ def test_what_was_put_is_there(make: Make) -> None:
 
 def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
     async def main() -> None:
-        cache = make(5000)  # five, of a little less than 1,000 bytes each
-        large = Kept("x" * 800, None, "m")
+        cache = make(18_000)  # five, of a little more than 3,000 bytes each
+        large = Kept("x" * 3000, None, "m")
         for number in range(5):
             cache.put(key(number), large)
         assert await cache.get(key(0)) == large
@@ -62,7 +62,7 @@ def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
         assert 0 in there, "it was used"
         assert 7 in there
         assert not {1, 2, 3} & set(there)
-        cache.put(key(9), Kept("x" * 6000, None, "m"))
+        cache.put(key(9), Kept("x" * 20_000, None, "m"))
         assert await cache.get(key(9)) is None, "it is larger than everything"
         assert await cache.get(key(7)) == large
         await cache.close()

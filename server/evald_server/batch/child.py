@@ -17,7 +17,7 @@ from typing import IO, Final
 from google.protobuf.message import DecodeError
 
 from evald.threads import Threads
-from evald_server import wire_pb2
+from evald_server import kernel, wire_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import Compiler
 from evald_server.engine.contexts import Contexts, InvalidContext
@@ -129,6 +129,7 @@ class Evaluating:
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer the server's messages until it closes the pipe, or is gone."""
+    kernel.end_with_parent()
     frame = read_frame(requests)
     if frame is None:
         return

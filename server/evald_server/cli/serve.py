@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evald_server.config import Settings, SettingsError, load_settings
+from evald_server.descriptors import raise_limit
 from evald_server.logs import configure_logging
 from evald_server.loop import event_loop
 from evald_server.memory import prepare_for_calls
@@ -24,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
         return _list_settings()
     settings = settings_of(args)
     configure_logging(settings.log_format, settings.log_level)
+    raise_limit()
     # Plugins are others' code, with a loop of its own where it waits.
     with event_loop(only=not settings.plugins) as runner:
         runner.run(_serve(settings))

@@ -4,11 +4,10 @@ import asyncio
 import json
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from evald_server.frames import frame, receive_frame
+from evald_server.workers import Worker
 
 # A task ends itself at its limit of processor time. This is for one that sleeps, or waits for a processor.
 _WALL_FACTOR: Final = 8
@@ -46,8 +45,9 @@ class KillablePool:
         self._places = asyncio.Semaphore(size or min(4, os.cpu_count() or 1))
         self._max_waiting = max_waiting
         self._waiting = 0
-        self._idle: list[Process] = []
-        self._all: set[Process] = set()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._ending: set[asyncio.Task[int]] = set()
 
     async def run(self, task: Mapping[str, Any], seconds: float) -> Any:
         """The answer of a worker. Raises TimedOut, Busy or Died. Cancelling kills the worker."""
@@ -67,22 +67,23 @@ class KillablePool:
     async def aclose(self) -> None:
         """Kill all workers and wait for their end."""
         self._idle.clear()
-        while self._all:
-            worker = self._all.pop()
-            _kill(worker)
-            await worker.wait()
+        for worker in self._all.copy():
+            self._end(worker)
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     @property
     def processes(self) -> list[int]:
         """Ids of the processes that are alive."""
-        return [worker.pid for worker in self._all if worker.returncode is None]
+        return [worker.pid for worker in self._all if not worker.ended]
 
     async def _ask(self, request: bytes, seconds: float) -> Any:
         worker = await self._worker()
         healthy = False
         try:
             async with asyncio.timeout(seconds * _WALL_FACTOR):
-                answer = await _exchange(worker, request)
+                worker.send(request)
+                answer = await worker.receive()
             healthy = True
         except TimeoutError:
             raise TimedOut from None
@@ -94,42 +95,32 @@ class KillablePool:
                 self._idle.append(worker)
             else:
                 # What a worker was interrupted in is unknown: it never gets another task.
-                _kill(worker)
+                self._end(worker)
         return json.loads(answer)
 
-    async def _worker(self) -> Process:
-        self._all = {worker for worker in self._all if worker.returncode is None}
+    async def _worker(self) -> Worker:
         while self._idle:
             worker = self._idle.pop()
-            if worker in self._all:
+            if not worker.ended:
                 return worker
-        worker = await asyncio.create_subprocess_exec(
-            *self._program, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True
-        )
+            self._end(worker)
+        worker = await Worker.start(self._program, quiet=True)
         self._all.add(worker)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _read(worker)
+                await worker.receive()
         except BaseException as problem:
-            _kill(worker)
-            if isinstance(problem, asyncio.IncompleteReadError | TimeoutError):
+            self._end(worker)
+            if isinstance(problem, asyncio.IncompleteReadError | ConnectionError | TimeoutError):
                 raise Died(f"{self._program[-1]} did not start") from None
             raise
         return worker
 
-
-async def _exchange(worker: Process, request: bytes) -> bytes:
-    assert worker.stdin is not None
-    worker.stdin.write(frame(request))
-    await worker.stdin.drain()
-    return await _read(worker)
-
-
-async def _read(worker: Process) -> bytes:
-    assert worker.stdout is not None
-    return await receive_frame(worker.stdout)
-
-
-def _kill(worker: Process) -> None:
-    if worker.returncode is None:
+    def _end(self, worker: Worker) -> None:
+        """Kill a worker. Its end is waited for beside."""
         worker.kill()
+        if worker in self._all:
+            self._all.discard(worker)
+            task = asyncio.create_task(worker.wait())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)

@@ -15,6 +15,7 @@ from typing import IO, Any, Final, NoReturn
 
 import jsonschema_rs
 
+from evald_server import kernel
 from evald_server.frames import read_frame, write_frame
 
 DRAFTS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
@@ -109,6 +110,7 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     seconds: processor time for one request; the kernel ends the process when it
     is over, even when the server is long gone.
     """
+    kernel.end_with_parent()
     # 1 GiB: a schema may not take the machine's memory within its time.
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     write_frame(answers, b"null")

@@ -18,6 +18,9 @@ _log = logging.getLogger("evald.judge")
 # What a row takes beside its answer: key, size, time, and their place in two indexes.
 _ROW_BYTES: Final = 128
 
+# What the Python objects around an answer in memory take, measured.
+_ENTRY_BYTES: Final = 400
+
 # Evicting is done a tenth at a time, because each time costs a scan of the index.
 _KEEP: Final = 0.9
 
@@ -84,7 +87,8 @@ class MemoryCache:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._bytes = 0
-        self._answers: OrderedDict[bytes, tuple[Kept, int]] = OrderedDict()
+        # As text: an answer's JSON object takes four times as much.
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
 
     async def get(self, key: bytes) -> Kept | None:
         """The answer, if it is there."""
@@ -92,18 +96,21 @@ class MemoryCache:
         if found is None:
             return None
         self._answers.move_to_end(key)
-        return found[0]
+        return _read(found)
 
     def put(self, key: bytes, answer: Kept) -> None:
         """Keep an answer; the ones that were not used for longest make room."""
-        size = _ROW_BYTES + len(_written(answer))
-        if size > self._most:
+        written = _written(answer).encode()
+        if _ENTRY_BYTES + len(written) > self._most:
             return
         before = self._answers.pop(key, None)
-        self._bytes += size - (before[1] if before else 0)
-        self._answers[key] = (answer, size)
+        if before is not None:
+            self._bytes -= _ENTRY_BYTES + len(before)
+        self._answers[key] = written
+        self._bytes += _ENTRY_BYTES + len(written)
         while self._bytes > self._most:
-            self._bytes -= self._answers.popitem(last=False)[1][1]
+            _, oldest = self._answers.popitem(last=False)
+            self._bytes -= _ENTRY_BYTES + len(oldest)
 
     async def close(self) -> None:
         """Nothing is under way."""
@@ -164,13 +171,13 @@ class DiskCache:
             row = db.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
-            text, data, model = json.loads(row[0])
+            found = _read(row[0])
             with db:
                 db.execute("UPDATE answers SET used = ? WHERE key = ?", (self._now(), key))
         except (sqlite3.Error, OSError, ValueError, TypeError) as problem:
             self._rest(problem)
             return None
-        return Kept(text, data, model)
+        return found
 
     def _put(self, key: bytes, answer: Kept) -> None:
         text = _written(answer)
@@ -233,6 +240,11 @@ class DiskCache:
 def _total(db: sqlite3.Connection) -> int:
     total: int = db.execute("SELECT coalesce(sum(bytes), 0) FROM answers").fetchone()[0]
     return total
+
+
+def _read(written: str | bytes) -> Kept:
+    text, data, model = json.loads(written)
+    return Kept(text, data, model)
 
 
 def _written(answer: Kept) -> str:

@@ -17,7 +17,9 @@ import signal
 import sys
 from contextlib import suppress
 
-from . import kernel, landlock, seccomp, tree
+from evald_server import kernel
+
+from . import landlock, seccomp, tree
 
 TYPE_CHECKING = False  # typing takes as long to import as Python to start
 if TYPE_CHECKING:

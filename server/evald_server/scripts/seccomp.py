@@ -10,7 +10,7 @@ import errno
 import os
 import struct
 
-from . import kernel
+from evald_server import kernel
 
 TYPE_CHECKING = False  # typing takes as long to import as Python to start
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -31,6 +31,13 @@ UnaryHandler: TypeAlias = Callable[[bytes, Context], Reply]
 StreamHandler: TypeAlias = Callable[["Stream", Context], Awaitable[None]]
 
 M = TypeVar("M", bound=Message)
+
+# A call that gRPC has received but not handed over when its server stops ends with CANCELLED. So it is stopped
+# when no call has come for the first time, and at the latest after the second.
+_QUIET_SECONDS: Final = 0.05
+_RESTLESS_SECONDS: Final = 0.5
+
+_TICK_SECONDS: Final = 0.01
 
 
 class RpcTally(Protocol):
@@ -112,7 +119,11 @@ class Edge:
         self._max_streams = max_streams
         self._log_calls = log_calls
         self._streams: set[asyncio.Task[Any]] = set()
+        self._waiting: set[asyncio.Task[Any] | None] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
         self._stopping = False
+        self._holding = False
+        self._last_held = 0.0
         self.draining = False
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
@@ -134,19 +145,72 @@ class Edge:
         return grpc.stream_stream_rpc_method_handler(wrapped)
 
     def watch(self, service: str, method: str, handle: StreamHandler) -> Handler:
-        """One message in, many out for as long as the caller likes."""
-        wrapped = self._many(service, method, "server_stream", handle)
+        """One message in, many out for as long as the caller likes. A drain does not wait for it."""
+        wrapped = self.endless(self._many(service, method, "server_stream", handle))
         return grpc.unary_stream_rpc_method_handler(wrapped)
+
+    def endless(self, handle: Callable[[Any, Context], Awaitable[None]]) -> Any:
+        """A handler of streams that end when the caller likes: a drain does not wait for them but ends them."""
+
+        async def handler(request: Any, context: Context) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._endless.add(task)
+            try:
+                await handle(request, context)
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+                task.uncancel()
+                problem = _draining()
+                await abort(context, problem.code, problem.message, problem.details())
+            finally:
+                self._endless.discard(task)
+
+        return handler
 
     def unknown(self) -> grpc.GenericRpcHandler:
         """For methods that are not there: gRPC's own refusal says neither which nor what is."""
         return _Unknown(self._many("unknown", "unknown", "bidi_stream", _refuse))
 
-    def end_streams(self) -> None:
-        """End the streams that are still open, with a status that says why."""
+    async def drain(self, grace_seconds: float) -> None:
+        """Refuse new calls and give those in flight so long to finish. Returns when gRPC's server can be stopped,
+        0.5 s after the grace at the latest; `end` has to follow."""
+        clock = time.monotonic
+        self.draining = True
+        began = clock()
+        while self._in_flight() and clock() - began < grace_seconds:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(_TICK_SECONDS)
+        if not grace_seconds:
+            return
+        # Who calls again as soon as it is refused would never let the server rest: it is answered by `end`.
+        self._holding = True
+        self._last_held = began = clock()
+        while (now := clock()) - self._last_held < _QUIET_SECONDS and now - began < _RESTLESS_SECONDS:  # noqa: ASYNC110
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def end(self) -> None:
+        """End all calls that are still open: UNAVAILABLE, with the reason DRAINING."""
         self._stopping = True
-        for task in list(self._streams):
-            task.cancel()
+        for task in (*self._waiting, *self._streams, *self._endless):
+            if task is not None:
+                task.cancel()
+
+    def _in_flight(self) -> bool:
+        """Whether there are calls that a drain waits for."""
+        return bool(self._waiting) or not self._streams <= self._endless
+
+    async def _refuse(self) -> NoReturn:
+        """Refuse a call that comes during a drain."""
+        if self._holding:
+            self._last_held = time.monotonic()
+            task = asyncio.current_task()
+            self._waiting.add(task)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._waiting.discard(task)
+        raise _draining()
 
     @property
     def open_streams(self) -> int:
@@ -164,14 +228,19 @@ class Edge:
             waited = False
             try:
                 if self.draining:
-                    raise _draining()
+                    await self._refuse()
                 if len(request) > limit:
                     raise _too_large(request, limit)
                 response: Reply = handle(request, context)
                 if response.__class__ is not bytes:
                     tally.began()
                     waited = True
-                    response = await settled(response)
+                    task = asyncio.current_task()
+                    self._waiting.add(task)
+                    try:
+                        response = await settled(response)
+                    finally:
+                        self._waiting.discard(task)
             except BaseException as problem:
                 if not waited:
                     tally.began()
@@ -196,7 +265,7 @@ class Edge:
             task = asyncio.current_task()
             try:
                 if self.draining:
-                    raise _draining()
+                    await self._refuse()
                 if len(self._streams) >= self._max_streams:
                     raise CallError(
                         "TOO_MANY_STREAMS",
@@ -223,6 +292,10 @@ class Edge:
     ) -> None:
         """End a call that did not end well. Raises what gRPC has to see; returns when that is the problem."""
         _let_go(problem)
+        if isinstance(problem, grpc.aio.InternalError):
+            # A message could not be sent: the caller has gone away, which gRPC may tell a moment later.
+            self._handled(tally, method, "CANCELLED", began)
+            raise asyncio.CancelledError from None
         if isinstance(problem, asyncio.CancelledError):
             if not self._stopping or context.cancelled():
                 self._handled(tally, method, "CANCELLED", began)
@@ -264,6 +337,8 @@ async def abort(
     """End a call with a status. details: a google.rpc.Status. Raises what gRPC has to see."""
     try:
         await context.abort(code, message, (("grpc-status-details-bin", details),) if details else ())
+    except grpc.aio.InternalError:  # the caller went away before it could be told
+        raise asyncio.CancelledError from None
     except BaseException as aborted:
         _let_go(aborted)
         raise

@@ -42,8 +42,8 @@ class Health:
         for changed in self._changed:
             changed.set()
 
-    def handlers(self) -> dict[str, Handler]:
-        """Handlers by method name."""
+    def handlers(self, endless: Callable[[Any], Any]) -> dict[str, Handler]:
+        """Handlers by method name. endless: wraps those of streams that end when the caller likes."""
         return {
             "Check": grpc.unary_unary_rpc_method_handler(
                 self._check,
@@ -51,7 +51,7 @@ class Health:
                 response_serializer=_Status.SerializeToString,
             ),
             "Watch": grpc.unary_stream_rpc_method_handler(
-                self._watch,
+                endless(self._watch),
                 request_deserializer=_lenient(health_pb2.HealthCheckRequest),
                 response_serializer=_Status.SerializeToString,
             ),
@@ -81,12 +81,21 @@ class Health:
             self._changed.discard(changed)
 
 
-def reflection_handlers(services: Iterable[str]) -> dict[str, dict[str, Handler]]:
-    """Handlers by service and method name. Both versions speak the same messages on the wire."""
+def reflection_handlers(
+    services: Iterable[str], endless: Callable[[Any], Any]
+) -> dict[str, dict[str, Handler]]:
+    """Handlers by service and method name. Both versions speak the same messages on the wire.
+
+    endless: wraps handlers of streams that end when the caller likes."""
     _add_v1_descriptor()
     servicer = reflection.aio.ReflectionServicer(services)
+
+    async def info(requests: Any, context: Any) -> None:
+        async for response in servicer.ServerReflectionInfo(requests, context):
+            await context.write(response)
+
     handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
+        endless(info),
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

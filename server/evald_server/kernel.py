@@ -1,7 +1,9 @@
-"""System calls that Python has no function for. Loaded by the launcher, so it imports next to nothing."""
+"""System calls that Python has no function for. Loaded by child processes, so it imports next to nothing."""
 
 import ctypes
 import os
+import signal
+import sys
 
 TYPE_CHECKING = False  # typing takes as long to import as Python to start
 if TYPE_CHECKING:
@@ -33,6 +35,15 @@ def adopt_orphans() -> None:
 def die_with_parent(signal_number: int) -> None:
     """Have the kernel send this signal when the parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, even in the middle of work and however the parent ends.
+
+    Only Linux can do that. Elsewhere nothing happens, and the process finds the end of its input when it reads on.
+    """
+    if sys.platform == "linux":
+        die_with_parent(signal.SIGKILL)
 
 
 def forgo_privileges() -> None:

@@ -1,0 +1,68 @@
+"""The directory of what must outlive the process: one server's at a time."""
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+_log = logging.getLogger("evald.server")
+
+LOCK: Final = "server.lock"
+
+
+class Taken(Exception):
+    """Another server has the directory. The message says which and what to do."""
+
+
+class DataDir:
+    """A directory that this server has for itself until it closes it, or ends in whatever way.
+
+    The kernel holds the lock (flock) on a file in it and lets go of it by itself when the process ends. The file
+    stays; it holds the id of the process that had the lock last.
+    """
+
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, directory: Path) -> Self:
+        """Make the directory if it is not there, and lock it. Raises Taken, and OSError when it cannot be used."""
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(lock, directory)
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{os.getpid()}\n".encode())
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(lock)
+
+    def close(self) -> None:
+        """Let another server have it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _lock(file: int, directory: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = ""
+        with suppress(OSError):
+            owner = os.read(file, 32).decode("ascii", "replace").strip()
+        who = f"another server (process {owner})" if owner.isdigit() else "another server"
+        raise Taken(
+            f"{who} uses it. Stop that one, or give each server a directory of its own: "
+            f"--data-dir PATH, EVALD_DATA_DIR or data_dir in the config file"
+        ) from None
+    except OSError as problem:  # a network file system that knows no locks
+        _log.warning(
+            "data_dir %s cannot be locked (%s): no second server may use it", directory, problem.strerror
+        )

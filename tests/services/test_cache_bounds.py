@@ -1,0 +1,96 @@
+"""A cache that may take so many bytes takes about so many bytes of memory, however long it is filled."""
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from evald_server.engine.plan import Limits
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.evaluators import BUILT_INS
+from evald_server.judge.cache import Kept, MemoryCache
+from evald_server.services.answers import Answer, Answers
+from evald_server.telemetry import Telemetry
+
+from .live import spec
+
+BOUND = 2 << 20
+# Dictionaries grow by doubling.
+MOST = 1.25 * BOUND
+
+Put = Callable[[int], Awaitable[None]]
+
+
+def answers() -> Put:
+    cache = Answers(BOUND)
+
+    async def put(number: int) -> None:
+        name = f"request-{number}"
+        await cache.claim(name, str(number).encode())
+        cache.keep(name, Answer(b"x" * (1000 + number % 100), b"y" * (300 + number % 100)))
+        cache.release(name)
+
+    return put
+
+
+def judge() -> Put:
+    cache = MemoryCache(BOUND)
+
+    async def put(number: int) -> None:
+        answer = {
+            "score": 0.9,
+            "hits": [f"names booking {number}"],
+            "misses": [],
+            "reasoning": "As was asked.",
+        }
+        text = json.dumps(answer)
+        cache.put(number.to_bytes(32, "big"), Kept(text, json.loads(text), "model"))
+
+    return put
+
+
+def plans() -> Put:
+    registry = Registry()
+    for evaluator in BUILT_INS.values():
+        registry.register(evaluator.definition(), Origin.BUILT_IN)
+    planner = Planner(registry, Telemetry(), Limits(cache_bytes=BOUND))
+
+    async def put(number: int) -> None:
+        specs = (
+            spec("contains", {"text": f"booking {number}"}),
+            spec("json-schema", {"schema": {"type": "object", "title": str(number), "required": ["a", "b"]}}),
+        )
+        planner.plan(tuple(one.SerializeToString() for one in specs))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("cache", "entries"), [(answers, 5000), (judge, 6000), (plans, 400)], ids=["answers", "judge", "plans"]
+)
+def test_a_cache_takes_no_more_memory_than_it_may(cache: Callable[[], Put], entries: int) -> None:
+    async def main() -> None:
+        put = cache()
+        await put(0)  # what is made once
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(1, entries):
+                await put(number)
+            gc.collect()
+            half, _ = tracemalloc.get_traced_memory()
+            for number in range(entries, 2 * entries):
+                await put(number)
+            gc.collect()
+            whole, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert half < MOST
+        assert whole < MOST
+        assert whole > BOUND / 10, "too few entries to fill it"
+
+    asyncio.run(main())

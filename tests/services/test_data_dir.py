@@ -1,0 +1,74 @@
+"""A data directory has one server at a time, and is free again however that one ends."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evald_server.app import App, StartError
+from evald_server.config import Settings
+
+from .live import run
+from .process import server_process
+
+
+def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "evald_server",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            str(directory),
+        ],
+        env={"EVALD_HTTP": ""},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_second_server_is_refused_until_the_first_one_is_gone(
+    tmp_path: Path, ended_by: signal.Signals
+) -> None:
+    directory = tmp_path / "data"
+    with server_process("--data-dir", str(directory)) as first:
+        refused = second_server(directory)
+        assert refused.returncode == 2
+        assert not refused.stdout
+        for told in (str(directory), f"process {first.pid}", "EVALD_DATA_DIR"):
+            assert told in refused.stderr
+        assert "Traceback" not in refused.stderr
+        first.process.send_signal(ended_by)
+        first.process.wait(15)
+        with server_process("--data-dir", str(directory)):
+            pass
+
+
+def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: Path) -> None:
+    def app(listen: str) -> App:
+        return App(Settings(listen=listen, http=None, data_dir=tmp_path))
+
+    async def main() -> None:
+        first = app("127.0.0.1:0")
+        await first.start()
+        with pytest.raises(StartError, match="another server"):
+            await app("127.0.0.1:0").start()
+        taken = App(Settings(listen=first.address, http=None, data_dir=tmp_path / "other"))
+        with pytest.raises(StartError, match="cannot be had"):
+            await taken.start()
+        await first.stop(0)
+        for directory in (tmp_path, tmp_path / "other"):
+            again = App(Settings(listen="127.0.0.1:0", http=None, data_dir=directory))
+            await again.start()
+            await again.stop(0)
+
+    run(asyncio.wait_for(main(), 30))
