@@ -323,6 +323,7 @@ def test_a_turn_without_an_answer_fails_and_measures_0(language: Language) -> No
         silent.config.Clear()
         answer = stub.Evaluate(service_pb.EvaluateRequest(task=silent), timeout=10)
         assert (answer.output.verdict, answer.output.value) == (result_pb2.VERDICT_PASSED, 0)
+        assert answer.output.metadata["available"] is False
 
 
 def test_a_lease_is_renewed_replaced_when_expired_and_given_back(

@@ -87,7 +87,7 @@ var piiCount = plugin.Define(
 	func(_ context.Context, turn *evaldv1.EvaluatorContext, _ struct{}) (*pluginv1.EvaluationOutput, error) {
 		answer, ok := plugin.Answer(turn)
 		if !ok {
-			return plugin.Measured(0, noAnswer), nil
+			return plugin.Unavailable(noAnswer), nil
 		}
 		count := len(find(answer, []string{"email", "card"}))
 		return plugin.Measured(float64(count), fmt.Sprintf("%d piece(s) of personal data", count)), nil

@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 const (
@@ -499,6 +500,14 @@ func Errored(code, message string) *pluginv1.EvaluationOutput {
 // Measured is the output of a metric.
 func Measured(value float64, reason string) *pluginv1.EvaluationOutput {
 	return &pluginv1.EvaluationOutput{Verdict: evaldv1.Verdict_VERDICT_PASSED, Value: proto.Float64(value), Reason: reason}
+}
+
+// Unavailable is the output of a metric that lacks the data to measure: 0, which
+// then counts nowhere.
+func Unavailable(reason string) *pluginv1.EvaluationOutput {
+	output := Measured(0, reason)
+	output.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"available": structpb.NewBoolValue(false)}}
+	return output
 }
 
 // Passed is the output of an assertion that holds. score: from 0 to 1.

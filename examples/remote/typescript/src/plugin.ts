@@ -8,7 +8,7 @@ import { parseArgs } from 'node:util';
 import * as grpc from '@grpc/grpc-js';
 import { HealthImplementation } from 'grpc-health-check';
 
-import { evald, fromStruct, type Json, milliseconds, toDuration } from './contract';
+import { evald, fromStruct, type Json, milliseconds, toDuration, toStruct } from './contract';
 import type { ConnectRequest } from './gen/evald/plugin/v1/ConnectRequest';
 import type { ConnectResponse__Output as ConnectResponse } from './gen/evald/plugin/v1/ConnectResponse';
 import type { EvaluationOutput } from './gen/evald/plugin/v1/EvaluationOutput';
@@ -385,6 +385,11 @@ export function errored(code: string, message: string): EvaluationOutput {
 /** Output of a metric. */
 export function measured(value: number, reason: string): EvaluationOutput {
   return { verdict: 'VERDICT_PASSED', value, reason };
+}
+
+/** Output of a metric that lacks the data to measure: 0, which then counts nowhere. */
+export function unavailable(reason: string): EvaluationOutput {
+  return { ...measured(0, reason), metadata: toStruct({ available: false }) };
 }
 
 /** Output of an assertion that holds. score: from 0 to 1. */

@@ -2,7 +2,7 @@
 // it shouts.
 
 import { phrasesIn } from './phrases';
-import { type Evaluator, failed, main, measured, passed } from './plugin';
+import { type Evaluator, failed, main, measured, passed, unavailable } from './plugin';
 import { answer } from './turn';
 
 const NO_ANSWER = 'No assistant message found';
@@ -56,7 +56,7 @@ const exclamations: Evaluator = {
   },
   evaluate(turn) {
     const text = answer(turn);
-    if (text === undefined) return measured(0, NO_ANSWER);
+    if (text === undefined) return unavailable(NO_ANSWER);
     const count = text.match(/[!！]/g)?.length ?? 0;
     return measured(count, `${count} exclamation mark(s)`);
   },

@@ -508,6 +508,12 @@ public final class Plugin {
     return EvaluationOutput.newBuilder().setVerdict(Verdict.VERDICT_PASSED).setValue(value).setReason(reason).build();
   }
 
+  /** Output of a metric that lacks the data to measure: 0, which then counts nowhere. */
+  public static EvaluationOutput unavailable(String reason) {
+    Value no = Value.newBuilder().setBoolValue(false).build();
+    return measured(0, reason).toBuilder().setMetadata(Struct.newBuilder().putFields("available", no)).build();
+  }
+
   /** Output of an assertion that holds. score: from 0 to 1. */
   public static EvaluationOutput passed(double score, String reason) {
     return EvaluationOutput.newBuilder().setVerdict(Verdict.VERDICT_PASSED).setScore(score).setReason(reason).build();

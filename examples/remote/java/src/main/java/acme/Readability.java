@@ -98,12 +98,12 @@ public final class Readability {
   private static EvaluationOutput readability(EvaluatorContext turn, Struct config) {
     Optional<String> answer = Turns.answer(turn);
     if (answer.isEmpty()) {
-      return Plugin.measured(0, NO_ANSWER);
+      return Plugin.unavailable(NO_ANSWER);
     }
     List<String> words = words(answer.get());
     long sentences = sentences(answer.get()).stream().filter(sentence -> !words(sentence).isEmpty()).count();
     if (sentences == 0) {
-      return Plugin.measured(0, "No words in the answer");
+      return Plugin.unavailable("No words in the answer");
     }
     long longWords = words.stream().filter(word -> word.codePointCount(0, word.length()) >= LONG_WORD).count();
     double lix = (double) words.size() / sentences + 100. * longWords / words.size();
