@@ -44,9 +44,9 @@ def test_every_item_is_answered_and_the_summary_adds_up(serving: Any) -> None:
                     items(*["hello you"] * 600, start=2),
                 ]
             )
-            answers = [answer for message in messages for answer in message.answers]
-            assert [answer.item_id for answer in answers] == [f"i{number}" for number in range(602)]
-            verdicts = [answer.summary.verdict for answer in answers]
+            answers = {answer.item_id: answer for message in messages for answer in message.answers}
+            assert sorted(answers, key=lambda name: int(name[1:])) == [f"i{number}" for number in range(602)]
+            verdicts = [answers[f"i{number}"].summary.verdict for number in range(602)]
             assert verdicts == [Verdict.PASSED, Verdict.FAILED] + [Verdict.PASSED] * 600
             assert [message.HasField("summary") for message in messages][-1]
             summary = messages[-1].summary
