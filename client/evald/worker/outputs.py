@@ -9,6 +9,7 @@ from ..errorcodes import CODES
 from ..evaluator import ContractViolation, EvaluatorDefinition, to_result
 from ..plugin.v1 import task_pb2
 from ..result import Result, Verdict, errored
+from ..strict_json import TooLarge
 from ..structs import dict_to_struct
 
 _log = logging.getLogger("evald.worker")
@@ -36,6 +37,8 @@ def crashed(definition: EvaluatorDefinition, problem: BaseException) -> task_pb2
     """The output of an evaluator that raised: a fixed text, and an incident id that is also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
+    if isinstance(problem, TooLarge):
+        return error_output("INPUT_TOO_LARGE", str(problem))
     incident = secrets.token_hex(6)
     _log.error(
         "evaluator %s raised, incident %s: Evaluator error: %s",

@@ -7,8 +7,10 @@ from typing import Any, Final
 from evald.contract import violation
 from evald.evaluator import ContractViolation, to_result
 from evald.result import Result, Verdict, errored, skipped
+from evald.strict_json import TooLarge
 
 from .plan import Use
+from .registry import Origin
 
 _log = logging.getLogger("evald.engine")
 
@@ -20,6 +22,10 @@ FAIL_FAST: Final = skipped("Skipped (the call has failed already and fail_fast i
 
 def crashed(use: Use, problem: BaseException) -> Result:
     """The result of an evaluator that raised: fixed text, and an incident id that is also in the log."""
+    if isinstance(problem, TooLarge):
+        return errored("INPUT_TOO_LARGE", str(problem))
+    if isinstance(problem, RecursionError) and use.origin is Origin.BUILT_IN:
+        return errored("INPUT_TOO_LARGE", "The input is nested too deep for this evaluator")
     incident = secrets.token_hex(6)
     _log.error(
         "evaluator %s raised, incident %s: Evaluator error: %s",
