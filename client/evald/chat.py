@@ -1,7 +1,7 @@
 """Chat messages and tool calls, as evaluators see them: views over the message that came in."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
@@ -21,6 +21,10 @@ def message_text(pb: "message_pb2.ChatMessage") -> str:
     if text or not pb.HasField("blocks"):
         return text
     return "".join(block.text for block in pb.blocks.items if block.type in _TEXT_BLOCKS)
+
+
+class _Unreadable(NamedTuple):
+    problem: str
 
 
 class ToolCall:
@@ -43,9 +47,15 @@ class ToolCall:
 
     @property
     def args(self) -> Any:
-        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON."""
+        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
+        strict_json.TooLarge when they are larger than evald reads."""
         if self._args is UNREAD:
-            self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+            try:
+                self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+            except ValueError as problem:
+                self._args = _Unreadable(str(problem))
+        if self._args.__class__ is _Unreadable:
+            raise ValueError(self._args.problem)
         return self._args
 
     @property
@@ -91,6 +101,10 @@ class Message:
         """The tool calls, in order."""
         return [ToolCall(call) for call in self._pb.tool_calls]
 
+    def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
+        """The tool calls of an assistant message, none of others. check: as for `collect_tool_calls`."""
+        return collect_tool_calls([self._pb], check)
+
     @property
     def tool_call_id(self) -> str | None:
         """For role "tool": the id of the call that this message answers."""
@@ -121,10 +135,20 @@ class Message:
 
 
 def collect_tool_calls(
-    messages: Sequence["message_pb2.ChatMessage"],
+    messages: Sequence["message_pb2.ChatMessage"], check: Callable[[], None] = lambda: None
 ) -> list[ToolCall]:
-    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's."""
-    return [ToolCall(call) for pb in messages if pb.role == "assistant" for call in pb.tool_calls]
+    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's.
+
+    check: called from time to time where there are many; may raise.
+    """
+    found: list[ToolCall] = []
+    for pb in messages:
+        if pb.role == "assistant":
+            for call in pb.tool_calls:
+                found.append(ToolCall(call))
+                if not len(found) & 127:
+                    check()
+    return found
 
 
 class Conversation:
@@ -138,10 +162,10 @@ class Conversation:
         self._calls: list[ToolCall] = []
         self._seen = 0
 
-    def tool_calls(self) -> list[ToolCall]:
-        """All tool calls so far, in order."""
+    def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
+        """All tool calls so far, in order. check: as for `collect_tool_calls`."""
         total = len(self._messages)
         if self._seen < total:
-            self._calls.extend(collect_tool_calls(self._messages[self._seen :]))
+            self._calls.extend(collect_tool_calls(self._messages[self._seen :], check))
             self._seen = total
         return self._calls

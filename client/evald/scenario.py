@@ -1,5 +1,6 @@
 """What a turn is held against: the expected answer, the scenario, the persona."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .chat import Message, ToolCall, collect_tool_calls
@@ -32,6 +33,10 @@ class Expected:
         """Expected answer as data. None both for null and for none: see has_data."""
         return value_to_python(self._pb.data)
 
+    def read_data(self, check: Callable[[], None]) -> Any:
+        """The same. check: called from time to time where the data are large; may raise."""
+        return value_to_python(self._pb.data, check)
+
     @property
     def messages(self) -> list[Message]:
         """Expected messages; empty when there are none."""
@@ -41,6 +46,10 @@ class Expected:
     def tool_calls(self) -> list[ToolCall]:
         """Tool calls of the expected assistant messages, in order."""
         return collect_tool_calls(self._pb.messages)
+
+    def read_tool_calls(self, check: Callable[[], None]) -> list[ToolCall]:
+        """The same. check: called from time to time where there are many; may raise."""
+        return collect_tool_calls(self._pb.messages, check)
 
 
 class Scenario:

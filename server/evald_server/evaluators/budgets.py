@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -15,6 +15,11 @@ from .missing import OnMissing, missing
 
 ScoreFormula = Literal["linear", "ratio", "binary"]
 """How a score falls when a budget is exceeded: see `budget_score`."""
+
+_FORMULAS: Final = (
+    "Score beyond the limit. linear: 1 - excess / limit, so that twice the limit scores 0. ratio: limit / actual. "
+    "binary: 0."
+)
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -43,7 +48,7 @@ class LatencyBudget(Evaluator):
     inline: ClassVar[bool] = True
 
     max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
-    score_formula: ScoreFormula = "linear"
+    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -102,7 +107,7 @@ class CostWithin(Evaluator):
     inline: ClassVar[bool] = True
 
     max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
-    score_formula: ScoreFormula = "ratio"
+    score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -131,6 +136,12 @@ def tokens_of(usage: TokenUsage, track: Track) -> int | None:
     return usage.input_tokens if track == "input" else usage.output_tokens
 
 
+def reported_tokens(usage: TokenUsage) -> dict[str, int]:
+    """Every count that was reported, by its name."""
+    counts = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
 class TokenBudget(Evaluator):
     """The turn used at most `maxTokens` tokens.
 
@@ -156,7 +167,7 @@ class TokenBudget(Evaluator):
     max_total: Count | None = Field(None, description="Most tokens that pass, input plus output.")
     max_input: Count | None = Field(None, description="Most input tokens that pass.")
     max_output: Count | None = Field(None, description="Most output tokens that pass.")
-    score_formula: ScoreFormula = "linear"
+    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -203,7 +214,11 @@ class TokenBudget(Evaluator):
             f"Token usage {actual} exceeds budget of {limit}",
             budget_score(actual, limit, self.score_formula),
             actual,
-            {"actualTokens": actual, "budgetTokens": limit},
+            {
+                "actualTokens": actual,
+                "budgetTokens": limit,
+                "usage": reported_tokens(ctx.last_invocation.token_usage or TokenUsage()),
+            },
         )
 
     def _check_all(self, usage: TokenUsage) -> Result:
@@ -221,7 +236,8 @@ class TokenBudget(Evaluator):
         reason = "; ".join(check.text for check in checks)
         if all(check.met for check in checks):
             return passed(f"Token usage within budget: {reason}", 1.0, value, checks=checks)
-        return failed(f"Token usage exceeds budget: {reason}", lowest, value, checks=checks)
+        evidence = {"usage": reported_tokens(usage)}
+        return failed(f"Token usage exceeds budget: {reason}", lowest, value, evidence, checks)
 
 
 class ExecutionLimits(Evaluator):

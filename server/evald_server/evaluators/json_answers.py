@@ -11,7 +11,7 @@ from pydantic import Field
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
-from evald.strict_json import STRICT_JSON, parse_json
+from evald.strict_json import TooLarge, parse_json, parse_json_at
 
 from .field_rules import FieldRule
 from .json_diff import Comparison, Mode
@@ -19,20 +19,25 @@ from .killable import Busy, TimedOut
 from .missing import NOTHING_SAID, OnMissing, missing
 from .schema_check import Error
 from .schemas import Schema, worker_seconds
+from .tool_calls import first_checks
 from .values import (
+    CHECK_EVERY,
     MISSING,
     Path,
     PathText,
+    cut,
     lookup,
     parse_path,
     pointer,
     printable,
     shown,
 )
+from .values import Check as CheckTime
 
 Extract = Literal["none", "fenced", "first"]
 """Where the JSON is. none: the whole answer. fenced: the first fenced code block, one marked `json`
-before others; without any, the whole answer. first: the first object or array that can be read."""
+before others; without any, the whole answer. first: the first object or array that can be read; without
+any, the whole answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 _MATCHES: Final = passed("Response matches JSON schema", 1.0)
@@ -43,6 +48,12 @@ _REREADS: Final = 5
 _ATTEMPT: Final = 64
 
 _MAX_LISTED: Final = 20
+_MAX_PLACE: Final = 500  # characters
+
+_MAX_FIELDS: Final = 1000
+# Of `field-accuracy`: at each of them a field has been compared, or CHECK_EVERY values of one.
+_MAX_LOOKS: Final = 4_000
+_MAX_IGNORED: Final = 100
 
 _HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no character"
 
@@ -57,8 +68,17 @@ class Read(NamedTuple):
 class JsonAnswer(Evaluator):
     """Base of what reads the answer as JSON."""
 
-    message: Which = Field("last", description="Which of the turn's assistant messages is read.")
-    extract: Extract = Field("none", description="Where in the answer the JSON is.")
+    message: Which = Field(
+        "last",
+        description="Which of the turn's assistant messages is read. last and first: the last and first one with "
+        "text. all: all of them, joined by line ends.",
+    )
+    extract: Extract = Field(
+        "none",
+        description="Where in the answer the JSON is. none: the whole answer. fenced: the first fenced code "
+        "block, one marked json before others; without any, the whole answer. first: the first object or array "
+        "that can be read; without any, the whole answer.",
+    )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
         """The JSON of the answer, or the result when there is none."""
@@ -68,16 +88,24 @@ class JsonAnswer(Evaluator):
                 return NOTHING_SAID
             data, problem = ctx.answer_json
             return _not_json(problem) if problem else Read(answer, data)
+        found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
+        if isinstance(found, TooLarge):
+            raise TooLarge(str(found))
+        return found
+
+    def _find(self, ctx: EvaluatorContext) -> Read | Result | TooLarge:
         answer = ctx.answer_of(self.message)
         if answer is None:
             return NOTHING_SAID
-        if self.extract == "first":
-            return _first_json(answer) or _not_json("it holds no object or array")
-        text = _fenced(answer) if self.extract == "fenced" else answer
         try:
+            if self.extract == "first":
+                return _first_json(answer, ctx.check_time) or _scalar(answer)
+            text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
             return Read(text, parse_json(text))
-        except ValueError as error:
-            return _not_json(str(error))
+        except ValueError as problem:
+            return _not_json(str(problem))
+        except TooLarge as problem:
+            return problem
 
 
 def _not_json(problem: str) -> Result:
@@ -87,11 +115,12 @@ def _not_json(problem: str) -> Result:
 _FENCE = re.compile(r"^[ \t]*(```|~~~)([^\n`]*)\n", re.MULTILINE)
 
 
-def _fenced(text: str) -> str:
+def _fenced(text: str, check: CheckTime) -> str:
     """The inside of the first fenced block marked as JSON, else of the first one, else the text."""
     first: str | None = None
     opening = _FENCE.search(text)
     while opening:
+        check()
         fence, info = opening.groups()
         end = text.find(f"\n{fence}", opening.end() - 1)
         inside = text[opening.end() : end if end >= 0 else len(text)]
@@ -105,23 +134,41 @@ def _fenced(text: str) -> str:
 _OPENING = re.compile(r"[{\[]")
 
 
-def _first_json(text: str) -> Read | None:
-    """The first object or array in the text. Gives up after reading the text a few times over in vain."""
+def _first_json(text: str, check: CheckTime) -> Read | None:
+    """The first object or array in the text.
+
+    Raises TooLarge after reading the text a few times over in vain, and for one that is larger than evald
+    reads: what stands inside it is not the first one.
+    """
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = _OPENING.search(text)
     while opening and left > 0:
+        check()
         start = opening.start()
         try:
-            data, end = STRICT_JSON.raw_decode(text, start)
+            data, end = parse_json_at(text, start)
         except json.JSONDecodeError as problem:
             # The error counts the lines before it.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
-        except (ValueError, RecursionError):
+        except ValueError:  # NaN
             left -= len(text) - start
         else:
             return Read(text[start:end], data)
         opening = _OPENING.search(text, start + 1)
+    if opening:
+        raise TooLarge(
+            f"no JSON found at the {text.count('{') + text.count('[')} places of the answer where some may "
+            f"begin, after reading its {len(text)} characters {_REREADS} times over; with extract none or "
+            "fenced they are read once"
+        )
     return None
+
+
+def _scalar(text: str) -> Read | Result:
+    try:
+        return Read(text, parse_json(text))
+    except ValueError:
+        return _not_json("it holds no object or array, and is no JSON as a whole")
 
 
 class IsJson(JsonAnswer):
@@ -229,7 +276,7 @@ class Reference(JsonAnswer):
     """Base of what compares the answer with data that is known to be right."""
 
     expected: Any = Field(None, description="What to compare with, instead of the context's expected data.")
-    on_missing: OnMissing = "fail"
+    on_missing: OnMissing = Field("fail", description="Verdict when there is nothing to compare with.")
 
     @cached_property
     def _own(self) -> bool:
@@ -238,17 +285,18 @@ class Reference(JsonAnswer):
     def reference(self, ctx: EvaluatorContext) -> Any:
         """The config's data, else the context's, else its expected text or last expected answer read as
         JSON; MISSING when there is none."""
-        if self._own:
-            return self.expected
+        return self.expected if self._own else ctx.once("expected-json", lambda: self._of_context(ctx))
+
+    def _of_context(self, ctx: EvaluatorContext) -> Any:
         known = ctx.expected
         if known.has_data:
-            return known.data
+            return known.read_data(ctx.check_time)
         texts = [known.text, *(m.text for m in reversed(known.messages) if m.role == "assistant" and m.text)]
         for text in texts:
             if text is not None:
                 try:
-                    return STRICT_JSON.decode(text)
-                except (ValueError, RecursionError):
+                    return parse_json(text)
+                except ValueError:
                     return MISSING
         return MISSING
 
@@ -269,15 +317,16 @@ class JsonMatch(Reference):
 
     mode: Mode = Field(
         "exact",
-        description="What the expected data is of the answer: all of it, a part of it (the answer may hold "
-        "more keys, and more elements behind the expected ones), or more than it.",
+        description="What the expected data is of the answer. exact: all of it. subset: a part of it; the answer "
+        "may hold more keys, and more elements behind the expected ones. superset: more than it; the answer may "
+        "lack keys and elements, and must not hold others.",
     )
     arrays: Literal["ordered", "unordered"] = Field(
         "ordered",
-        description="Whether elements of arrays are compared by position, or each with the one that it "
-        "has most in common with.",
+        description="How elements of arrays are compared. ordered: by position. unordered: each with the one "
+        "that it has most in common with.",
     )
-    ignore: list[PathText] = Field(
+    ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
         [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
     )
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
@@ -296,22 +345,28 @@ class JsonMatch(Reference):
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
-        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance)
+        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance, ctx.check_time)
         comparison.compare(read.data, wanted)
         differences, equal_leaves = comparison.differences, comparison.equal_leaves
+        count = comparison.difference_count
         if not differences:
             return passed(f"Response matches the expected JSON: {equal_leaves} value(s) agree", 1.0)
-        listed = "; ".join(map(str, differences[:_MAX_LISTED]))
-        more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
+        listed = "; ".join(map(str, differences))
+        more = f"; and {count - len(differences)} more" if count > len(differences) else ""
         return failed(
             f"Response differs from the expected JSON in {comparison.different_leaves} of "
             f"{equal_leaves + comparison.different_leaves} value(s): {listed}{more}",
             equal_leaves / (equal_leaves + comparison.different_leaves),
             metadata={
                 "differences": [
-                    {"path": printable(pointer(d.place)), "got": shown(d.got), "expected": shown(d.wanted)}
-                    for d in differences[:_MAX_LISTED]
-                ]
+                    {
+                        "path": cut(printable(pointer(d.place)), _MAX_PLACE),
+                        "got": shown(d.got),
+                        "expected": shown(d.wanted),
+                    }
+                    for d in differences
+                ],
+                **({"differenceCount": count} if count > len(differences) else {}),
             },
         )
 
@@ -329,8 +384,12 @@ class FieldAccuracy(Reference):
     kind: ClassVar[Kind] = ASSERTION
     inline: ClassVar[bool] = True
 
-    fields: Annotated[list[FieldRule], Field(min_length=1)]
-    aggregation: Literal["weighted", "all"] = "weighted"
+    fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
+    aggregation: Literal["weighted", "all"] = Field(
+        "weighted",
+        description="The score. weighted: weight of the fields that are right / weight of those compared. all: 1 "
+        "when all are right, else 0.",
+    )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare field by field."""
@@ -340,9 +399,21 @@ class FieldAccuracy(Reference):
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
+        looks = 0
+
+        def check() -> None:
+            nonlocal looks
+            looks += 1
+            if looks > _MAX_LOOKS:
+                raise TooLarge(
+                    f"{len(self.fields)} fields whose values hold more than {_MAX_LOOKS * CHECK_EVERY} values "
+                    "together are too much to be compared"
+                )
+            ctx.check_time()
+
         checks: list[Check] = []
         total = right = 0.0
-        for rule, problem in self._compare(read.data, wanted):
+        for rule, problem in self._compare(read.data, wanted, check):
             checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
             total += rule.weight
             right += 0 if problem else rule.weight
@@ -360,15 +431,17 @@ class FieldAccuracy(Reference):
             reason += f"; wrong: {'; '.join(wrong[:_MAX_LISTED])}"
         if len(wrong) > _MAX_LISTED:
             reason += f"; and {len(wrong) - _MAX_LISTED} more"
-        return passed(reason, score, checks=checks) if holds else failed(reason, score, checks=checks)
+        listed = first_checks(checks)
+        return passed(reason, score, checks=listed) if holds else failed(reason, score, checks=listed)
 
-    def _compare(self, got: Any, wanted: Any) -> Iterator[tuple[FieldRule, str]]:
+    def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator[tuple[FieldRule, str]]:
         """Each field that is compared, and what is wrong with it."""
         for rule in self.fields:
+            check()
             mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)
             if known is MISSING:
                 continue
             if mine is not MISSING:
-                yield rule, rule.agrees(mine, known)
+                yield rule, rule.agrees(mine, known, check)
             elif rule.required:
                 yield rule, "required, missing"

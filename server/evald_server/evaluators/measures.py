@@ -8,9 +8,10 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Kind, Result, measured, unavailable
 
-from .budgets import Track, tokens_of
+from .budgets import Track, reported_tokens, tokens_of
 from .missing import NO_ANSWER
 from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
+from .tool_calls import call_evidence, call_names
 
 
 class ToolCallCount(Evaluator):
@@ -27,14 +28,13 @@ class ToolCallCount(Evaluator):
     scope: Literal["turn", "conversation"] = "turn"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: tool calls. metadata: their names in order."""
+        """value: tool calls. metadata: their number, and the names of the first 100 in order."""
         calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
-        names = [call.name for call in calls]
-        count = len(names)
+        count = len(calls)
         reason = (
-            f"{count} tool call(s): {', '.join(names)}" if count else f"No tool calls in this {self.scope}"
+            f"{count} tool call(s): {call_names(calls)}" if count else f"No tool calls in this {self.scope}"
         )
-        return measured(count, reason, {"toolCallCount": count, "toolNames": names})
+        return measured(count, reason, call_evidence(calls))
 
 
 class ResponseLength(Evaluator):
@@ -97,12 +97,8 @@ class TokenUsage(Evaluator):
         tokens = tokens_of(usage, track)
         if tokens is None:
             return unavailable(f"No {track} token usage data available")
-        reported = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
-        metadata: dict[str, int | str] = {
-            name: count for name, count in reported.items() if count is not None
-        }
-        metadata["tracked"] = track
-        return measured(tokens, f"Token usage ({track}): {tokens}", metadata)
+        evidence = {**reported_tokens(usage), "tracked": track}
+        return measured(tokens, f"Token usage ({track}): {tokens}", evidence)
 
 
 class ResponseLatency(Evaluator):
