@@ -43,7 +43,8 @@ class ToolCall:
 
     @property
     def args(self) -> Any:
-        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON."""
+        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
+        strict_json.TooLarge when they are larger than evald reads."""
         if self._args is UNREAD:
             self._args = parse_json(self.arguments) if self.arguments.strip() else {}
         return self._args

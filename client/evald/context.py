@@ -14,20 +14,22 @@ Words:
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .chat import UNREAD, Conversation, Message, ToolCall, collect_tool_calls, message_text
 from .invocation import Invocation
 from .scenario import Expected, Persona, Scenario
-from .strict_json import parse_json
+from .strict_json import TooLarge, parse_json
 from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import context_pb2, message_pb2
 
 Which = Literal["last", "first", "all"]
+
+Made = TypeVar("Made")
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,6 +55,7 @@ class EvaluatorContext:
         "_answer_json",
         "_conversation",
         "_invocation",
+        "_made",
         "_pb",
         "_serialized",
         "_stop_nanos",
@@ -76,7 +79,8 @@ class EvaluatorContext:
         self._turn_calls: list[ToolCall] | None = None
         self._answer: Any = UNREAD
         self._answer_bytes: bytes | None = None
-        self._answer_json: tuple[Any, str | None] | None = None
+        self._answer_json: tuple[Any, str | None] | TooLarge | None = None
+        self._made: dict[Hashable, Any] = {}
         self._serialized: bytes | None = None
         self._stop_nanos = 0
         self.config = config
@@ -196,15 +200,30 @@ class EvaluatorContext:
 
     @property
     def answer_json(self) -> tuple[Any, str | None]:
-        """The answer parsed as strict JSON, and what is wrong with it or None. Do not change the data."""
+        """The answer parsed as strict JSON, and what is wrong with it or None. Do not change the data.
+
+        Raises strict_json.TooLarge for JSON that is larger than evald reads: let it pass, so that the
+        result is ERROR with code INPUT_TOO_LARGE.
+        """
         found = self._answer_json
         if found is None:
             try:
                 found = parse_json(self.answer or ""), None
             except ValueError as problem:
                 found = None, str(problem)
+            except TooLarge as problem:
+                found = problem
             self._answer_json = found
+        if isinstance(found, TooLarge):
+            raise TooLarge(str(found))
         return found
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made once for all evaluators of this turn that ask with the same key."""
+        made = self._made
+        if key not in made:
+            made[key] = make()
+        return made[key]  # type: ignore[no-any-return]
 
     @property
     def turn_tool_calls(self) -> list[ToolCall]:

@@ -26,6 +26,7 @@ from .evaluator import (
     to_result,
 )
 from .result import Result
+from .strict_json import TooLarge
 
 _MOST_TRACE: Final = 20_000
 _MOST_SUMMARY: Final = 2000
@@ -63,7 +64,7 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
     Its `compile` raises InvalidConfig and nothing else. Where the evaluator's own code breaks down as it
     is compiled, it is compiled again whenever it is called, because a model that could not be fetched
     may be there the next time. What `compile` gives returns Results that hold to the contract, or
-    awaitables of such, and raises ContractViolation and EvaluatorRaised, OutOfTime when it has checked the
+    awaitables of such, and raises ContractViolation, TooLarge and EvaluatorRaised, OutOfTime when it has checked the
     time, and CancelledError when its task is cancelled.
     """
 
@@ -158,6 +159,8 @@ def _failure(problem: BaseException) -> Exception:
     try:
         if type(problem) is ContractViolation:
             return ContractViolation(cut(str(problem)))
+        if type(problem) is TooLarge:
+            return TooLarge(cut(str(problem)))
     except BaseException as another:  # noqa: BLE001 - foreign code as well
         return raised_by(another)
     return raised_by(problem)

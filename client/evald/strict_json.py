@@ -1,9 +1,21 @@
-"""Strict JSON as Python data: NaN and Infinity are refused."""
+"""Strict JSON as Python data: NaN and Infinity are refused, and so is what is larger than evald reads."""
 
 import json
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, NoReturn
+
+
+class TooLarge(Exception):
+    """The input may be right, but it is larger or deeper than evald reads: nothing can be said about it.
+
+    No ValueError, so that who takes that for "not valid" does not take this for it too. An evaluator lets
+    it pass: its result is then ERROR with code INPUT_TOO_LARGE.
+    """
+
+
+NESTED_TOO_DEEP: Final = "JSON is nested deeper than the about 900 levels that evald reads"
+_TOO_MANY_DIGITS: Final = "JSON has a number of more than 4,300 digits, which is more than evald reads"
 
 
 def no_constant(name: str) -> NoReturn:
@@ -26,17 +38,32 @@ def _decode_fast() -> Callable[[str], Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON: NaN and Infinity are refused. Raises ValueError with what is wrong and where."""
+    """Strict JSON: NaN and Infinity are refused.
+
+    Raises ValueError with what is wrong and where, and TooLarge for JSON that is nested too deep or has a
+    number of too many digits.
+    """
     try:
         return _decode_fast()(text)
     except ValueError:
         pass
     # The standard library says better what is wrong, and reads half surrogate pairs.
+    return _read(STRICT_JSON.decode, text)
+
+
+def parse_json_at(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value that begins at a place of the text, and where it ends. Raises as `parse_json`; where
+    the text is not JSON, json.JSONDecodeError."""
+    found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
+    return found
+
+
+def _read(decode: Callable[..., Any], *args: Any) -> Any:
     try:
-        return STRICT_JSON.decode(text)
+        return decode(*args)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise TooLarge(NESTED_TOO_DEEP) from None
     except ValueError as problem:
         if "integer string conversion" in str(problem):
-            raise ValueError("a number has more than 4,300 digits, which is more than evald reads") from None
+            raise TooLarge(_TOO_MANY_DIGITS) from None
         raise

@@ -74,7 +74,9 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
         pytest.param(
             {"args": {"hotel": {"stars": 5}}, "argsMatch": ["hotel.stars"]}, False, id="path-differs"
         ),
-        pytest.param({"args": {"a": 1}, "argsMatch": ["hotel.sauna"]}, False, id="path-on-neither-side"),
+        pytest.param({"args": {"a": 1}, "argsMatch": ["hotel.sauna"]}, True, id="path-on-neither-side"),
+        pytest.param({"args": {"spa": 1}, "argsMatch": ["spa"]}, False, id="path-on-one-side"),
+        pytest.param({"args": {}, "argsMatch": ["city"]}, False, id="path-on-the-other-side"),
         pytest.param({"args": {"days": 3.4}, "tolerance": 0.5}, True, id="within-tolerance"),
         pytest.param({"args": {"days": 3.6}, "tolerance": 0.5}, False, id="beyond-tolerance"),
         pytest.param(

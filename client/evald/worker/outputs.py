@@ -10,6 +10,7 @@ from ..evaluator import EvaluatorDefinition
 from ..foreign import EvaluatorRaised, raised_by
 from ..plugin.v1 import task_pb2
 from ..result import Result, errored
+from ..strict_json import TooLarge
 from ..structs import dict_to_struct
 
 _log = logging.getLogger("evald.worker")
@@ -32,6 +33,8 @@ def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.Eva
     """The output of an evaluator that raised: a fixed text, and an incident id that is also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
+    if isinstance(problem, TooLarge):
+        return error_output("INPUT_TOO_LARGE", str(problem))
     incident = secrets.token_hex(6)
     raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(

@@ -9,8 +9,10 @@ from evald.contract import ContractViolation
 from evald.evaluator import to_result
 from evald.foreign import EvaluatorRaised, raised_by
 from evald.result import Result, Verdict, errored, skipped
+from evald.strict_json import TooLarge
 
 from .plan import Use
+from .registry import Origin
 
 _log = logging.getLogger("evald.engine")
 
@@ -24,6 +26,10 @@ def crashed(use: Use, problem: Exception) -> Result:
     """The result of an evaluator that raised: fixed text, and an incident id that is also in the log."""
     if isinstance(problem, ContractViolation):
         return _broken(use, problem)
+    if isinstance(problem, TooLarge):
+        return errored("INPUT_TOO_LARGE", str(problem))
+    if isinstance(problem, RecursionError) and use.origin is Origin.BUILT_IN:
+        return errored("INPUT_TOO_LARGE", "The input is nested too deep for this evaluator")
     incident = secrets.token_hex(6)
     raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(

@@ -11,7 +11,7 @@ from pydantic import Field
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
-from evald.strict_json import STRICT_JSON, parse_json
+from evald.strict_json import TooLarge, parse_json, parse_json_at
 
 from .field_rules import FieldRule
 from .json_diff import Comparison, Mode
@@ -32,7 +32,8 @@ from .values import (
 
 Extract = Literal["none", "fenced", "first"]
 """Where the JSON is. none: the whole answer. fenced: the first fenced code block, one marked `json`
-before others; without any, the whole answer. first: the first object or array that can be read."""
+before others; without any, the whole answer. first: the first object or array that can be read; without
+any, the whole answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 _MATCHES: Final = passed("Response matches JSON schema", 1.0)
@@ -68,16 +69,24 @@ class JsonAnswer(Evaluator):
                 return NOTHING_SAID
             data, problem = ctx.answer_json
             return _not_json(problem) if problem else Read(answer, data)
+        found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
+        if isinstance(found, TooLarge):
+            raise TooLarge(str(found))
+        return found
+
+    def _find(self, ctx: EvaluatorContext) -> Read | Result | TooLarge:
         answer = ctx.answer_of(self.message)
         if answer is None:
             return NOTHING_SAID
-        if self.extract == "first":
-            return _first_json(answer) or _not_json("it holds no object or array")
-        text = _fenced(answer) if self.extract == "fenced" else answer
         try:
+            if self.extract == "first":
+                return _first_json(answer) or _scalar(answer)
+            text = _fenced(answer) if self.extract == "fenced" else answer
             return Read(text, parse_json(text))
-        except ValueError as error:
-            return _not_json(str(error))
+        except ValueError as problem:
+            return _not_json(str(problem))
+        except TooLarge as problem:
+            return problem
 
 
 def _not_json(problem: str) -> Result:
@@ -106,22 +115,39 @@ _OPENING = re.compile(r"[{\[]")
 
 
 def _first_json(text: str) -> Read | None:
-    """The first object or array in the text. Gives up after reading the text a few times over in vain."""
+    """The first object or array in the text.
+
+    Raises TooLarge after reading the text a few times over in vain, and for one that is larger than evald
+    reads: what stands inside it is not the first one.
+    """
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = _OPENING.search(text)
     while opening and left > 0:
         start = opening.start()
         try:
-            data, end = STRICT_JSON.raw_decode(text, start)
+            data, end = parse_json_at(text, start)
         except json.JSONDecodeError as problem:
             # The error counts the lines before it.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
-        except (ValueError, RecursionError):
+        except ValueError:  # NaN
             left -= len(text) - start
         else:
             return Read(text[start:end], data)
         opening = _OPENING.search(text, start + 1)
+    if opening:
+        raise TooLarge(
+            f"no JSON found at the {text.count('{') + text.count('[')} places of the answer where some may "
+            f"begin, after reading its {len(text)} characters {_REREADS} times over; with extract none or "
+            "fenced they are read once"
+        )
     return None
+
+
+def _scalar(text: str) -> Read | Result:
+    try:
+        return Read(text, parse_json(text))
+    except ValueError:
+        return _not_json("it holds no object or array, and is no JSON as a whole")
 
 
 class IsJson(JsonAnswer):
@@ -238,8 +264,9 @@ class Reference(JsonAnswer):
     def reference(self, ctx: EvaluatorContext) -> Any:
         """The config's data, else the context's, else its expected text or last expected answer read as
         JSON; MISSING when there is none."""
-        if self._own:
-            return self.expected
+        return self.expected if self._own else ctx.once("expected-json", lambda: self._of_context(ctx))
+
+    def _of_context(self, ctx: EvaluatorContext) -> Any:
         known = ctx.expected
         if known.has_data:
             return known.data
@@ -247,8 +274,8 @@ class Reference(JsonAnswer):
         for text in texts:
             if text is not None:
                 try:
-                    return STRICT_JSON.decode(text)
-                except (ValueError, RecursionError):
+                    return parse_json(text)
+                except ValueError:
                     return MISSING
         return MISSING
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
@@ -35,8 +35,15 @@ ArgsMatch = Annotated[
 exact: the same keys with equal values. ignore: not at all. superset: the call has every expected
 argument, and perhaps more. subset: the call has no argument that is not expected. partial: like
 superset, in nested objects too; arrays are compared element by element. A list of dotted paths: these
-values are there on both sides and equal, the rest is not looked at.
+values are equal on both sides, or on neither side there; the rest is not looked at.
 """
+
+ARGS_MATCH_DESCRIPTION: Final = (
+    "How arguments are compared, seen from the call. exact: the same keys with equal values. ignore: not at "
+    "all. superset: the call has every expected argument, and perhaps more. subset: the call has no argument "
+    "that is not expected. partial: like superset, in nested objects too. A list of dotted paths: these values "
+    "are equal, or on neither side there; the rest is not looked at."
+)
 
 Scope = Literal["conversation", "turn"]
 """Which calls count: all so far, or those of this turn."""
@@ -121,6 +128,8 @@ class Arguments:
         if self._paths is not None:
             for text, path in self._paths:
                 mine, known = lookup(got, path), lookup(wanted, path)
+                if mine is MISSING and known is MISSING:
+                    continue
                 if mine is MISSING or known is MISSING or not equal(mine, known, tolerance):
                     return Mismatch(text, mine, known)
             return None
@@ -164,32 +173,41 @@ def _contains(got: object, wanted: object, tolerance: float) -> bool:
     return equal(got, wanted, tolerance)
 
 
+def _allow_tool(schema: dict[str, Any]) -> None:
+    schema["properties"]["tool"] = {"type": "string", "description": "The same as name."}
+
+
 class CallRule(BaseModel):
     """Base of rules for one tool call, as they stand in configs."""
 
-    model_config = Evaluator.model_config
+    model_config = ConfigDict(**{**Evaluator.model_config, "json_schema_extra": _allow_tool})
 
+    name: str | None = Field(None, description="Name of the tool; may also be written as tool.")
     pattern: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         None, description='Instead of the name: "search_*" stands for every tool whose name starts so.'
     )
     args: dict[str, Any] | Literal["any"] | None = Field(
         None, description="Expected arguments; without, or with any, they are not compared."
     )
-    args_match: ArgsMatch | None = Field(None, description="How arguments are compared.")
+    args_match: ArgsMatch | None = Field(None, description=ARGS_MATCH_DESCRIPTION)
     tolerance: Tolerance | None = Field(None, description="Largest difference allowed between two numbers.")
     defaults: dict[str, Any] = Field(
         {}, description="Arguments that a call may leave out or pass with just this value."
     )
     ignore: list[str] = Field([], description='Arguments that are not compared; "*_id" stands for several.')
 
-    @property
-    def tool_name(self) -> str | None:
-        """The exact name; None when there is a pattern instead."""
-        raise NotImplementedError
+    @model_validator(mode="before")
+    @classmethod
+    def _name_for_tool(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "tool" not in given:
+            return given
+        if "name" in given:
+            raise ValueError("name and tool are two names of one key; give one of them")
+        return {("name" if key == "tool" else key): value for key, value in given.items()}
 
     @model_validator(mode="after")
     def _one_name(self) -> "CallRule":
-        if (self.tool_name is None) == (self.pattern is None):
+        if (self.name is None) == (self.pattern is None):
             raise ValueError("give either the tool's name or a pattern")
         return self
 
@@ -200,7 +218,7 @@ class CallRule(BaseModel):
         if isinstance(self.args, dict) and mode != "ignore":
             allowed = self.tolerance if self.tolerance is not None else tolerance
             arguments = Arguments(self.args, mode, allowed, self.defaults, self.ignore)
-        return Rule(self.tool_name, self.pattern, arguments)
+        return Rule(self.name, self.pattern, arguments)
 
 
 class Rule:

@@ -19,7 +19,6 @@ Count = Annotated[int, Field(ge=0)]
 class Expectation(CallRule):
     """A tool that has to be called, or must not be."""
 
-    name: str | None = Field(None, description="Name of the tool.")
     min_calls: Count | None = Field(
         None, description="Fewest calls: 1 when not given, but 0 when maxCalls is 0."
     )
@@ -28,11 +27,6 @@ class Expectation(CallRule):
         None,
         description="Look at one call of the tool only: the first, the last, or the one at this index from 0.",
     )
-
-    @property
-    def tool_name(self) -> str | None:
-        """The exact name."""
-        return self.name
 
     @property
     def fewest(self) -> int:

@@ -34,15 +34,9 @@ _MAX_CHECKS: Final = 100
 class ExpectedCall(CallRule):
     """A tool call that is expected."""
 
-    tool: str | None = Field(None, description="Name of the tool.")
     max_duration_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="Longest duration of the call, in milliseconds."
     )
-
-    @property
-    def tool_name(self) -> str | None:
-        """The exact name."""
-        return self.tool
 
     def compile(self, mode: ArgsMatch, tolerance: float) -> Rule:
         """Ready to be used, with the time limit."""
@@ -52,7 +46,7 @@ class ExpectedCall(CallRule):
 
 
 def _from_name(value: Any) -> Any:
-    return {"tool": value} if isinstance(value, str) else value
+    return {"name": value} if isinstance(value, str) else value
 
 
 class Pairing(NamedTuple):
@@ -123,7 +117,7 @@ class Trajectory(Evaluator):
     def _rules(self) -> list[Rule] | None:
         if self.expected is None:
             return None
-        return [call.compile(self._mode_for(call.tool), self.tolerance) for call in self.expected]
+        return [call.compile(self._mode_for(call.name), self.tolerance) for call in self.expected]
 
     def _mode_for(self, tool: str | None) -> ArgsMatch:
         return self.args_match if tool is None else self.args_match_overrides.get(tool, self.args_match)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric, default_label
 from evald.plugin.v1 import task_pb2
 from evald.result import Kind
-from evald.strict_json import parse_json
+from evald.strict_json import TooLarge, parse_json
 from evald.v1 import evaluator_pb2
 from evald_server.evaluators.schemas import Schema
 
@@ -202,6 +202,8 @@ def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
         schema = parse_json(text) if text else NO_CONFIG
     except ValueError as problem:
         raise invalid(path, f"not JSON: {str(problem)[:MAX_TEXT]}") from None
+    except TooLarge as problem:
+        raise invalid(path, str(problem)) from None
     if not isinstance(schema, dict):
         raise invalid(path, f"got {type(schema).__name__}, wanted a JSON Schema that is an object")
     try:

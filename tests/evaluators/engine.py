@@ -1,0 +1,47 @@
+"""All built-in evaluators in the server's engine."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evald.context import EvaluatorContext
+from evald.convert import spec_to_pb
+from evald.threads import Threads
+from evald.v1 import result_pb2
+from evald_server.engine.combinators import combinators
+from evald_server.engine.planner import Planner
+from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import Evaluation
+from evald_server.evaluators import BUILT_INS
+
+
+def evaluate(
+    specs: Sequence[Mapping[str, Any]], ctx: EvaluatorContext, seconds: float = 30
+) -> result_pb2.AggregatedEvaluation:
+    """The summary of a call. Raises InvalidPlan for specs that are refused."""
+    threads = Threads()
+    registry = Registry()
+    for one in [*(each.definition() for each in BUILT_INS.values()), *combinators(threads)]:
+        registry.register(one, Origin.BUILT_IN)
+    plan = Planner(registry).plan(tuple(spec_to_pb(spec).SerializeToString() for spec in specs), b"")
+    evaluation = Evaluation(plan, ctx, threads)
+
+    async def wait() -> None:
+        if not evaluation.run_inline():
+            async for _ in evaluation.run_waiting(seconds, 8):
+                pass
+
+    asyncio.run(wait())
+    evaluation.finish()
+    return result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
+
+
+def deep(levels: int, inside: str = "1") -> str:
+    """JSON of so many arrays, each in the other."""
+    return "[" * levels + inside + "]" * levels
+
+
+def as_json(data: Any) -> str:
+    """The shortest JSON text."""
+    return json.dumps(data, separators=(",", ":"))

@@ -1,0 +1,134 @@
+"""JSON that may be right and is larger than evald reads gives ERROR, whatever evaluator reads it."""
+
+from typing import Any
+
+import pytest
+
+from evald.result import Verdict
+from evald.strict_json import TooLarge
+
+from .contexts import answered, calls, context
+from .engine import as_json, deep, evaluate
+
+ERROR = Verdict.ERROR
+
+BEYOND = {
+    "deep": deep(5_000),
+    "deep-objects": '{"a":' * 5_000 + "1" + "}" * 5_000,
+    "digits": f'{{"a": {"1" * 5_000}}}',
+}
+
+READS_THE_ANSWER: dict[str, dict[str, Any]] = {
+    "is-json": {},
+    "is-json-first": {"type": "is-json", "config": {"extract": "first"}},
+    "is-json-all": {"type": "is-json", "config": {"message": "all"}},
+    "json-schema": {"config": {"schema": {"type": "string"}}},
+    "json-schema-fenced": {"type": "json-schema", "config": {"schema": {}, "extract": "fenced"}},
+    "json-match": {"config": {"expected": {"a": 1}}},
+    "json-match-superset": {"type": "json-match", "config": {"expected": {}, "mode": "subset"}},
+    "field-accuracy": {"config": {"expected": {"a": 1}, "fields": [{"path": "a"}]}},
+}
+
+READS_THE_CALL: dict[str, dict[str, Any]] = {
+    "tool-use": {"config": {"expectations": [{"name": "book", "args": {"a": 1}}]}},
+    "tool-use-never": {
+        "type": "tool-use",
+        "config": {"expectations": [{"name": "book", "args": {"a": 1}, "maxCalls": 0}]},
+    },
+    "trajectory": {"config": {"expected": [{"name": "book", "args": {"a": 1}}]}},
+    "trajectory-exact": {
+        "type": "trajectory",
+        "config": {"mode": "exact", "expected": [{"name": "book", "args": {"a": 1}}]},
+    },
+    "trajectory-subset": {
+        "type": "trajectory",
+        "config": {"mode": "subset", "expected": [{"name": "book", "args": {"a": 1}}]},
+    },
+}
+
+
+def _spec(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": name, **given}
+
+
+@pytest.mark.parametrize("negate", [False, True], ids=["", "negated"])
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", READS_THE_ANSWER)
+def test_an_answer_beyond_the_limits_is_an_error(name: str, beyond: str, negate: bool) -> None:
+    spec = _spec(name, READS_THE_ANSWER[name])
+    summary = evaluate([{**spec, "negate": negate}], answered(BEYOND[beyond]))
+    _is_too_large(summary)
+    nested = {"type": "all-of", "config": {"evaluators": [{**spec, "negate": negate}]}}
+    assert evaluate([nested], answered(BEYOND[beyond])).verdict == ERROR
+
+
+@pytest.mark.parametrize("negate", [False, True], ids=["", "negated"])
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", READS_THE_CALL)
+def test_arguments_beyond_the_limits_are_an_error(name: str, beyond: str, negate: bool) -> None:
+    ctx = context([_call(BEYOND[beyond])])
+    _is_too_large(evaluate([{**_spec(name, READS_THE_CALL[name]), "negate": negate}], ctx))
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", ["json-match", "field-accuracy"])
+def test_an_expected_answer_beyond_the_limits_is_an_error(name: str, beyond: str) -> None:
+    config = {"fields": [{"path": "a"}]} if name == "field-accuracy" else {}
+    ctx = answered('{"a": 1}', expected_text=BEYOND[beyond])
+    _is_too_large(evaluate([{"type": name, "config": config, "negate": True}], ctx))
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_expected_arguments_beyond_the_limits_are_an_error(beyond: str) -> None:
+    ctx = context([_call("{}")], expected_messages=[_call(BEYOND[beyond])])
+    _is_too_large(evaluate([{"type": "trajectory", "negate": True}], ctx))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "json-match"},
+        {"type": "json-match", "config": {"tolerance": 1}},
+        {"type": "json-match", "config": {"arrays": "unordered"}},
+        {"type": "field-accuracy", "config": {"fields": [{"path": "a"}]}},
+        {"type": "field-accuracy", "config": {"fields": [{"path": "[0]"}]}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("levels", [150, 300, 450, 600, 800])
+def test_what_can_be_read_and_is_too_deep_to_be_compared_is_no_other_error(
+    spec: dict[str, Any], levels: int
+) -> None:
+    text = deep(levels, as_json({"a": 1}))
+    result = evaluate([spec], answered(text, expected_text=text)).results[0]
+    assert result.verdict == Verdict.PASSED or result.error.code in ("INPUT_TOO_LARGE", ""), result
+
+
+def test_looking_for_the_first_json_takes_no_piece_of_one_that_is_too_deep() -> None:
+    spec = {"type": "is-json", "config": {"extract": "first"}}
+    _is_too_large(evaluate([spec], answered(f"Here: {deep(5_000)}")))
+
+
+def test_looking_for_the_first_json_in_vain_is_no_verdict() -> None:
+    spec = {"type": "is-json", "config": {"extract": "first"}, "negate": True}
+    _is_too_large(evaluate([spec], answered("{" * 500_000 + ' "a": 1}')))
+
+
+def test_an_authors_own_evaluator_does_not_take_it_for_no_json() -> None:
+    with pytest.raises(TooLarge):
+        _ = answered(BEYOND["deep"]).answer_json
+    [call] = context([_call(BEYOND["digits"])]).tool_calls
+    for _ in range(2):
+        with pytest.raises(TooLarge):
+            _ = call.args
+
+
+def _call(arguments: str) -> dict[str, Any]:
+    message = calls("book")
+    message["tool_calls"][0]["function"]["arguments"] = arguments
+    return message
+
+
+def _is_too_large(summary: Any) -> None:
+    [result] = summary.results
+    assert (summary.verdict, result.verdict, result.error.code) == (ERROR, ERROR, "INPUT_TOO_LARGE"), result
