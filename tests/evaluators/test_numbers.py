@@ -7,7 +7,7 @@ import pytest
 from evald.evaluator import InvalidConfig
 from evald.result import Verdict
 from evald_server.evaluators import numbers
-from evald_server.evaluators.numbers import Numeric, numbers_in
+from evald_server.evaluators.numbers import Numeric, find_numbers, numbers_in
 
 from .contexts import answered, context, run
 
@@ -31,12 +31,85 @@ PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, 
         ("1e3, 2.5E-1, 1e999", [1000, 0.25]),
         ("BK-12345 on 2024-01-15", [12345, 2024, 1, 15]),
         ("(5)-3, 10%-20%", [5, 3, 10, 20]),
-        ("GPT4 v1.2 1.2.3 \u0663", []),
+        ("GPT4 v1.2 1.2.3", []),
         ("", []),
     ],
 )
 def test_the_numbers_of_a_text(text: str, found: list[float]) -> None:
     assert list(numbers_in(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("\u00bd", 0.5),
+        ("2\u00bd", 2.5),
+        ("-2 \u00bd cups", -2.5),
+        ("2\u202f\u00bd", 2.5),
+        ("1,000\u00bd%", 1000.5),
+        ("12\u00bd%", 12.5),
+        ("1.5\u00bd", None),
+        ("\u00bd\u00bd", None),
+        ("\u00bd5", None),
+        ("1\u20442", None),
+        ("\uff12\uff10", 20),
+        ("\uff0d\uff11\uff0c\uff12\uff13\uff14\uff0e\uff15\uff05", -1234.5),
+        ("\u0663\u066b\u0661\u0664", 3.14),
+        ("\u096f\u0967", 91),
+        ("\U0001d7d7", 9),
+        ("1\u00a0234\u202f567.5 kr", 1234567.5),
+        ("10\u2074", None),
+        ("10\u207b\u00b3", None),
+        ("3\u00d710\u2078", None),
+        ("3 x 10^8", None),
+        ("5\u2460", None),
+        ("1e1234", None),
+        ("1e999", None),
+        ("9" * 400, None),
+        ("三", 3),
+        ("答案: 三。", 3),
+        ("三十五", 35),
+        ("十", 10),
+        ("一百零五", 105),
+        ("一万二千三百", 12_300),
+        ("二〇二五", 2025),
+        ("两千", 2000),
+        ("3万円", 30_000),
+        ("1.5億", 150_000_000),
+        ("3 百万", 3_000_000),
+        ("1億2000万", 120_000_000),
+        ("三四", None),
+        ("一百五", None),
+        ("二十五十", None),
+        ("5一", None),
+        ("万万", None),
+        ("答案是三", None),
+        ("一般", None),
+        ("一定是 5", 5),
+        ("价格是5元", 5),
+    ],
+)
+def test_a_number_is_read_whole_in_whatever_script_or_not_at_all(text: str, value: float | None) -> None:
+    """What cannot be read whole proves nothing, turned round or not."""
+    [found] = find_numbers(text)
+    assert found.value == value or (value is not None and found.value == pytest.approx(value))
+    for extract in ("first", "last", "any"):
+        for expected in (2, 3, value):
+            if expected is None:
+                continue
+            config = {"expected": expected, "extract": extract, "tolerance": 1e-9}
+            result = run(Numeric, config, answered(text))
+            passes = value is not None and abs(value - expected) < 1e-8
+            assert (result.verdict, result.unproven) == (PASSED if passes else FAILED, value is None), result
+            assert not result.unproven or "cannot be read" in result.reason
+
+
+def test_any_number_that_is_right_is_enough_beside_one_that_cannot_be_read() -> None:
+    text = "2 or 10\u2074"
+    assert run(Numeric, {"expected": 2, "extract": "any"}, answered(text)).verdict is PASSED
+    assert run(Numeric, {"expected": 3, "extract": "any"}, answered(text)).unproven
+    assert run(Numeric, {"expected": 2, "extract": "last"}, answered(text)).unproven
+    assert run(Numeric, {"expected": 2, "extract": "first"}, answered(text)).verdict is PASSED
 
 
 @pytest.mark.parametrize(
