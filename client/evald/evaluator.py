@@ -9,8 +9,9 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -192,23 +193,30 @@ def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+# Of one config. More would help nobody, and a config of 256 KiB may hold 40,000 unknown keys.
+_MAX_PROBLEMS: Final = 20
+
+
 def _problems(
     problem: ValidationError, config: Mapping[str, Any], cls: type[Evaluator]
 ) -> list[ConfigProblem]:
-    found = [_problem(error, config, cls) for error in problem.errors()]
+    errors = problem.errors()
+    schema = cls.model_json_schema(by_alias=True)
+    found = [_problem(error, config, schema) for error in errors[:_MAX_PROBLEMS]]
+    if len(errors) > _MAX_PROBLEMS:
+        found.append(ConfigProblem("", f"and {len(errors) - _MAX_PROBLEMS} more problems"))
     return list(dict.fromkeys(found))
 
 
-def _problem(error: Any, config: Mapping[str, Any], cls: type[Evaluator]) -> ConfigProblem:
+def _problem(error: Any, config: Mapping[str, Any], schema: Mapping[str, Any]) -> ConfigProblem:
     message = error["msg"]
     pointer = _pointer(error["loc"], config, missing=error["type"] == "missing")
     if message.startswith("Value error, "):
         message = message.removeprefix("Value error, ")
     elif error["type"] == "extra_forbidden":
         *path, key = pointer.split("/")[1:] or [""]
-        schema = cls.model_json_schema(by_alias=True)
         known = schema_keys(schema, [int(part) if part.isdecimal() else part for part in path])
-        message = f"unknown key{did_you_mean(key, known)}"
+        message = unknown_key(key, known)
     elif error["type"] == "missing":
         message = "missing; it is required"
     else:
@@ -230,8 +238,17 @@ def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> st
             at = at[part]
         elif not (last and missing):
             continue
-        path += f"/{part}"
+        path += f"/{str(part)[:_LONGEST_PART]}"
     return path
+
+
+_LONGEST_PART: Final = 100
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """What is wrong with a key that is none of those known: the nearest one, or all that there are."""
+    wanted = f"; wanted one of {', '.join(known)}" if known else "; wanted none"
+    return f"unknown key{did_you_mean(key, known) or wanted}"
 
 
 def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
@@ -382,8 +399,20 @@ def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
     validator = Draft202012Validator(dict(schema), registry=Registry())
     problems = [
-        ConfigProblem("".join(f"/{part}" for part in error.absolute_path), error.message)
-        for error in validator.iter_errors(dict(config))
+        _schema_problem(error) for error in islice(validator.iter_errors(dict(config)), _MAX_PROBLEMS)
     ]
     if problems:
         raise InvalidConfig(problems)
+
+
+def _schema_problem(error: Any) -> ConfigProblem:
+    path = "".join(f"/{str(part)[:_LONGEST_PART]}" for part in error.absolute_path)
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        known = list(error.schema.get("properties", {}))
+        unknown = [key for key in error.instance if key not in known]
+        if unknown and not error.schema.get("patternProperties"):
+            return ConfigProblem(f"{path}/{unknown[0][:_LONGEST_PART]}", unknown_key(unknown[0], known))
+    return ConfigProblem(path, error.message[:_MAX_MESSAGE])
+
+
+_MAX_MESSAGE: Final = 500

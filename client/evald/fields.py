@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidInput
 
@@ -25,6 +25,16 @@ def snake(key: str) -> str:
 @lru_cache(maxsize=1024)
 def _snake(key: str) -> str:
     return _HUMP.sub("_", key).replace("-", "_").lower()
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that was probably meant; None when no one is like it, or when it is too long to look."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
+_LONGEST_NAME: Final = 100
 
 
 def shown(value: Any) -> str:
@@ -70,16 +80,19 @@ def read_keys(
 
 
 def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
-    near = difflib.get_close_matches(snake(str(key)), known, n=1)
-    wanted = f"{near[0]!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
+    key = str(key)
+    near = nearest(snake(key), known)
+    if len(key) > _LONGEST_NAME:
+        key = f"{key[:_LONGEST_NAME]}..."
+    wanted = f"{near!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
     return InvalidInput(join(path, key), "unknown key", wanted)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean "maxMs"?` for a name that is nearly one of those known, else ""."""
     spelled = {snake(one): one for one in known}
-    near = difflib.get_close_matches(snake(name), spelled, n=1)
-    return f'; did you mean "{spelled[near[0]]}"?' if near else ""
+    near = nearest(snake(name), spelled)
+    return f'; did you mean "{spelled[near]}"?' if near else ""
 
 
 def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[str]:

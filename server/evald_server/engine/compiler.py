@@ -7,11 +7,12 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.fields import shown
 from evald.foreign import Guard
 from evald.result import Kind
 from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
@@ -22,8 +23,17 @@ from .observer import NoObserver, Observer
 from .plan import Criteria, InvalidPlan, Limits, Plan, Use, Violation, nothing_counted
 from .registry import Entry, Registry, UnknownType
 
+Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
+"""Where a value is: the place of what holds it, and its key there."""
+
 JUDGE: Final = "llm-judge"
 MAX_NESTING: Final = 4
+
+# In error texts.
+_LONGEST_KEY: Final = 100
+
+# Of one call. Who sends more broken specs than this is served by the first ones.
+_MAX_VIOLATIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,8 @@ class Compiler:
             use = self._compile(spec, index, "", 0, names)
             if use is not None:
                 uses.append(use)
+            if len(self.violations) >= _MAX_VIOLATIONS:
+                break
         if criteria and any(v.index == len(specs) - 1 for v in self.violations):
             self._explain_criteria(len(specs) - 1)
         return uses
@@ -121,6 +133,8 @@ class Compiler:
         uses: list[Use] = []
         names: set[str] = set()
         for position, child in enumerate(specs):
+            if len(self.violations) >= _MAX_VIOLATIONS:
+                return uses
             path = f"{scope.path}/{position}"
             if scope.depth >= MAX_NESTING:
                 self._note(scope.index, path, "TOO_DEEP", f"combinators nest at most {MAX_NESTING} deep")
@@ -214,8 +228,10 @@ class Compiler:
         try:
             entry, implied = self._find(spec)
         except UnknownType as problem:
-            reason = "UNKNOWN_VERSION" if self._registry.get(spec.type) else "UNKNOWN_TYPE"
-            self._note(index, f"{path}/type", reason, str(problem))
+            reason, key = (
+                ("UNKNOWN_VERSION", "version") if self._registry.get(spec.type) else ("UNKNOWN_TYPE", "type")
+            )
+            self._note(index, f"{path}/{key}", reason, str(problem))
             return None
         definition = entry.definition
         self._check_fields(spec, definition, index, path)
@@ -332,7 +348,8 @@ class Compiler:
         config = struct_to_dict(spec.config)
         problem = _unfit(config)
         if problem:
-            self._note(index, f"{path}/config", *problem)
+            place, reason, message = problem
+            self._note(index, f"{path}/config{place}", reason, message)
             return None
         for key, value in implied.items():
             if config.setdefault(key, value) != value:
@@ -340,7 +357,7 @@ class Compiler:
                     index,
                     f"{path}/config/{key}",
                     "INVALID_CONFIG",
-                    f'got {config[key]!r}, but the name "{spec.type}" says {value!r}',
+                    f'{shown(config[key])}, but the name "{spec.type}" says {value!r}',
                 )
         return config
 
@@ -435,21 +452,31 @@ def _unique(name: str, names: set[str]) -> str:
     return unique
 
 
-def _unfit(config: dict[str, Any]) -> tuple[str, str] | None:
-    """Reason and message when the config is deeper than JSON may be here, or holds NaN."""
-    level: list[Any] = [config]
+def _unfit(config: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Place, reason and message when the config is deeper than JSON may be here, or holds NaN."""
+    level: list[tuple[Place, Any]] = [((), config)]
     depth = 0
     while level:
         depth += 1
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict | list) and depth > MAX_DEPTH:
-                return "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels"
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
+        below: list[tuple[Place, Any]] = []
+        for place, item in level:
+            if isinstance(item, dict | list):
+                if depth > MAX_DEPTH:
+                    return "", "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels"
+                below += [
+                    ((place, key), inner)
+                    for key, inner in (item.items() if isinstance(item, dict) else enumerate(item))
+                ]
             elif isinstance(item, float) and not math.isfinite(item):
-                return "INVALID_CONFIG", f"{item} is not JSON"
+                return _pointer(place), "INVALID_CONFIG", f"{item} is not JSON"
         level = below
     return None
+
+
+def _pointer(place: Place) -> str:
+    """As a JSON Pointer."""
+    path = ""
+    while place:
+        place, key = place
+        path = f"/{str(key)[:_LONGEST_KEY].replace('~', '~0').replace('/', '~1')}{path}"
+    return path

@@ -1,6 +1,5 @@
 """Which evaluator types this server offers, and every change of that."""
 
-import difflib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from evald.evaluator import EvaluatorDefinition
+from evald.fields import nearest
 from evald.foreign import guarded
 
 # A watcher that falls further behind than this starts again from a snapshot.
@@ -182,15 +182,11 @@ class Registry:
         """The type of that name or alias. Raises UnknownType, with the nearest name there is."""
         found = self._lookup(name)
         if found is None:
-            near = difflib.get_close_matches(
-                name.lower().replace("_", "-"), [*self._entries, *self._aliases], n=1, cutoff=0.5
-            )
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            near = nearest(name.lower().replace("_", "-"), [*self._entries, *self._aliases], cutoff=0.5)
+            hint = f'; did you mean "{near}"?' if near else "."
             raise UnknownType(
-                f'unknown evaluator type "{name[:100]}"{hint} Known types: {", ".join(sorted(self._entries))}'
-                if hint
-                else f'unknown evaluator type "{name[:100]}". Known types: {", ".join(sorted(self._entries))}',
-                near[0] if near else None,
+                f'unknown evaluator type "{name[:100]}"{hint} Known types: {", ".join(sorted(self._entries))}',
+                near,
             )
         if version and version != found.entry.definition.version:
             versions = self._versions[found.entry.definition.type]

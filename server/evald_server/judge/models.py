@@ -1,12 +1,12 @@
 """The models that the operator has configured, and how one of them is asked."""
 
 import asyncio
-import difflib
 import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from evald.fields import nearest
 from evald.result import TokenUsage
 from evald.scope import current_scope
 
@@ -354,5 +354,5 @@ def _wish(failed: Failed, delay: float) -> str:
 
 
 def _nearest(name: str, known: Mapping[str, Any] | frozenset[str] | set[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{near[0]}"?' if near else ""
+    near = nearest(name, known, cutoff=0.5)
+    return f'; did you mean "{near}"?' if near else ""
