@@ -1,7 +1,7 @@
 """Chat messages and tool calls, as evaluators see them: views over the message that came in."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
@@ -21,6 +21,10 @@ def message_text(pb: "message_pb2.ChatMessage") -> str:
     if text or not pb.HasField("blocks"):
         return text
     return "".join(block.text for block in pb.blocks.items if block.type in _TEXT_BLOCKS)
+
+
+class _Unreadable(NamedTuple):
+    problem: str
 
 
 class ToolCall:
@@ -46,7 +50,12 @@ class ToolCall:
         """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
         strict_json.TooLarge when they are larger than evald reads."""
         if self._args is UNREAD:
-            self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+            try:
+                self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+            except ValueError as problem:
+                self._args = _Unreadable(str(problem))
+        if self._args.__class__ is _Unreadable:
+            raise ValueError(self._args.problem)
         return self._args
 
     @property

@@ -76,6 +76,13 @@ class Invocation:
         """Model that answered, as the agent names it."""
         return self._pb.model if self._pb.HasField("model") else None
 
+    def metadata_text(self, key: str) -> str | None:
+        """One text of the metadata, without reading the rest; None when there is no text of that key."""
+        fields = self._pb.metadata.fields
+        if key not in fields or not fields[key].HasField("string_value"):
+            return None
+        return fields[key].string_value
+
     @property
     def metadata(self) -> dict[str, Any]:
         """Further data, for example "finish_reason"."""

@@ -1,5 +1,6 @@
 """What a turn is held against: the expected answer, the scenario, the persona."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .chat import Message, ToolCall, collect_tool_calls
@@ -31,6 +32,10 @@ class Expected:
     def data(self) -> Any:
         """Expected answer as data. None both for null and for none: see has_data."""
         return value_to_python(self._pb.data)
+
+    def read_data(self, check: Callable[[], None]) -> Any:
+        """The same. check: called from time to time where the data are large; may raise."""
+        return value_to_python(self._pb.data, check)
 
     @property
     def messages(self) -> list[Message]:

@@ -5,8 +5,8 @@ speed: exact classes first, no intermediate copies.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .errors import InvalidInput
 from .fields import shown
@@ -14,6 +14,8 @@ from .fields import shown
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.struct_pb2 import Struct, Value
+
+Item = TypeVar("Item")
 
 # protobuf parses a Struct to 33 levels; the service promises one less.
 MAX_DEPTH: Final = 32
@@ -152,13 +154,24 @@ def check_levels(value: Any, levels: int) -> None:
         check_levels(item, levels - 1)
 
 
-def struct_to_dict(struct: "Struct") -> dict[str, Any]:
-    """Plain Python data. Whole numbers become int: a Struct knows doubles only."""
-    return {key: value_to_python(value) for key, value in struct.fields.items()}
+def struct_to_dict(struct: "Struct", check: Callable[[], None] | None = None) -> dict[str, Any]:
+    """Plain Python data. Whole numbers become int: a Struct knows doubles only. check: as for
+    `value_to_python`."""
+    items = struct.fields.items()
+    if check is not None:
+        items = _checking(items, check)
+    return {key: value_to_python(value, check) for key, value in items}
 
 
-def value_to_python(value: "Value") -> Any:
-    """Plain Python data out of a protobuf Value."""
+def _checking(items: Iterable[Item], check: Callable[[], None]) -> Iterator[Item]:
+    for count, item in enumerate(items):
+        if not count & 127:
+            check()
+        yield item
+
+
+def value_to_python(value: "Value", check: Callable[[], None] | None = None) -> Any:
+    """Plain Python data out of a protobuf Value. check: called from time to time; may raise."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         number = value.number_value
@@ -168,9 +181,12 @@ def value_to_python(value: "Value") -> Any:
     if kind == "bool_value":
         return value.bool_value
     if kind == "struct_value":
-        return struct_to_dict(value.struct_value)
+        return struct_to_dict(value.struct_value, check)
     if kind == "list_value":
-        return [value_to_python(item) for item in value.list_value.values]
+        items: Iterable[Value] = value.list_value.values
+        if check is not None:
+            items = _checking(items, check)
+        return [value_to_python(item, check) for item in items]
     return None
 
 

@@ -9,7 +9,8 @@ from google.protobuf import json_format
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Result
+from evald.result import Result, errored
+from evald.strict_json import TooLarge
 from evald.v1 import context_pb2, message_pb2
 
 Dict = Mapping[str, Any]
@@ -100,7 +101,10 @@ def calls(*names: str) -> dict[str, Any]:
 
 def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Result:
     """What the evaluator says, its config compiled as a server does it."""
-    outcome = evaluator.definition().compile(config)(ctx)
+    try:
+        outcome = evaluator.definition().compile(config)(ctx)
+    except TooLarge as problem:
+        return errored("INPUT_TOO_LARGE", str(problem))
     return outcome if isinstance(outcome, Result) else asyncio.run(awaited(outcome))
 
 

@@ -8,7 +8,6 @@ import pytest
 from evald.context import EvaluatorContext
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
-from evald.strict_json import TooLarge
 from evald_server.evaluators import schemas
 from evald_server.evaluators.field_rules import read_date
 from evald_server.evaluators.json_answers import FieldAccuracy, IsJson, JsonMatch, JsonSchema
@@ -134,8 +133,7 @@ def test_json_may_be_extracted(extract: str, answer: str, found: Any) -> None:
 )
 def test_looking_for_json_takes_no_long_time(answer: str) -> None:
     began = time.process_time()
-    with pytest.raises(TooLarge):
-        run(IsJson, {"extract": "first"}, answered(answer))
+    assert run(IsJson, {"extract": "first"}, answered(answer)).verdict is Verdict.ERROR
     assert time.process_time() - began < 1
 
 

@@ -9,17 +9,21 @@ possible; a greedy pairing may miss it.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .values import Check, unlimited
+
 Weights = Sequence[Mapping[int, int]]
 Pairs = list[tuple[int, int]]
 
 _INFINITE: Final = 1 << 60
 
 
-def pair_in_order(weights: Weights, right: int) -> Pairs:
+def pair_in_order(weights: Weights, right: int, check: Check = unlimited) -> Pairs:
     """The best pairing in which later items are paired with later ones: with weights of 1, a longest
-    common subsequence. `right`: number of items on the right. Takes left times right steps."""
+    common subsequence. `right`: number of items on the right. Takes left times right steps; check: called
+    from time to time, may raise."""
     rows = [[0] * (right + 1)]
     for row in weights:
+        check()
         above, best, current = rows[-1], 0, [0]
         for column in range(right):
             weight = row.get(column)
@@ -42,22 +46,22 @@ def pair_in_order(weights: Weights, right: int) -> Pairs:
     return pairs
 
 
-def pair_in_any_order(weights: Weights, right: int) -> Pairs:
+def pair_in_any_order(weights: Weights, right: int, check: Check = unlimited) -> Pairs:
     """The best pairing whatever the order, by the Hungarian method. `right`: number of items on the right.
 
-    Takes at most shorter * shorter * longer steps, usually far fewer. Source:
+    Takes at most shorter * shorter * longer steps, usually far fewer; check: called from time to time, may raise. Source:
     J. Munkres, J. SIAM 5(1), 1957, in the form with potentials.
     """
     if len(weights) <= right:
-        return _assign(weights, right)
+        return _assign(weights, right, check)
     flipped: list[dict[int, int]] = [{} for _ in range(right)]
     for position, row in enumerate(weights):
         for column, weight in row.items():
             flipped[column][position] = weight
-    return sorted((position, column) for column, position in _assign(flipped, len(weights)))
+    return sorted((position, column) for column, position in _assign(flipped, len(weights), check))
 
 
-def _assign(weights: Weights, right: int) -> Pairs:
+def _assign(weights: Weights, right: int, check: Check) -> Pairs:
     """Minimises the sum of -weight, an absent weight being 0. Row and column 0 are sentinels."""
     row_potential = [0] * (len(weights) + 1)
     column_potential = [0] * (right + 1)
@@ -70,6 +74,7 @@ def _assign(weights: Weights, right: int) -> Pairs:
         open_columns = list(range(1, right + 1))
         visited = [0]
         while row_of[column]:
+            check()
             current = row_of[column]
             costs = weights[current - 1]
             potential = row_potential[current]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from evald.evaluator import Evaluator
 
-from .values import Path, PathText, equal, is_number, parse_path, shown, within
+from .values import Check, Path, PathText, equal, is_number, parse_path, shown, unlimited, within
 
 
 class FieldRule(BaseModel):
@@ -37,10 +37,10 @@ class FieldRule(BaseModel):
         """The path, read."""
         return parse_path(self.path)
 
-    def agrees(self, got: Any, wanted: Any) -> str:
+    def agrees(self, got: Any, wanted: Any, check: Check = unlimited) -> str:
         """What is wrong, "" when nothing is."""
         if self.match == "exact":
-            right = equal(got, wanted)
+            right = equal(got, wanted, 0, check)
         elif self.match == "numeric":
             mine, known = _number(got), _number(wanted)
             if mine is None or known is None:

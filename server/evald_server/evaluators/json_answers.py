@@ -19,16 +19,19 @@ from .killable import Busy, TimedOut
 from .missing import NOTHING_SAID, OnMissing, missing
 from .schema_check import Error
 from .schemas import Schema, worker_seconds
+from .tool_calls import first_checks
 from .values import (
     MISSING,
     Path,
     PathText,
+    cut,
     lookup,
     parse_path,
     pointer,
     printable,
     shown,
 )
+from .values import Check as CheckTime
 
 Extract = Literal["none", "fenced", "first"]
 """Where the JSON is. none: the whole answer. fenced: the first fenced code block, one marked `json`
@@ -44,6 +47,10 @@ _REREADS: Final = 5
 _ATTEMPT: Final = 64
 
 _MAX_LISTED: Final = 20
+_MAX_PLACE: Final = 500  # characters
+
+_MAX_FIELDS: Final = 1000
+_MAX_IGNORED: Final = 100
 
 _HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no character"
 
@@ -80,8 +87,8 @@ class JsonAnswer(Evaluator):
             return NOTHING_SAID
         try:
             if self.extract == "first":
-                return _first_json(answer) or _scalar(answer)
-            text = _fenced(answer) if self.extract == "fenced" else answer
+                return _first_json(answer, ctx.check_time) or _scalar(answer)
+            text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
             return Read(text, parse_json(text))
         except ValueError as problem:
             return _not_json(str(problem))
@@ -96,11 +103,12 @@ def _not_json(problem: str) -> Result:
 _FENCE = re.compile(r"^[ \t]*(```|~~~)([^\n`]*)\n", re.MULTILINE)
 
 
-def _fenced(text: str) -> str:
+def _fenced(text: str, check: CheckTime) -> str:
     """The inside of the first fenced block marked as JSON, else of the first one, else the text."""
     first: str | None = None
     opening = _FENCE.search(text)
     while opening:
+        check()
         fence, info = opening.groups()
         end = text.find(f"\n{fence}", opening.end() - 1)
         inside = text[opening.end() : end if end >= 0 else len(text)]
@@ -114,7 +122,7 @@ def _fenced(text: str) -> str:
 _OPENING = re.compile(r"[{\[]")
 
 
-def _first_json(text: str) -> Read | None:
+def _first_json(text: str, check: CheckTime) -> Read | None:
     """The first object or array in the text.
 
     Raises TooLarge after reading the text a few times over in vain, and for one that is larger than evald
@@ -123,6 +131,7 @@ def _first_json(text: str) -> Read | None:
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = _OPENING.search(text)
     while opening and left > 0:
+        check()
         start = opening.start()
         try:
             data, end = parse_json_at(text, start)
@@ -269,7 +278,7 @@ class Reference(JsonAnswer):
     def _of_context(self, ctx: EvaluatorContext) -> Any:
         known = ctx.expected
         if known.has_data:
-            return known.data
+            return known.read_data(ctx.check_time)
         texts = [known.text, *(m.text for m in reversed(known.messages) if m.role == "assistant" and m.text)]
         for text in texts:
             if text is not None:
@@ -304,7 +313,7 @@ class JsonMatch(Reference):
         description="Whether elements of arrays are compared by position, or each with the one that it "
         "has most in common with.",
     )
-    ignore: list[PathText] = Field(
+    ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
         [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
     )
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
@@ -323,22 +332,28 @@ class JsonMatch(Reference):
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
-        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance)
+        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance, ctx.check_time)
         comparison.compare(read.data, wanted)
         differences, equal_leaves = comparison.differences, comparison.equal_leaves
+        count = comparison.difference_count
         if not differences:
             return passed(f"Response matches the expected JSON: {equal_leaves} value(s) agree", 1.0)
-        listed = "; ".join(map(str, differences[:_MAX_LISTED]))
-        more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
+        listed = "; ".join(map(str, differences))
+        more = f"; and {count - len(differences)} more" if count > len(differences) else ""
         return failed(
             f"Response differs from the expected JSON in {comparison.different_leaves} of "
             f"{equal_leaves + comparison.different_leaves} value(s): {listed}{more}",
             equal_leaves / (equal_leaves + comparison.different_leaves),
             metadata={
                 "differences": [
-                    {"path": printable(pointer(d.place)), "got": shown(d.got), "expected": shown(d.wanted)}
-                    for d in differences[:_MAX_LISTED]
-                ]
+                    {
+                        "path": cut(printable(pointer(d.place)), _MAX_PLACE),
+                        "got": shown(d.got),
+                        "expected": shown(d.wanted),
+                    }
+                    for d in differences
+                ],
+                **({"differenceCount": count} if count > len(differences) else {}),
             },
         )
 
@@ -356,7 +371,7 @@ class FieldAccuracy(Reference):
     kind: ClassVar[Kind] = ASSERTION
     inline: ClassVar[bool] = True
 
-    fields: Annotated[list[FieldRule], Field(min_length=1)]
+    fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
     aggregation: Literal["weighted", "all"] = "weighted"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -369,7 +384,7 @@ class FieldAccuracy(Reference):
             return read
         checks: list[Check] = []
         total = right = 0.0
-        for rule, problem in self._compare(read.data, wanted):
+        for rule, problem in self._compare(read.data, wanted, ctx.check_time):
             checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
             total += rule.weight
             right += 0 if problem else rule.weight
@@ -387,15 +402,17 @@ class FieldAccuracy(Reference):
             reason += f"; wrong: {'; '.join(wrong[:_MAX_LISTED])}"
         if len(wrong) > _MAX_LISTED:
             reason += f"; and {len(wrong) - _MAX_LISTED} more"
-        return passed(reason, score, checks=checks) if holds else failed(reason, score, checks=checks)
+        listed = first_checks(checks)
+        return passed(reason, score, checks=listed) if holds else failed(reason, score, checks=listed)
 
-    def _compare(self, got: Any, wanted: Any) -> Iterator[tuple[FieldRule, str]]:
+    def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator[tuple[FieldRule, str]]:
         """Each field that is compared, and what is wrong with it."""
         for rule in self.fields:
+            check()
             mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)
             if known is MISSING:
                 continue
             if mine is not MISSING:
-                yield rule, rule.agrees(mine, known)
+                yield rule, rule.agrees(mine, known, check)
             elif rule.required:
                 yield rule, "required, missing"

@@ -1,11 +1,12 @@
 """Where two JSON values differ."""
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from .alignment import pair_in_any_order
-from .values import MISSING, Path, covers, equal, pointer, shown
+from .values import MISSING, Check, Path, covers, cut, equal, pointer, shown, unlimited
 
 Mode = Literal["exact", "subset", "superset"]
 """What the wanted value is of the one got: all of it, a part of it, or more than it."""
@@ -22,7 +23,7 @@ class Difference(NamedTuple):
     wanted: Any
 
     def __str__(self) -> str:
-        where = pointer(self.place) or "the whole"
+        where = cut(pointer(self.place), 500) or "the whole"
         if self.wanted is MISSING:
             return f"{where}: unexpected {shown(self.got)}"
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
@@ -30,6 +31,8 @@ class Difference(NamedTuple):
 
 # Values that may be looked at to find out which elements belong together, when their order does not count.
 _SEARCH: Final = 5_000
+
+MAX_DIFFERENCES: Final = 20
 
 # Characters of JSON text that take as long to make as a look at a value.
 _CHARACTERS_PER_LOOK: Final = 8
@@ -40,7 +43,7 @@ class Comparison:
 
     arrays: whether elements are compared by position, or each with the one that
     it has most in common with. ignored: places that are not compared.
-    differences: every place that differs. equal_leaves, different_leaves: how many.
+    differences: the first MAX_DIFFERENCES places that differ, of difference_count. equal_leaves, different_leaves: how many.
     """
 
     def __init__(
@@ -49,8 +52,11 @@ class Comparison:
         arrays: Literal["ordered", "unordered"] = "ordered",
         ignored: Sequence[Path] = (),
         tolerance: float = 0,
+        check: Check = unlimited,
     ) -> None:
+        """check: called from time to time; may raise."""
         self.differences: list[Difference] = []
+        self.difference_count = 0
         self.equal_leaves = 0
         self.different_leaves = 0
         self._mode: Mode = mode
@@ -58,10 +64,15 @@ class Comparison:
         self._ignored = ignored
         self._tolerance = tolerance
         self._left = _SEARCH
+        self._check = check
+        self._steps = 0
 
     def compare(self, got: Any, wanted: Any, place: Place = ()) -> None:
         """Note how the two differ below the place."""
         self._left -= 1
+        self._steps += 1
+        if not self._steps & 31:
+            self._check()
         if self._is_ignored(place):
             return
         if got is MISSING or wanted is MISSING:
@@ -81,14 +92,16 @@ class Comparison:
                     wanted[index] if index < len(wanted) else MISSING,
                     (*place, index),
                 )
-        elif equal(got, wanted, self._tolerance):
+        elif equal(got, wanted, self._tolerance, self._check):
             self.equal_leaves += 1
         else:
             self._differ(got, wanted, place, max(self._leaves(got, place), self._leaves(wanted, place), 1))
 
     def _differ(self, got: Any, wanted: Any, place: Place, leaves: int) -> None:
         self.different_leaves += leaves
-        self.differences.append(Difference(place, got, wanted))
+        self.difference_count += 1
+        if len(self.differences) < MAX_DIFFERENCES:
+            self.differences.append(Difference(place, got, wanted))
 
     def _is_ignored(self, place: Place) -> bool:
         return any(covers(path, place) for path in self._ignored)
@@ -99,6 +112,9 @@ class Comparison:
         pending = [(value, place)]
         while pending:
             item, where = pending.pop()
+            self._steps += 1
+            if not self._steps & 255:
+                self._check()
             if self._is_ignored(where):
                 continue
             if item and isinstance(item, dict | list):
@@ -112,16 +128,16 @@ class Comparison:
     def _reorder(self, got: list[Any], wanted: list[Any], place: Place) -> list[Any]:
         """The elements in the order of what they are compared with: equal ones first, then those with most
         in common, the rest as they come."""
-        unused: dict[str, list[int]] = {}
+        unused: dict[str, deque[int]] = {}
         for index, value in enumerate(got):
-            text = _canonical(value)
+            text = self._canonical(value)
             self._left -= len(text) // _CHARACTERS_PER_LOOK
-            unused.setdefault(text, []).append(index)
+            unused.setdefault(text, deque()).append(index)
         chosen: dict[int, int] = {}
         for index, value in enumerate(wanted):
-            same = unused.get(_canonical(value))
+            same = unused.get(self._canonical(value))
             if same:
-                chosen[index] = same.pop(0)
+                chosen[index] = same.popleft()
         left = [index for index in range(len(wanted)) if index not in chosen]
         taken = set(chosen.values())
         right = [index for index in range(len(got)) if index not in taken]
@@ -133,7 +149,7 @@ class Comparison:
                 for index in left
             ]
             weights = [{at: weight for at, weight in enumerate(row) if weight} for row in similar]
-            for position, at in pair_in_any_order(weights, len(right)):
+            for position, at in pair_in_any_order(weights, len(right), self._check):
                 chosen[left[position]] = right[at]
         taken = set(chosen.values())
         rest = iter([value for index, value in enumerate(got) if index not in taken])
@@ -146,25 +162,29 @@ class Comparison:
         """How many leaves are equal; 0 when too much has been looked at already."""
         if self._left <= 0:
             return 0
-        trial = Comparison(self._mode, self._arrays, self._ignored, self._tolerance)
+        trial = Comparison(self._mode, self._arrays, self._ignored, self._tolerance, self._check)
         trial._left = self._left
         trial.compare(got, wanted, place)
         self._left = trial._left
         return trial.equal_leaves
 
+    def _canonical(self, value: Any) -> str:
+        """Text that is the same for values that are equal whatever the order of keys and elements."""
+        self._steps += 1
+        if not self._steps & 31:
+            self._check()
+        try:
+            return _sorted_text(value, self._check)
+        except RecursionError:  # deeper than any expected data, so equal to none
+            return f"#{id(value)}"
 
-def _canonical(value: Any) -> str:
-    """Text that is the same for values that are equal whatever the order of keys and elements."""
-    try:
-        return _sorted_text(value)
-    except RecursionError:  # deeper than any expected data, so equal to none
-        return f"#{id(value)}"
 
-
-def _sorted_text(value: Any) -> str:
+def _sorted_text(value: Any, check: Check) -> str:
     if isinstance(value, dict):
-        inside = (f"{json.dumps(key)}:{_sorted_text(value[key])}" for key in sorted(value))
+        check()
+        inside = [f"{json.dumps(key)}:{_sorted_text(value[key], check)}" for key in sorted(value)]
         return f"{{{','.join(inside)}}}"
     if isinstance(value, list):
-        return f"[{','.join(sorted(map(_sorted_text, value)))}]"
+        check()
+        return f"[{','.join(sorted([_sorted_text(item, check) for item in value]))}]"
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)

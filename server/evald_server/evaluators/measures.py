@@ -11,6 +11,7 @@ from evald.result import METRIC, Kind, Result, measured, unavailable
 from .budgets import Track, tokens_of
 from .missing import NO_ANSWER
 from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
+from .tool_calls import call_evidence, call_names
 
 
 class ToolCallCount(Evaluator):
@@ -27,14 +28,13 @@ class ToolCallCount(Evaluator):
     scope: Literal["turn", "conversation"] = "turn"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: tool calls. metadata: their names in order."""
+        """value: tool calls. metadata: their number, and the names of the first 100 in order."""
         calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
-        names = [call.name for call in calls]
-        count = len(names)
+        count = len(calls)
         reason = (
-            f"{count} tool call(s): {', '.join(names)}" if count else f"No tool calls in this {self.scope}"
+            f"{count} tool call(s): {call_names(calls)}" if count else f"No tool calls in this {self.scope}"
         )
-        return measured(count, reason, {"toolCallCount": count, "toolNames": names})
+        return measured(count, reason, call_evidence(calls))
 
 
 class ResponseLength(Evaluator):

@@ -1,9 +1,9 @@
 """Assertions on the wording of the answer, without patterns."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -25,6 +25,15 @@ LengthUnit = Literal["characters", "words"]
 def quoted(text: str) -> str:
     """The text in double quotes, escaped as in JSON, cut at 200 characters."""
     return json.dumps(text if len(text) <= 200 else f"{text[:200]}...", ensure_ascii=False)
+
+
+def _quoted_list(texts: Sequence[str]) -> str:
+    """The first 20 texts in quotes, and how many more there are."""
+    more = f", and {len(texts) - _MAX_NAMED:,} more" if len(texts) > _MAX_NAMED else ""
+    return ", ".join(map(quoted, texts[:_MAX_NAMED])) + more
+
+
+_MAX_NAMED: Final = 20
 
 
 def too_large(what: str, got: int, limit: int) -> Result:
@@ -167,10 +176,9 @@ class Contains(Evaluator):
             for text, needle in zip(wanted, needles, strict=True):
                 if needle in answer:
                     return passed(f"Output contains {quoted(text)}{suffix}", 1.0)
-            names = ", ".join(map(quoted, wanted))
-            return failed(f"Output does not contain any of: {names}{suffix}", 0.0)
+            return failed(f"Output does not contain any of: {_quoted_list(wanted)}{suffix}", 0.0)
         missed = [text for text, needle in zip(wanted, needles, strict=True) if needle not in answer]
-        names = ", ".join(map(quoted, missed))
+        names = _quoted_list(missed)
         if len(wanted) == 1:
             return failed(f"Output does not contain {names}{suffix}", 0.0)
         found = len(wanted) - len(missed)
@@ -309,14 +317,14 @@ class FinishReason(Evaluator):
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Score 1 or 0."""
-        metadata = ctx.last_invocation.metadata
+        invocation = ctx.last_invocation
         for key in ("finish_reason", "finishReason", "stop_reason"):
-            actual = metadata.get(key)
-            if isinstance(actual, str):
+            actual = invocation.metadata_text(key)
+            if actual is not None:
                 break
         else:
             return missing(self.on_missing, "No finish reason available")
         if actual in self.allowed:
             return passed(f"Finish reason {quoted(actual)} is allowed", 1.0)
-        names = ", ".join(map(quoted, self.allowed))
+        names = _quoted_list(self.allowed)
         return failed(f"Finish reason {quoted(actual)} is not one of: {names}", 0.0)

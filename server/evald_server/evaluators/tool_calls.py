@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -10,8 +11,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
+from evald.result import Check
+from evald.strict_json import TooLarge
 
-from .values import MISSING, Path, equal, lookup, parse_path, shown
+from .values import MISSING, Path, cut, equal, lookup, parse_path, shown
+from .values import Check as CheckTime
 
 _Mode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
@@ -48,11 +52,20 @@ ARGS_MATCH_DESCRIPTION: Final = (
 Scope = Literal["conversation", "turn"]
 """Which calls count: all so far, or those of this turn."""
 
+SCOPE_DESCRIPTION: Final = "Which calls count. conversation: all so far. turn: those of this turn."
+
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _UNREADABLE: Final = object()
 
 _MAX_NAMED: Final = 20
+MAX_LISTED: Final = 100
+
+MAX_EXPECTED: Final = 1000
+"""Most expected tools, or calls, of one evaluator."""
+
+# Of tools, for patterns.
+_MAX_NAME: Final = 1000
 
 
 def calls_in(ctx: EvaluatorContext, scope: Scope) -> list[ToolCall]:
@@ -61,9 +74,27 @@ def calls_in(ctx: EvaluatorContext, scope: Scope) -> list[ToolCall]:
 
 
 def name_list(names: Sequence[str]) -> str:
-    """The names, at most 20 of them."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
+    """The first 20 of the names, and how many more there are."""
+    more = f", and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(cut(name) for name in names[:_MAX_NAMED]) + more
+
+
+def call_names(calls: Sequence[ToolCall]) -> str:
+    """The names of the first 20 calls, and how many more there are."""
+    more = f", and {len(calls) - _MAX_NAMED:,} more" if len(calls) > _MAX_NAMED else ""
+    return ", ".join(cut(call.name) for call in calls[:_MAX_NAMED]) + more
+
+
+def call_evidence(calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """How many calls there are, and the names of the first 100."""
+    return {"toolCallCount": len(calls), "toolNames": [cut(call.name) for call in calls[:MAX_LISTED]]}
+
+
+def first_checks(checks: Sequence[Check]) -> Sequence[Check]:
+    """All checks; of more than 100 those that are not met first, and 100 of them."""
+    if len(checks) <= MAX_LISTED:
+        return checks
+    return [*(c for c in checks if not c.met), *(c for c in checks if c.met)][:MAX_LISTED]
 
 
 class Mismatch(NamedTuple):
@@ -78,7 +109,7 @@ class Mismatch(NamedTuple):
             return "its arguments are not JSON"
         if self.wanted is _UNREADABLE:
             return "the expected arguments are not JSON"
-        name = self.name or "arguments"
+        name = cut(self.name) or "arguments"
         if self.got is MISSING:
             return f"{name}: missing, expected {shown(self.wanted)}"
         if self.wanted is MISSING:
@@ -118,7 +149,7 @@ class Arguments:
         except ValueError:
             return cls(_UNREADABLE, "exact")
 
-    def mismatch(self, call: ToolCall) -> Mismatch | None:
+    def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """What is wrong with the call's arguments, None when nothing is."""
         try:
             got = self._strip(call.args)
@@ -130,26 +161,26 @@ class Arguments:
                 mine, known = lookup(got, path), lookup(wanted, path)
                 if mine is MISSING and known is MISSING:
                     continue
-                if mine is MISSING or known is MISSING or not equal(mine, known, tolerance):
+                if mine is MISSING or known is MISSING or not equal(mine, known, tolerance, check):
                     return Mismatch(text, mine, known)
             return None
         if not isinstance(got, dict) or not isinstance(wanted, dict):
-            return None if equal(got, wanted, tolerance) else Mismatch("", got, wanted)
-        return self._compare(got, wanted)
+            return None if equal(got, wanted, tolerance, check) else Mismatch("", got, wanted)
+        return self._compare(got, wanted, check)
 
-    def _compare(self, got: dict[str, Any], wanted: dict[str, Any]) -> Mismatch | None:
+    def _compare(self, got: dict[str, Any], wanted: dict[str, Any], check: CheckTime) -> Mismatch | None:
         mode, tolerance = self._mode, self._tolerance
-        agrees = _contains if mode == "partial" else equal
+        partial = mode == "partial"
         if mode != "subset":
             for name, value in wanted.items():
-                if name not in got or not agrees(got[name], value, tolerance):
+                if name not in got or not equal(got[name], value, tolerance, check, partial=partial):
                     return Mismatch(name, got.get(name, MISSING), value)
         if mode in {"exact", "subset"}:
             for name, value in got.items():
                 if name in wanted:
-                    if mode == "subset" and not equal(value, wanted[name], tolerance):
+                    if mode == "subset" and not equal(value, wanted[name], tolerance, check):
                         return Mismatch(name, value, wanted[name])
-                elif name not in self._defaults or not equal(value, self._defaults[name], tolerance):
+                elif name not in self._defaults or not equal(value, self._defaults[name], tolerance, check):
                     return Mismatch(name, value, MISSING)
         return None
 
@@ -157,20 +188,6 @@ class Arguments:
         if self._ignored is None or not isinstance(args, dict):
             return args
         return {name: value for name, value in args.items() if not self._ignored.match(name)}
-
-
-def _contains(got: object, wanted: object, tolerance: float) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(got, dict) and all(
-            key in got and _contains(got[key], value, tolerance) for key, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(got, list)
-            and len(got) == len(wanted)
-            and all(_contains(mine, value, tolerance) for mine, value in zip(got, wanted, strict=True))
-        )
-    return equal(got, wanted, tolerance)
 
 
 def _allow_tool(schema: dict[str, Any]) -> None:
@@ -194,7 +211,9 @@ class CallRule(BaseModel):
     defaults: dict[str, Any] = Field(
         {}, description="Arguments that a call may leave out or pass with just this value."
     )
-    ignore: list[str] = Field([], description='Arguments that are not compared; "*_id" stands for several.')
+    ignore: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=100)] = Field(
+        [], description='Arguments that are not compared; "*_id" stands for several.'
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -237,18 +256,24 @@ class Rule:
         max_duration_ms: float | None = None,
     ) -> None:
         self.name = name
-        self.label = name if name is not None else pattern or ""
+        self.label = cut(name if name is not None else pattern or "")
         self.arguments = arguments
         self.max_duration_ms = max_duration_ms
         self._pattern = re.compile(translate(pattern)) if name is None and pattern else None
 
-    def names(self, call: ToolCall) -> bool:
-        """Whether the call is one of this tool."""
-        return call.name == self.name if self._pattern is None else self._pattern.match(call.name) is not None
+    def names(self, tool: str) -> bool:
+        """Whether it is about the tool of that name. Raises TooLarge for a name too long for patterns."""
+        if self._pattern is None:
+            return tool == self.name
+        if len(tool) > _MAX_NAME:
+            raise TooLarge(
+                f"a tool's name has {len(tool)} characters; patterns take names of at most {_MAX_NAME}"
+            )
+        return self._pattern.match(tool) is not None
 
-    def mismatch(self, call: ToolCall) -> Mismatch | None:
+    def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """What is wrong with the arguments of a call of this tool."""
-        return None if self.arguments is None else self.arguments.mismatch(call)
+        return None if self.arguments is None else self.arguments.mismatch(call, check)
 
     def in_time(self, call: ToolCall) -> bool | None:
         """Whether the call took no longer than allowed; None when the caller does not say how long."""
@@ -256,3 +281,37 @@ class Rule:
             return True
         taken = call.duration_ms
         return None if taken is None else taken <= self.max_duration_ms
+
+
+class CallIndex:
+    """Tool calls by the names of their tools. Positions count from 0.
+
+    names: the positions of the calls of each tool, by its name.
+    """
+
+    __slots__ = ("calls", "names")
+
+    def __init__(self, calls: Sequence[ToolCall], check: CheckTime) -> None:
+        self.calls = calls
+        self.names: dict[str, list[int]] = {}
+        for position, call in enumerate(calls):
+            self.names.setdefault(call.name, []).append(position)
+            if not position & 1023:
+                check()
+
+    @classmethod
+    def of(cls, ctx: EvaluatorContext, scope: Scope) -> "CallIndex":
+        """The calls of the scope: one index for all evaluators of the turn."""
+        return ctx.once(("call-index", scope), lambda: cls(calls_in(ctx, scope), ctx.check_time))
+
+    def positions(self, rule: Rule, check: CheckTime) -> Sequence[int]:
+        """Where the calls of the rule's tool are, in order."""
+        if rule.name is not None:
+            return self.names.get(rule.name, ())
+        found = []
+        for count, (name, positions) in enumerate(self.names.items()):
+            if rule.names(name):
+                found.append(positions)
+            if not count & 63:
+                check()
+        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))

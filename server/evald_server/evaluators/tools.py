@@ -1,19 +1,35 @@
 """Assertions about which tools were called, and how often."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, failed, passed
+from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
 
-from .tool_calls import CallRule, Rule, Scope, calls_in, name_list
+from .tool_calls import (
+    MAX_EXPECTED,
+    SCOPE_DESCRIPTION,
+    CallIndex,
+    CallRule,
+    Rule,
+    Scope,
+    call_evidence,
+    call_names,
+    calls_in,
+    first_checks,
+    name_list,
+)
+from .values import Check as CheckTime
 
 Count = Annotated[int, Field(ge=0)]
+
+# Calls looked at for all expectations together, at about 1 us each.
+_MAX_COMPARED: Final = 1_000_000
 
 
 class Expectation(CallRule):
@@ -64,8 +80,10 @@ class ToolUse(Evaluator):
     kind: ClassVar[Kind] = ASSERTION
     inline: ClassVar[bool] = True
 
-    expectations: list[Expectation]
-    scope: Scope = "conversation"
+    expectations: Annotated[list[Expectation], Field(max_length=MAX_EXPECTED)] = Field(
+        description="Tools that have to be called, or must not be. The score is the part of them that is met."
+    )
+    scope: Scope = Field("conversation", description=SCOPE_DESCRIPTION)
 
     @cached_property
     def _rules(self) -> list[tuple[Expectation, Rule]]:
@@ -80,18 +98,24 @@ class ToolUse(Evaluator):
         rules = self._rules
         if not rules:
             return passed("No tool expectations", 1.0)
-        by_name: dict[str, list[ToolCall]] = {}
-        calls = calls_in(ctx, self.scope)
-        for call in calls:
-            by_name.setdefault(call.name, []).append(call)
+        index = CallIndex.of(ctx, self.scope)
+        work = len(index.names) * sum(rule.name is None for _, rule in rules)
         outcomes = []
         for expectation, rule in rules:
-            if rule.name is not None:
-                candidates = by_name.get(rule.name, [])
-            else:
-                candidates = [call for call in calls if rule.names(call)]
-            outcomes.append(_outcome(expectation, rule, candidates))
-        checks = [Check(outcome.text, outcome.met) for outcome in outcomes]
+            if work <= _MAX_COMPARED:
+                candidates = index.positions(rule, ctx.check_time)
+                # What needs no look at arguments is counted only.
+                work += 1 if rule.name is not None and rule.arguments is None else len(candidates)
+            if work > _MAX_COMPARED:
+                return errored(
+                    "INPUT_TOO_LARGE",
+                    f"{len(rules)} expectations and {len(index.calls)} calls are too many to be compared: the "
+                    f"calls of the tools expected, counted once for each expectation, may be {_MAX_COMPARED} "
+                    "at most",
+                    limit=str(_MAX_COMPARED),
+                )
+            outcomes.append(_outcome(expectation, rule, index.calls, candidates, ctx.check_time))
+        checks = first_checks([Check(outcome.text, outcome.met) for outcome in outcomes])
         unmet = [outcome for outcome in outcomes if not outcome.met]
         if not unmet:
             return passed(f"All {len(outcomes)} tool expectations met", 1.0, checks=checks)
@@ -105,22 +129,35 @@ class ToolUse(Evaluator):
         )
 
 
-def _outcome(expectation: Expectation, rule: Rule, candidates: Sequence[ToolCall]) -> Outcome:
+def _outcome(
+    expectation: Expectation,
+    rule: Rule,
+    calls: Sequence[ToolCall],
+    candidates: Sequence[int],
+    check: CheckTime,
+) -> Outcome:
     least, most = expectation.fewest, expectation.max_calls
     chosen, where, settled = candidates, "", False
     if expectation.occurrence is not None:
         chosen, where, settled = _select(candidates, expectation.occurrence)
-    count = sum(rule.mismatch(call) is None for call in chosen) if rule.arguments is not None else len(chosen)
+    count = len(chosen)
+    if rule.arguments is not None:
+        check()
+        count = 0
+        for looked_at, position in enumerate(chosen):
+            count += rule.mismatch(calls[position], check) is None
+            if not looked_at & 31:
+                check()
     wanted = f">={least}" if most is None else f"<={most}" if not least else f"{least} to {most}"
     matching = " matching" if rule.arguments is not None else ""
-    text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{_why(rule, chosen, count, least)})"
+    text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{_why(rule, calls, chosen, count, least, check)})"
     too_many = most is not None and count > most
     return Outcome(text, count >= least and not too_many, too_many or settled)
 
 
 def _select(
-    candidates: Sequence[ToolCall], occurrence: Literal["first", "last"] | int
-) -> tuple[Sequence[ToolCall], str, bool]:
+    candidates: Sequence[int], occurrence: Literal["first", "last"] | int
+) -> tuple[Sequence[int], str, bool]:
     """The one call that is looked at, in words too, and whether later calls leave it the one."""
     if occurrence == "last":
         return candidates[-1:], " as the last call", False
@@ -128,12 +165,15 @@ def _select(
     return candidates[index : index + 1], f" as call {index + 1}", index < len(candidates)
 
 
-def _why(rule: Rule, candidates: Sequence[ToolCall], count: int, least: int) -> str:
+def _why(
+    rule: Rule, calls: Sequence[ToolCall], candidates: Sequence[int], count: int, least: int, check: CheckTime
+) -> str:
     """What is wrong with the arguments of the last call that could have counted."""
-    if count >= least or not candidates:
+    if count >= least or rule.arguments is None:
         return ""
-    for call in reversed(candidates):
-        mismatch = rule.mismatch(call)
+    for position in reversed(candidates):
+        check()
+        mismatch = rule.mismatch(calls[position], check)
         if mismatch is not None:
             return f"; {mismatch}"
     return ""
@@ -152,7 +192,7 @@ class ToolCallBudget(Evaluator):
 
     max_calls: Count | None = Field(None, description="Most calls that pass.")
     min_calls: Count | None = Field(None, description="Fewest calls that pass.")
-    scope: Scope = "turn"
+    scope: Scope = Field("turn", description=SCOPE_DESCRIPTION)
 
     @model_validator(mode="after")
     def _some_bound(self) -> "ToolCallBudget":
@@ -168,28 +208,20 @@ class ToolCallBudget(Evaluator):
         count, most, least = len(calls), self.max_calls, self.min_calls
         if most is not None and count > most:
             return failed(
-                f"{count} tool call(s), exceeding budget of {most}: {_names(calls)}",
+                f"{count} tool call(s), exceeding budget of {most}: {call_names(calls) or 'none'}",
                 most / count,
                 count,
-                _evidence(calls),
+                call_evidence(calls),
             )
         if least is not None and count < least:
             return failed(
-                f"{count} tool call(s), fewer than {least}: {_names(calls)}",
+                f"{count} tool call(s), fewer than {least}: {call_names(calls) or 'none'}",
                 count / least,
                 count,
-                _evidence(calls),
+                call_evidence(calls),
                 pending=self.scope == "conversation" and not ctx.is_final,
             )
         bounds = " and ".join(
             f"at {word} {bound}" for word, bound in (("most", most), ("least", least)) if bound is not None
         )
         return passed(f"{count} tool call(s), {bounds} wanted", 1.0, count)
-
-
-def _names(calls: Sequence[ToolCall]) -> str:
-    return name_list([call.name for call in calls]) or "none"
-
-
-def _evidence(calls: Sequence[ToolCall]) -> Mapping[str, Any]:
-    return {"toolCallCount": len(calls), "toolNames": [call.name for call in calls[:100]]}

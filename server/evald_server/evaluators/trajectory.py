@@ -1,7 +1,6 @@
 """Whether the agent called the right tools in the right order."""
 
-import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
@@ -11,11 +10,24 @@ from pydantic import BeforeValidator, Field
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
+from evald.result import ASSERTION, Check, Kind, Result, failed, passed
+from evald.strict_json import TooLarge
 
 from .alignment import Pairs, pair_in_any_order, pair_in_order
 from .missing import OnMissing, missing
-from .tool_calls import ArgsMatch, Arguments, CallRule, Rule, Scope, Tolerance, calls_in
+from .tool_calls import (
+    ARGS_MATCH_DESCRIPTION,
+    SCOPE_DESCRIPTION,
+    ArgsMatch,
+    Arguments,
+    CallIndex,
+    CallRule,
+    Rule,
+    Scope,
+    Tolerance,
+)
+from .values import Check as CheckTime
+from .values import cut
 
 Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
 
@@ -24,7 +36,6 @@ _MISSING_ALLOWED: Final = frozenset({"subset"})
 _EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
 
 # Expected calls times calls of the same tools. 100 by 100 take 2 ms to pair, 500 by 500 half a second.
-_MAX_INLINE: Final = 10_000
 _MAX_WORK: Final = 250_000
 
 _MAX_LISTED: Final = 20
@@ -101,13 +112,30 @@ class Trajectory(Evaluator):
     expected: (
         list[Annotated[ExpectedCall, BeforeValidator(_from_name, json_schema_input_type=str | ExpectedCall)]]
         | None
-    ) = Field(None, description="Expected calls; a text stands for a tool whose arguments do not matter.")
-    mode: Mode = "in_order"
-    args_match: ArgsMatch = "exact"
+    ) = Field(
+        None,
+        description="Expected calls; a text stands for a tool whose arguments do not matter. Left out: the tool "
+        "calls of the context's expected messages.",
+    )
+    mode: Mode = Field(
+        "in_order",
+        description="What may differ. in_order: the expected calls in their order, others may come between. "
+        "exact: these calls in this order and no others. strict: the whole conversation has the expected "
+        "messages, as many, of the same roles, each with the same calls in any order; with expected, as exact. "
+        "any_order, superset: the expected calls in any order, and perhaps others. unordered: the expected "
+        "calls in any order and no others. subset: no other than the expected calls, each at most as often "
+        "as expected.",
+    )
+    args_match: ArgsMatch = Field("exact", description=ARGS_MATCH_DESCRIPTION)
     args_match_overrides: dict[str, ArgsMatch] = Field({}, description="How arguments are compared, by tool.")
     tolerance: Tolerance = Field(0.0, description="Largest difference allowed between two numbers.")
-    score: Literal["mode", "recall", "precision", "f1"] = "mode"
-    scope: Scope = "conversation"
+    score: Literal["mode", "recall", "precision", "f1"] = Field(
+        "mode",
+        description="Which number is the score; the verdict is always the mode's. recall: pairs / expected "
+        "calls. precision: pairs / calls made. f1: of both. mode: recall for in_order, any_order and superset, "
+        "precision for subset, else pairs / the longer of both lists.",
+    )
+    scope: Scope = Field("conversation", description=SCOPE_DESCRIPTION)
     on_missing: OnMissing = Field(
         "fail",
         description="Verdict without expected calls, or without the duration of a call that has a limit.",
@@ -126,59 +154,52 @@ class Trajectory(Evaluator):
         """Compile the expected calls."""
         self._rules  # noqa: B018 - computed here, once
 
-    def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Pair the calls; many of them in a thread."""
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Pair the calls."""
         if self._rules is None and not ctx.expected.messages:
             return missing(self.on_missing, "No expected tool calls available")
         if self._rules is None and self.mode == "strict":
             return self._judge(self._pair_messages(ctx), ctx)
         rules = self._rules
         if rules is None:
-            rules = [self._rule_of(call) for call in ctx.expected.tool_calls]
-        calls = calls_in(ctx, self.scope)
+            expected = ctx.once("expected-calls", lambda: ctx.expected.tool_calls)
+            rules = [self._rule_of(call, ctx.check_time) for call in expected]
+        index = CallIndex.of(ctx, self.scope)
         if self.mode in {"exact", "strict"}:
-            return self._judge(Pairing(rules, calls, _pair_by_position(rules, calls)), ctx)
-        relevant = _relevant(rules, calls)
-        work = len(rules) * len(relevant)
-        if work > _MAX_WORK:
-            return errored(
-                "INPUT_TOO_LARGE",
-                f"{len(rules)} expected calls and {len(relevant)} calls of the same tools are too many to be "
-                f"paired: their product may be {_MAX_WORK} at most. Mode exact has no limit",
-            )
-        if work > _MAX_INLINE:
-            return self._evaluate_in_thread(rules, list(calls), relevant, ctx)
-        return self._judge(Pairing(rules, calls, self._pair(rules, calls, relevant)), ctx)
+            pairs = _pair_by_position(rules, index.calls, ctx.check_time)
+        else:
+            pairs = self._pair(rules, index, ctx.check_time)
+        return self._judge(Pairing(rules, index.calls, pairs), ctx)
 
-    async def _evaluate_in_thread(
-        self, rules: Sequence[Rule], calls: Sequence[ToolCall], relevant: Sequence[int], ctx: EvaluatorContext
-    ) -> Result:
-        pairs = await asyncio.to_thread(self._pair, rules, calls, relevant)
-        return self._judge(Pairing(rules, calls, pairs), ctx)
-
-    def _rule_of(self, call: ToolCall) -> Rule:
+    def _rule_of(self, call: ToolCall, check: CheckTime) -> Rule:
+        check()
         arguments = Arguments.of_call(call, self._mode_for(call.name), self.tolerance)
         return Rule(call.name, None, arguments)
 
-    def _pair(self, rules: Sequence[Rule], calls: Sequence[ToolCall], relevant: Sequence[int]) -> Pairs:
-        """The best pairing of the rules with the relevant calls."""
-        chosen = [calls[position] for position in relevant]
+    def _pair(self, rules: Sequence[Rule], index: CallIndex, check: CheckTime) -> Pairs:
+        """The best pairing of the rules with the calls. Raises TooLarge."""
+        patterns = sum(rule.name is None for rule in rules)
+        _refuse_product(patterns, "patterns", len(index.names), "names of tools")
+        candidates = [index.positions(rule, check) for rule in rules]
+        relevant = sorted(set().union(*candidates))
+        _refuse_product(len(rules), "expected calls", len(relevant), "calls of the same tools")
+        place = {position: at for at, position in enumerate(relevant)}
         # Most pairs first, then most of them in time: no number of time limits kept outweighs a pair.
         pair_weight = len(rules) + 1 if any(rule.max_duration_ms is not None for rule in rules) else 1
-        by_name: dict[str, list[int]] = {}
-        for position, call in enumerate(chosen):
-            by_name.setdefault(call.name, []).append(position)
         weights: list[dict[int, int]] = []
-        for rule in rules:
+        for rule, positions in zip(rules, candidates, strict=True):
             row = {}
-            for position in range(len(chosen)) if rule.name is None else by_name.get(rule.name, ()):
-                call = chosen[position]
-                if rule.names(call) and rule.mismatch(call) is None:
+            check()
+            for count, position in enumerate(positions):
+                call = index.calls[position]
+                if rule.mismatch(call, check) is None:
                     bonus = rule.max_duration_ms is not None and rule.in_time(call) is True
-                    row[position] = pair_weight + bonus
+                    row[place[position]] = pair_weight + bonus
+                if not count & 31:
+                    check()
             weights.append(row)
         pair = pair_in_order if self.mode == "in_order" else pair_in_any_order
-        return [(left, relevant[right]) for left, right in pair(weights, len(chosen))]
+        return [(left, relevant[right]) for left, right in pair(weights, len(relevant), check)]
 
     def _pair_messages(self, ctx: EvaluatorContext) -> Pairing:
         """For mode strict: message by message."""
@@ -187,14 +208,19 @@ class Trajectory(Evaluator):
         rules: list[Rule] = []
         calls: list[ToolCall] = []
         pairs: Pairs = []
+        check = ctx.check_time
+        work = 0
         for position in range(max(len(wanted), len(made))):
+            check()
             mine = _calls_of(made, position)
-            known = [self._rule_of(call) for call in _calls_of(wanted, position)]
-            # As many calls as a message has rarely go beyond ten, but nothing says that they may not.
-            if len(known) * len(mine) <= _MAX_INLINE:
-                found = self._pair(known, mine, range(len(mine)))
-            else:
-                found = _pair_by_position(known, mine)
+            known = [self._rule_of(call, check) for call in _calls_of(wanted, position)]
+            work += len(known) * len(mine)
+            if work > _MAX_WORK:
+                raise TooLarge(
+                    f"{len(known)} expected calls and {len(mine)} calls in message {position + 1}: their products "
+                    f"over all messages may be {_MAX_WORK} at most. Mode exact has no limit"
+                )
+            found = self._pair(known, CallIndex(mine, check), check)
             pairs += [(len(rules) + left, len(calls) + right) for left, right in found]
             rules += known
             calls += mine
@@ -231,7 +257,11 @@ class Trajectory(Evaluator):
             score = 0.0
         else:
             score = self._score(paired + kept, expected + bounds, made + bounds)
-        gaps = [] if self.mode in _MISSING_ALLOWED and made else list(islice(_gaps(pairing), _MAX_LISTED))
+        gaps = (
+            []
+            if self.mode in _MISSING_ALLOWED and made
+            else list(islice(_gaps(pairing, ctx.check_time), _MAX_LISTED))
+        )
         reason = self._reason(pairing, gaps)
         checks = list(islice(self._checks(pairing, gaps, limits), _MAX_CHECKS))
         if holds:
@@ -320,14 +350,14 @@ class Trajectory(Evaluator):
             yield Check(f"{rules[left].label} = call {right + 1}", met=True)
 
 
-def _gaps(pairing: Pairing) -> Iterator[str]:
+def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:
     """Each expected call that was not made, and the nearest call that was."""
     rules, calls, pairs, _ = pairing
     found = {left for left, _ in pairs}
     taken = {right for _, right in pairs}
     for position, rule in enumerate(rules):
         if position not in found:
-            yield f"{rule.label}{_nearest(rule, calls, taken)}"
+            yield f"{rule.label}{_nearest(rule, calls, taken, check)}"
 
 
 def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
@@ -338,23 +368,22 @@ def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
     return {"precision": paired / made, "recall": paired / expected, "f1": 2 * paired / (expected + made)}
 
 
-def _relevant(rules: Sequence[Rule], calls: Sequence[ToolCall]) -> list[int]:
-    """Positions of the calls whose tool is expected at all."""
-    names = {rule.name for rule in rules}
-    patterns = [rule for rule in rules if rule.name is None]
-    return [
-        position
-        for position, call in enumerate(calls)
-        if call.name in names or any(rule.names(call) for rule in patterns)
-    ]
+def _refuse_product(left: int, what: str, right: int, of_what: str) -> None:
+    if left * right > _MAX_WORK:
+        raise TooLarge(
+            f"{left} {what} and {right} {of_what} are too many to be paired: their product may be {_MAX_WORK} "
+            "at most. Mode exact has no limit"
+        )
 
 
-def _pair_by_position(rules: Sequence[Rule], calls: Sequence[ToolCall]) -> Pairs:
-    return [
-        (position, position)
-        for position, (rule, call) in enumerate(zip(rules, calls, strict=False))
-        if rule.names(call) and rule.mismatch(call) is None
-    ]
+def _pair_by_position(rules: Sequence[Rule], calls: Sequence[ToolCall], check: CheckTime) -> Pairs:
+    pairs: Pairs = []
+    for position, (rule, call) in enumerate(zip(rules, calls, strict=False)):
+        if not position & 31:
+            check()
+        if rule.names(call.name) and rule.mismatch(call, check) is None:
+            pairs.append((position, position))
+    return pairs
 
 
 def _calls_of(messages: Sequence[Message], position: int) -> list[ToolCall]:
@@ -376,11 +405,13 @@ def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
     return ""
 
 
-def _nearest(rule: Rule, calls: Sequence[ToolCall], taken: set[int]) -> str:
+def _nearest(rule: Rule, calls: Sequence[ToolCall], taken: set[int], check: CheckTime) -> str:
     """The call that comes nearest to a rule that no call was paired with."""
     for position, call in enumerate(calls):
-        if position not in taken and rule.names(call):
-            mismatch = rule.mismatch(call)
+        if not position & 255:
+            check()
+        if position not in taken and rule.names(call.name):
+            mismatch = rule.mismatch(call, check)
             why = "is not in its place" if mismatch is None else str(mismatch)
             return f" (call {position + 1}: {why})"
     return ""
@@ -391,7 +422,7 @@ def _extras(pairing: Pairing) -> Iterator[str]:
     taken = {right for _, right in pairing.pairs}
     for position, call in enumerate(pairing.calls):
         if position not in taken:
-            yield f"call {position + 1} {call.name}"
+            yield f"call {position + 1} {cut(call.name)}"
 
 
 def _duration(rule: Rule, call: ToolCall) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Annotated, Any, Final
 
@@ -10,6 +10,9 @@ from pydantic import AfterValidator
 
 # Floats that were meant to be exactly at the limit must not fall over it: 1.1 - 1.0 > 0.1.
 _ROUNDING: Final = 1e-9
+
+Check = Callable[[], None]
+"""To be called in long loops: `EvaluatorContext.check_time`, which raises when the time is over."""
 
 ANY: Final = "*"
 """Path step that stands for every key and every index."""
@@ -45,26 +48,54 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def equal(got: object, wanted: object, tolerance: float = 0) -> bool:
+def unlimited() -> None:
+    """For `check`: the work may take as long as it takes."""
+
+
+def equal(
+    got: object, wanted: object, tolerance: float = 0, check: Check = unlimited, *, partial: bool = False
+) -> bool:
     """JSON equality: 1 equals 1.0, true does not equal 1, the order of keys does not count.
 
-    tolerance: largest difference allowed between two numbers, wherever they stand.
+    tolerance: largest difference allowed between two numbers, wherever they stand. check: called from time
+    to time; may raise. partial: objects of `got` may have more keys.
     """
     # Python's equality is looser (True == 1), so what it tells apart is different for us too.
-    if not tolerance and got != wanted:
+    if not tolerance and not partial and got != wanted:
         return False
-    if isinstance(wanted, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == wanted.keys()
-            and all(equal(got[key], value, tolerance) for key, value in wanted.items())
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(got, list)
-            and len(got) == len(wanted)
-            and all(equal(mine, value, tolerance) for mine, value in zip(got, wanted, strict=True))
-        )
+    if not isinstance(wanted, dict | list):
+        return _equal_leaves(got, wanted, tolerance)
+    open_pairs: list[Iterator[tuple[object, object]]] = [iter([(got, wanted)])]
+    count = 0
+    while open_pairs:
+        for mine, known in open_pairs[-1]:
+            count += 1
+            if not count & 255:
+                check()
+            if isinstance(known, dict):
+                if not isinstance(mine, dict) or not (
+                    known.keys() <= mine.keys() if partial else known.keys() == mine.keys()
+                ):
+                    return False
+                open_pairs.append(_same_keys(mine, known))
+                break
+            if isinstance(known, list):
+                if not isinstance(mine, list) or len(mine) != len(known):
+                    return False
+                open_pairs.append(zip(mine, known, strict=True))
+                break
+            if not _equal_leaves(mine, known, tolerance):
+                return False
+        else:
+            open_pairs.pop()
+    return True
+
+
+def _same_keys(got: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[object, object]]:
+    return ((got[key], value) for key, value in wanted.items())
+
+
+def _equal_leaves(got: object, wanted: object, tolerance: float) -> bool:
     if is_number(wanted):
         return is_number(got) and (got == wanted or (bool(tolerance) and within(got, wanted, tolerance)))  # type: ignore[arg-type]
     return type(got) is type(wanted) and got == wanted
@@ -94,7 +125,12 @@ def parse_path(text: str) -> Path:
     return tuple(steps)
 
 
+MAX_PATH: Final = 1000
+
+
 def _check_path(text: str) -> str:
+    if len(text) > MAX_PATH:
+        raise ValueError(f"a path of {len(text)} characters; at most {MAX_PATH} are allowed")
     parse_path(text)
     return text
 
@@ -133,14 +169,24 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
+
+
+def cut(text: str, limit: int = 100) -> str:
+    """The text, cut to so many characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def shown(value: object, limit: int = 80) -> str:
     """The value as JSON, cut to so many characters."""
     if value is MISSING:
         return "nothing"
     if isinstance(value, str):
         value = value[: limit + 1]  # a long text need not be encoded to be cut
-    try:
-        text = printable(json.dumps(value, ensure_ascii=False, default=str))
-    except RecursionError:
-        return "[…]"
+    text = ""
+    for piece in _ENCODER.iterencode(value):  # which stops where it is cut, however large the rest is
+        text += piece
+        if len(text) > limit:
+            break
+    text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
