@@ -157,7 +157,7 @@ def check_levels(value: Any, levels: int) -> None:
 def struct_to_dict(struct: "Struct", check: Callable[[], None] | None = None) -> dict[str, Any]:
     """Plain Python data. Whole numbers become int: a Struct knows doubles only. check: as for
     `value_to_python`."""
-    items = struct.fields.items()
+    items: Iterable[tuple[str, Value]] = struct.fields.items()
     if check is not None:
         items = _checking(items, check)
     return {key: value_to_python(value, check) for key, value in items}

@@ -358,3 +358,21 @@ def test_a_wrong_config_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(InvalidConfig, match=problem):
         evaluator.definition().compile(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "usage", "reported"),
+    [
+        ({"maxTokens": 5}, {"input": 4, "output": 3}, {"input": 4, "output": 3}),
+        ({"maxTokens": 5}, {"input": 4, "output": 3, "total": 9}, {"input": 4, "output": 3, "total": 9}),
+        ({"maxInput": 3}, {"input": 4}, {"input": 4}),
+        ({"maxInput": 3, "maxOutput": 3}, {"input": 4, "output": 3}, {"input": 4, "output": 3}),
+    ],
+)
+def test_tokens_over_the_budget_come_with_what_was_reported(
+    config: dict[str, Any], usage: dict[str, int], reported: dict[str, int]
+) -> None:
+    result = run(TokenBudget, config, context(usage=usage))
+    assert result.verdict is Verdict.FAILED
+    assert result.metadata is not None
+    assert result.metadata["usage"] == reported

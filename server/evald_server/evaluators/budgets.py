@@ -131,6 +131,12 @@ def tokens_of(usage: TokenUsage, track: Track) -> int | None:
     return usage.input_tokens if track == "input" else usage.output_tokens
 
 
+def reported_tokens(usage: TokenUsage) -> dict[str, int]:
+    """Every count that was reported, by its name."""
+    counts = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
 class TokenBudget(Evaluator):
     """The turn used at most `maxTokens` tokens.
 
@@ -203,7 +209,11 @@ class TokenBudget(Evaluator):
             f"Token usage {actual} exceeds budget of {limit}",
             budget_score(actual, limit, self.score_formula),
             actual,
-            {"actualTokens": actual, "budgetTokens": limit},
+            {
+                "actualTokens": actual,
+                "budgetTokens": limit,
+                "usage": reported_tokens(ctx.last_invocation.token_usage or TokenUsage()),
+            },
         )
 
     def _check_all(self, usage: TokenUsage) -> Result:
@@ -221,7 +231,8 @@ class TokenBudget(Evaluator):
         reason = "; ".join(check.text for check in checks)
         if all(check.met for check in checks):
             return passed(f"Token usage within budget: {reason}", 1.0, value, checks=checks)
-        return failed(f"Token usage exceeds budget: {reason}", lowest, value, checks=checks)
+        evidence = {"usage": reported_tokens(usage)}
+        return failed(f"Token usage exceeds budget: {reason}", lowest, value, evidence, checks)
 
 
 class ExecutionLimits(Evaluator):

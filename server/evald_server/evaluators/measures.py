@@ -8,7 +8,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Kind, Result, measured, unavailable
 
-from .budgets import Track, tokens_of
+from .budgets import Track, reported_tokens, tokens_of
 from .missing import NO_ANSWER
 from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
 from .tool_calls import call_evidence, call_names
@@ -97,12 +97,8 @@ class TokenUsage(Evaluator):
         tokens = tokens_of(usage, track)
         if tokens is None:
             return unavailable(f"No {track} token usage data available")
-        reported = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
-        metadata: dict[str, int | str] = {
-            name: count for name, count in reported.items() if count is not None
-        }
-        metadata["tracked"] = track
-        return measured(tokens, f"Token usage ({track}): {tokens}", metadata)
+        evidence = {**reported_tokens(usage), "tracked": track}
+        return measured(tokens, f"Token usage ({track}): {tokens}", evidence)
 
 
 class ResponseLatency(Evaluator):
