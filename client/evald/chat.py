@@ -1,6 +1,6 @@
 """Chat messages and tool calls, as evaluators see them: views over the message that came in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .strict_json import parse_json
@@ -131,10 +131,20 @@ class Message:
 
 
 def collect_tool_calls(
-    messages: Sequence["message_pb2.ChatMessage"],
+    messages: Sequence["message_pb2.ChatMessage"], check: Callable[[], None] = lambda: None
 ) -> list[ToolCall]:
-    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's."""
-    return [ToolCall(call) for pb in messages if pb.role == "assistant" for call in pb.tool_calls]
+    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's.
+
+    check: called from time to time where there are many; may raise.
+    """
+    found: list[ToolCall] = []
+    for pb in messages:
+        if pb.role == "assistant":
+            for call in pb.tool_calls:
+                found.append(ToolCall(call))
+                if not len(found) & 127:
+                    check()
+    return found
 
 
 class Conversation:
@@ -148,10 +158,10 @@ class Conversation:
         self._calls: list[ToolCall] = []
         self._seen = 0
 
-    def tool_calls(self) -> list[ToolCall]:
-        """All tool calls so far, in order."""
+    def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
+        """All tool calls so far, in order. check: as for `collect_tool_calls`."""
         total = len(self._messages)
         if self._seen < total:
-            self._calls.extend(collect_tool_calls(self._messages[self._seen :]))
+            self._calls.extend(collect_tool_calls(self._messages[self._seen :], check))
             self._seen = total
         return self._calls

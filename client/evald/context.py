@@ -229,7 +229,7 @@ class EvaluatorContext:
     def turn_tool_calls(self) -> list[ToolCall]:
         """Tool calls of the turn, in order. Do not change the list."""
         if self._turn_calls is None:
-            self._turn_calls = collect_tool_calls(self._of_turn())
+            self._turn_calls = collect_tool_calls(self._of_turn(), self.check_time)
         return self._turn_calls
 
     @property
@@ -237,7 +237,7 @@ class EvaluatorContext:
         """Tool calls of the whole conversation, in order. Do not change the list."""
         if self._conversation is None:
             self._conversation = Conversation(self._all())
-        return self._conversation.tool_calls()
+        return self._conversation.tool_calls(self.check_time)
 
     @property
     def last_invocation(self) -> Invocation:

@@ -47,6 +47,10 @@ class Expected:
         """Tool calls of the expected assistant messages, in order."""
         return collect_tool_calls(self._pb.messages)
 
+    def read_tool_calls(self, check: Callable[[], None]) -> list[ToolCall]:
+        """The same. check: called from time to time where there are many; may raise."""
+        return collect_tool_calls(self._pb.messages, check)
+
 
 class Scenario:
     """What the conversation is meant to test."""

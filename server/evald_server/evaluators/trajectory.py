@@ -162,7 +162,7 @@ class Trajectory(Evaluator):
             return self._judge(self._pair_messages(ctx), ctx)
         rules = self._rules
         if rules is None:
-            expected = ctx.once("expected-calls", lambda: ctx.expected.tool_calls)
+            expected = ctx.once("expected-calls", lambda: ctx.expected.read_tool_calls(ctx.check_time))
             rules = [self._rule_of(call, ctx.check_time) for call in expected]
         index = CallIndex.of(ctx, self.scope)
         if self.mode in {"exact", "strict"}:
