@@ -114,6 +114,18 @@ class Compiler:
                 f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
             )
             return []
+        size = sum(spec.config.ByteSize() for spec in specs)
+        largest = max(self._limits.all_config_bytes, self._limits.config_bytes)
+        if size > largest:
+            self._note(
+                None,
+                "",
+                "TOO_LARGE",
+                f"evaluators: their configs have {size} bytes together; at most "
+                f"{largest} are allowed. What all of them are compared with goes into "
+                "context.expected",
+            )
+            return []
         uses: list[Use] = []
         names: set[str] = set()
         for index, spec in enumerate(specs):

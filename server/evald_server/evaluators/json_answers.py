@@ -21,6 +21,7 @@ from .schema_check import Error
 from .schemas import Schema, worker_seconds
 from .tool_calls import first_checks
 from .values import (
+    CHECK_EVERY,
     MISSING,
     Path,
     PathText,
@@ -50,6 +51,8 @@ _MAX_LISTED: Final = 20
 _MAX_PLACE: Final = 500  # characters
 
 _MAX_FIELDS: Final = 1000
+# Of `field-accuracy`: at each of them a field has been compared, or CHECK_EVERY values of one.
+_MAX_LOOKS: Final = 4_000
 _MAX_IGNORED: Final = 100
 
 _HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no character"
@@ -382,9 +385,21 @@ class FieldAccuracy(Reference):
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
+        looks = 0
+
+        def check() -> None:
+            nonlocal looks
+            looks += 1
+            if looks > _MAX_LOOKS:
+                raise TooLarge(
+                    f"{len(self.fields)} fields whose values hold more than {_MAX_LOOKS * CHECK_EVERY} values "
+                    "together are too much to be compared"
+                )
+            ctx.check_time()
+
         checks: list[Check] = []
         total = right = 0.0
-        for rule, problem in self._compare(read.data, wanted, ctx.check_time):
+        for rule, problem in self._compare(read.data, wanted, check):
             checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
             total += rule.weight
             right += 0 if problem else rule.weight

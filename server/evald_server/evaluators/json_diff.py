@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from evald.strict_json import TooLarge
+
 from .alignment import pair_in_any_order
 from .values import MISSING, Check, Path, covers, cut, equal, pointer, shown, unlimited
 
@@ -33,6 +35,9 @@ class Difference(NamedTuple):
 _SEARCH: Final = 5_000
 
 MAX_DIFFERENCES: Final = 20
+
+# At about 4 us each.
+MAX_VALUES: Final = 1_000_000
 
 # Characters of JSON text that take as long to make as a look at a value.
 _CHARACTERS_PER_LOOK: Final = 8
@@ -70,9 +75,7 @@ class Comparison:
     def compare(self, got: Any, wanted: Any, place: Place = ()) -> None:
         """Note how the two differ below the place."""
         self._left -= 1
-        self._steps += 1
-        if not self._steps & 31:
-            self._check()
+        self._step(31)
         if self._is_ignored(place):
             return
         if got is MISSING or wanted is MISSING:
@@ -97,6 +100,16 @@ class Comparison:
         else:
             self._differ(got, wanted, place, max(self._leaves(got, place), self._leaves(wanted, place), 1))
 
+    def _step(self, mask: int) -> None:
+        """Count a value that is looked at; check the time at each so many."""
+        self._steps += 1
+        if not self._steps & mask:
+            self._check()
+            if self._steps > MAX_VALUES:
+                raise TooLarge(
+                    f"the answer and the expected data have more than {MAX_VALUES} values to be compared"
+                )
+
     def _differ(self, got: Any, wanted: Any, place: Place, leaves: int) -> None:
         self.different_leaves += leaves
         self.difference_count += 1
@@ -112,9 +125,7 @@ class Comparison:
         pending = [(value, place)]
         while pending:
             item, where = pending.pop()
-            self._steps += 1
-            if not self._steps & 255:
-                self._check()
+            self._step(255)
             if self._is_ignored(where):
                 continue
             if item and isinstance(item, dict | list):
@@ -170,9 +181,7 @@ class Comparison:
 
     def _canonical(self, value: Any) -> str:
         """Text that is the same for values that are equal whatever the order of keys and elements."""
-        self._steps += 1
-        if not self._steps & 31:
-            self._check()
+        self._step(31)
         try:
             return _sorted_text(value, self._check)
         except RecursionError:  # deeper than any expected data, so equal to none

@@ -246,7 +246,7 @@ class Rule:
     label: the tool's name, or the pattern. name: the exact name, or None.
     """
 
-    __slots__ = ("_pattern", "arguments", "label", "max_duration_ms", "name")
+    __slots__ = ("_compiled", "_pattern", "arguments", "label", "max_duration_ms", "name")
 
     def __init__(
         self,
@@ -259,7 +259,8 @@ class Rule:
         self.label = cut(name if name is not None else pattern or "")
         self.arguments = arguments
         self.max_duration_ms = max_duration_ms
-        self._pattern = re.compile(translate(pattern)) if name is None and pattern else None
+        self._pattern = pattern if name is None else None
+        self._compiled: re.Pattern[str] | None = None
 
     def names(self, tool: str) -> bool:
         """Whether it is about the tool of that name. Raises TooLarge for a name too long for patterns."""
@@ -269,7 +270,10 @@ class Rule:
             raise TooLarge(
                 f"a tool's name has {len(tool)} characters; patterns take names of at most {_MAX_NAME}"
             )
-        return self._pattern.match(tool) is not None
+        if self._compiled is None:
+            # Not before it is needed: 1,000 patterns take 0.1 s, which has to be done where time is checked.
+            self._compiled = re.compile(translate(self._pattern))
+        return self._compiled.match(tool) is not None
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """What is wrong with the arguments of a call of this tool."""
@@ -309,6 +313,7 @@ class CallIndex:
         if rule.name is not None:
             return self.names.get(rule.name, ())
         found = []
+        check()
         for count, (name, positions) in enumerate(self.names.items()):
             if rule.names(name):
                 found.append(positions)

@@ -38,6 +38,8 @@ _EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
 # Expected calls times calls of the same tools. 100 by 100 take 2 ms to pair, 500 by 500 half a second.
 _MAX_WORK: Final = 250_000
 
+_MAX_EXPECTED: Final = 5000
+
 _MAX_LISTED: Final = 20
 _MAX_CHECKS: Final = 100
 
@@ -110,7 +112,14 @@ class Trajectory(Evaluator):
     inline: ClassVar[bool] = True
 
     expected: (
-        list[Annotated[ExpectedCall, BeforeValidator(_from_name, json_schema_input_type=str | ExpectedCall)]]
+        Annotated[
+            list[
+                Annotated[
+                    ExpectedCall, BeforeValidator(_from_name, json_schema_input_type=str | ExpectedCall)
+                ]
+            ],
+            Field(max_length=_MAX_EXPECTED),
+        ]
         | None
     ) = Field(
         None,

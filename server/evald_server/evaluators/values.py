@@ -48,6 +48,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+CHECK_EVERY: Final = 256
+"""How many values `equal` compares between two checks."""
+
+
 def unlimited() -> None:
     """For `check`: the work may take as long as it takes."""
 
@@ -70,7 +74,7 @@ def equal(
     while open_pairs:
         for mine, known in open_pairs[-1]:
             count += 1
-            if not count & 255:
+            if not count % CHECK_EVERY:
                 check()
             if isinstance(known, dict):
                 if not isinstance(mine, dict) or not (
