@@ -98,7 +98,8 @@ class Compiler:
                 None,
                 "",
                 "TOO_LARGE",
-                f"evaluators: {size} bytes of specs; at most {self._limits.specs_bytes} are allowed in a call",
+                f"evaluators: {size} bytes of specs; at most {self._limits.specs_bytes} are allowed in a call. "
+                "What several are compared with goes into context.expected",
             )
         return fits
 
@@ -112,18 +113,6 @@ class Compiler:
                 "",
                 "TOO_MANY_EVALUATORS",
                 f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
-            )
-            return []
-        size = sum(spec.config.ByteSize() for spec in specs)
-        largest = max(self._limits.all_config_bytes, self._limits.config_bytes)
-        if size > largest:
-            self._note(
-                None,
-                "",
-                "TOO_LARGE",
-                f"evaluators: their configs have {size} bytes together; at most "
-                f"{largest} are allowed. What all of them are compared with goes into "
-                "context.expected",
             )
             return []
         uses: list[Use] = []

@@ -24,13 +24,11 @@ class Criteria(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one call may ask for. config_bytes: of one spec. all_config_bytes: of all specs together, because
-    every KiB takes 1 to 3 ms to be made ready. cache_bytes: about what kept plans may take."""
+    """What one call may ask for. config_bytes: of one spec. cache_bytes: about what kept plans may take."""
 
     evaluators: int = 100
     config_bytes: int = 256 << 10
     cache_bytes: int = 64 << 20
-    all_config_bytes: int = 512 << 10
 
     @property
     def specs_bytes(self) -> int:

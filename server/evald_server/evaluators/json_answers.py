@@ -68,8 +68,17 @@ class Read(NamedTuple):
 class JsonAnswer(Evaluator):
     """Base of what reads the answer as JSON."""
 
-    message: Which = Field("last", description="Which of the turn's assistant messages is read.")
-    extract: Extract = Field("none", description="Where in the answer the JSON is.")
+    message: Which = Field(
+        "last",
+        description="Which of the turn's assistant messages is read. last and first: the last and first one with "
+        "text. all: all of them, joined by line ends.",
+    )
+    extract: Extract = Field(
+        "none",
+        description="Where in the answer the JSON is. none: the whole answer. fenced: the first fenced code "
+        "block, one marked json before others; without any, the whole answer. first: the first object or array "
+        "that can be read; without any, the whole answer.",
+    )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
         """The JSON of the answer, or the result when there is none."""
@@ -267,7 +276,7 @@ class Reference(JsonAnswer):
     """Base of what compares the answer with data that is known to be right."""
 
     expected: Any = Field(None, description="What to compare with, instead of the context's expected data.")
-    on_missing: OnMissing = "fail"
+    on_missing: OnMissing = Field("fail", description="Verdict when there is nothing to compare with.")
 
     @cached_property
     def _own(self) -> bool:
@@ -308,13 +317,14 @@ class JsonMatch(Reference):
 
     mode: Mode = Field(
         "exact",
-        description="What the expected data is of the answer: all of it, a part of it (the answer may hold "
-        "more keys, and more elements behind the expected ones), or more than it.",
+        description="What the expected data is of the answer. exact: all of it. subset: a part of it; the answer "
+        "may hold more keys, and more elements behind the expected ones. superset: more than it; the answer may "
+        "lack keys and elements, and must not hold others.",
     )
     arrays: Literal["ordered", "unordered"] = Field(
         "ordered",
-        description="Whether elements of arrays are compared by position, or each with the one that it "
-        "has most in common with.",
+        description="How elements of arrays are compared. ordered: by position. unordered: each with the one "
+        "that it has most in common with.",
     )
     ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
         [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
@@ -375,7 +385,11 @@ class FieldAccuracy(Reference):
     inline: ClassVar[bool] = True
 
     fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
-    aggregation: Literal["weighted", "all"] = "weighted"
+    aggregation: Literal["weighted", "all"] = Field(
+        "weighted",
+        description="The score. weighted: weight of the fields that are right / weight of those compared. all: 1 "
+        "when all are right, else 0.",
+    )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare field by field."""
