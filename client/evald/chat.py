@@ -101,6 +101,10 @@ class Message:
         """The tool calls, in order."""
         return [ToolCall(call) for call in self._pb.tool_calls]
 
+    def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
+        """The tool calls of an assistant message, none of others. check: as for `collect_tool_calls`."""
+        return collect_tool_calls([self._pb], check)
+
     @property
     def tool_call_id(self) -> str | None:
         """For role "tool": the id of the call that this message answers."""

@@ -5,6 +5,7 @@ import pytest
 
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
+from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.tools import ToolCallBudget, ToolUse
 
 from .contexts import calls, context, run
@@ -236,3 +237,33 @@ def test_too_few_calls_are_pending_while_turns_follow(
 def test_a_wrong_budget_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
         ToolCallBudget.definition().compile(config)
+
+
+@pytest.mark.parametrize("key", ["name", "tool"])
+@pytest.mark.parametrize(("type_name", "rules"), [("tool-use", "expectations"), ("trajectory", "expected")])
+def test_a_tool_is_named_the_same_way_everywhere(type_name: str, rules: str, key: str) -> None:
+    config = {rules: [{key: "search", "args": {"city": "Berlin"}, "argsMatch": "superset"}]}
+    ctx = context([call("search", ARGS)], is_final=True)
+    assert run(BUILT_INS[type_name], config, ctx).verdict is Verdict.PASSED
+    both = {rules: [{"name": "search", "tool": "search"}]}
+    with pytest.raises(InvalidConfig, match="two names of one key"):
+        run(BUILT_INS[type_name], both, ctx)
+
+
+@pytest.mark.parametrize("type_name", ["tool-use", "trajectory", "json-match", "field-accuracy"])
+def test_the_config_schema_says_what_each_choice_means(type_name: str) -> None:
+    def choices(schema: Any) -> set[str]:
+        found = set(schema.get("enum", ()))
+        return found.union(*(choices(branch) for branch in schema.get("anyOf", ())))
+
+    schema = BUILT_INS[type_name].definition().config_schema
+    described = 0
+    for owner in (schema, *schema.get("$defs", {}).values()):
+        for key, inner in owner.get("properties", {}).items():
+            unexplained = [
+                value for value in choices(inner) if f"{value}" not in inner.get("description", "")
+            ]
+            if key in {"mode", "argsMatch", "score", "scope", "arrays", "extract", "match", "aggregation"}:
+                described += 1
+                assert not unexplained, f"{key}: {unexplained}"
+    assert described

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -15,6 +15,11 @@ from .missing import OnMissing, missing
 
 ScoreFormula = Literal["linear", "ratio", "binary"]
 """How a score falls when a budget is exceeded: see `budget_score`."""
+
+_FORMULAS: Final = (
+    "Score beyond the limit. linear: 1 - excess / limit, so that twice the limit scores 0. ratio: limit / actual. "
+    "binary: 0."
+)
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -43,7 +48,7 @@ class LatencyBudget(Evaluator):
     inline: ClassVar[bool] = True
 
     max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
-    score_formula: ScoreFormula = "linear"
+    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -102,7 +107,7 @@ class CostWithin(Evaluator):
     inline: ClassVar[bool] = True
 
     max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
-    score_formula: ScoreFormula = "ratio"
+    score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -162,7 +167,7 @@ class TokenBudget(Evaluator):
     max_total: Count | None = Field(None, description="Most tokens that pass, input plus output.")
     max_input: Count | None = Field(None, description="Most input tokens that pass.")
     max_output: Count | None = Field(None, description="Most output tokens that pass.")
-    score_formula: ScoreFormula = "linear"
+    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
     @cached_property

@@ -221,8 +221,8 @@ class Trajectory(Evaluator):
         work = 0
         for position in range(max(len(wanted), len(made))):
             check()
-            mine = _calls_of(made, position)
-            known = [self._rule_of(call, check) for call in _calls_of(wanted, position)]
+            mine = _calls_of(made, position, check)
+            known = [self._rule_of(call, check) for call in _calls_of(wanted, position, check)]
             work += len(known) * len(mine)
             if work > _MAX_WORK:
                 raise TooLarge(
@@ -306,11 +306,14 @@ class Trajectory(Evaluator):
         if self.mode in _MISSING_ALLOWED:
             return not calls
         if self.mode == "strict" and self._rules is None:
-            wanted, made = ctx.expected.messages, ctx.messages
+            wanted, made, check = ctx.expected.messages, ctx.messages, ctx.check_time
             return (
                 len(made) < len(wanted)
                 and all(_role(wanted, place) == message.role for place, message in enumerate(made))
-                and all(len(_calls_of(made, p)) == len(_calls_of(wanted, p)) for p in range(len(made)))
+                and all(
+                    len(_calls_of(made, p, check)) == len(_calls_of(wanted, p, check))
+                    for p in range(len(made))
+                )
                 and len(pairs) == len(calls)
             )
         return len(pairs) == len(calls) < len(rules) and on_time
@@ -395,10 +398,8 @@ def _pair_by_position(rules: Sequence[Rule], calls: Sequence[ToolCall], check: C
     return pairs
 
 
-def _calls_of(messages: Sequence[Message], position: int) -> list[ToolCall]:
-    if position >= len(messages) or messages[position].role != "assistant":
-        return []
-    return messages[position].tool_calls
+def _calls_of(messages: Sequence[Message], position: int, check: CheckTime) -> list[ToolCall]:
+    return messages[position].agent_calls(check) if position < len(messages) else []
 
 
 def _role(messages: Sequence[Message], position: int) -> str:
