@@ -75,8 +75,10 @@ class Comparison:
     def compare(self, got: Any, wanted: Any, place: Place = ()) -> None:
         """Note how the two differ below the place."""
         self._left -= 1
-        self._step(31)
-        if self._is_ignored(place):
+        self._steps += 1
+        if not self._steps & 31:
+            self._look_at_the_clock()
+        if self._ignored and self._is_ignored(place):
             return
         if got is MISSING or wanted is MISSING:
             if self._mode != ("superset" if got is MISSING else "subset"):
@@ -100,15 +102,12 @@ class Comparison:
         else:
             self._differ(got, wanted, place, max(self._leaves(got, place), self._leaves(wanted, place), 1))
 
-    def _step(self, mask: int) -> None:
-        """Count a value that is looked at; check the time at each so many."""
-        self._steps += 1
-        if not self._steps & mask:
-            self._check()
-            if self._steps > MAX_VALUES:
-                raise TooLarge(
-                    f"the answer and the expected data have more than {MAX_VALUES} values to be compared"
-                )
+    def _look_at_the_clock(self) -> None:
+        self._check()
+        if self._steps > MAX_VALUES:
+            raise TooLarge(
+                f"the answer and the expected data have more than {MAX_VALUES} values to be compared"
+            )
 
     def _differ(self, got: Any, wanted: Any, place: Place, leaves: int) -> None:
         self.different_leaves += leaves
@@ -125,7 +124,9 @@ class Comparison:
         pending = [(value, place)]
         while pending:
             item, where = pending.pop()
-            self._step(255)
+            self._steps += 1
+            if not self._steps & 255:
+                self._look_at_the_clock()
             if self._is_ignored(where):
                 continue
             if item and isinstance(item, dict | list):
@@ -181,7 +182,9 @@ class Comparison:
 
     def _canonical(self, value: Any) -> str:
         """Text that is the same for values that are equal whatever the order of keys and elements."""
-        self._step(31)
+        self._steps += 1
+        if not self._steps & 31:
+            self._look_at_the_clock()
         try:
             return _sorted_text(value, self._check)
         except RecursionError:  # deeper than any expected data, so equal to none

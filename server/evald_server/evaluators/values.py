@@ -187,6 +187,9 @@ def shown(value: object, limit: int = 80) -> str:
         return "nothing"
     if isinstance(value, str):
         value = value[: limit + 1]  # a long text need not be encoded to be cut
+    if value is None or isinstance(value, str | int | float):
+        text = printable(json.dumps(value, ensure_ascii=False))
+        return text if len(text) <= limit else text[: limit - 1] + "…"
     text = ""
     for piece in _ENCODER.iterencode(value):  # which stops where it is cut, however large the rest is
         text += piece
