@@ -64,9 +64,8 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
     Its `compile` raises InvalidConfig and nothing else. Where the evaluator's own code breaks down as it
     is compiled, it is compiled again whenever it is called, because a model that could not be fetched
     may be there the next time. What `compile` gives returns Results that hold to the contract, or
-    awaitables of such, and raises ContractViolation and EvaluatorRaised, TooLarge when it was given JSON
-    that evald does not read, OutOfTime when it has checked the time, and CancelledError when its task is
-    cancelled.
+    awaitables of such, and raises ContractViolation, TooLarge and EvaluatorRaised, OutOfTime when it has checked the
+    time, and CancelledError when its task is cancelled.
     """
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from evald.context import EvaluatorContext
+from evald.evaluator import assertion
+from evald.foreign import guarded
 from evald.result import Verdict
 from evald.strict_json import TooLarge
 
@@ -121,6 +124,16 @@ def test_an_authors_own_evaluator_does_not_take_it_for_no_json() -> None:
     for _ in range(2):
         with pytest.raises(TooLarge):
             _ = call.args
+
+
+def test_it_passes_the_border_of_a_plugin_as_what_it_is() -> None:
+    @assertion("acme.reads-json")
+    def reads(ctx: EvaluatorContext) -> bool:
+        return ctx.answer_json[1] is None
+
+    evaluator = guarded(reads).compile({})
+    with pytest.raises(TooLarge):
+        evaluator(answered(BEYOND["deep"]))
 
 
 def _call(arguments: str) -> dict[str, Any]:
