@@ -5,7 +5,7 @@ READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop languages real-judge lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo test frameworks interop languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
@@ -15,6 +15,9 @@ demo: $(READY) ## See real conversations evaluated
 
 test: $(READY) ## Run the tests
 	$(BIN)/pytest
+
+frameworks: .venv-frameworks/.ready ## Put real objects of other agent frameworks through the SDK
+	.venv-frameworks/bin/pytest -m frameworks tests/frameworks
 
 interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus, Envoy
 	$(BIN)/pytest -m interop --ignore=tests/languages
@@ -54,7 +57,7 @@ release-baseline: $(READY) ## Make today's contract the one that later ones must
 	$(BIN)/buf build protos --exclude-source-info -o protos/baseline.binpb
 
 clean: ## Remove everything that these targets made
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-frameworks build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf examples/remote/go/bin examples/remote/java/target $(addprefix examples/remote/typescript/,dist node_modules src/gen)
 	find client server tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
@@ -66,4 +69,10 @@ $(READY): pyproject.toml
 	@echo "Setting up .venv, once: about a minute"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Of its own, because AutoGen wants an older protobuf than evald's newest.
+.venv-frameworks/.ready: pyproject.toml
+	@test -x .venv-frameworks/bin/pip || $(PYTHON) -m venv .venv-frameworks
+	@.venv-frameworks/bin/pip install --quiet --disable-pip-version-check -e '.[frameworks]'
 	@touch $@

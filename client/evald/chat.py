@@ -3,24 +3,40 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from .blocks import block_text, check_blocks, has_text
+from .errors import InvalidInput
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import message_pb2
 
-_TEXT_BLOCKS: Final = frozenset(("text", "input_text", "output_text", ""))
-
 UNREAD: Final = object()
 """In place of what nobody has asked for yet."""
 
 
 def message_text(pb: "message_pb2.ChatMessage") -> str:
-    """The string, or the text blocks joined with nothing between; "" for null."""
+    """The string, or the text blocks joined with nothing between; "" for null.
+
+    Raises UnreadableContent for a block that looks like a text or a call and is not known.
+    """
     text = pb.text
     if text or not pb.HasField("blocks"):
         return text
-    return "".join(block.text for block in pb.blocks.items if block.type in _TEXT_BLOCKS)
+    return block_text(pb)
+
+
+def says_something(pb: "message_pb2.ChatMessage") -> bool:
+    """Whether an assistant message is an answer at all: it has a text, even an empty one, a tool call or a refusal.
+
+    One with none of these is no empty answer: every check for absence would pass on it.
+    """
+    return (
+        pb.HasField("text")
+        or bool(pb.tool_calls)
+        or pb.HasField("refusal")
+        or (pb.HasField("blocks") and has_text(pb))
+    )
 
 
 class _Unreadable(NamedTuple):
@@ -98,11 +114,15 @@ class Message:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls, in order."""
+        """The tool calls, in order. Raises UnreadableContent for a content block that looks like one."""
+        if self._pb.HasField("blocks"):
+            check_blocks(self._pb)
         return [ToolCall(call) for call in self._pb.tool_calls]
 
     def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
         """The tool calls of an assistant message, none of others. check: as for `collect_tool_calls`."""
+        if self._pb.HasField("blocks") and self._pb.role == "assistant":
+            check_blocks(self._pb)  # here, because the message does not know its place in the conversation
         return collect_tool_calls([self._pb], check)
 
     @property
@@ -135,15 +155,26 @@ class Message:
 
 
 def collect_tool_calls(
-    messages: Sequence["message_pb2.ChatMessage"], check: Callable[[], None] = lambda: None
+    messages: Sequence["message_pb2.ChatMessage"],
+    check: Callable[[], None] = lambda: None,
+    *,
+    first: int = 0,
+    path: str = "messages",
 ) -> list[ToolCall]:
     """The tool calls of assistant messages, in order. Calls under other roles are not the agent's.
 
     check: called from time to time where there are many; may raise.
+    first, path: index of the first message and where the messages are, for errors.
+    Raises UnreadableContent for a content block that looks like a text or a call and is not known.
     """
     found: list[ToolCall] = []
-    for pb in messages:
+    for index, pb in enumerate(messages, first):
         if pb.role == "assistant":
+            if pb.HasField("blocks"):
+                try:
+                    check_blocks(pb)
+                except InvalidInput as problem:
+                    raise problem.below(f"{path}[{index}]") from None
             for call in pb.tool_calls:
                 found.append(ToolCall(call))
                 if not len(found) & 127:
@@ -166,6 +197,6 @@ class Conversation:
         """All tool calls so far, in order. check: as for `collect_tool_calls`."""
         total = len(self._messages)
         if self._seen < total:
-            self._calls.extend(collect_tool_calls(self._messages[self._seen :], check))
+            self._calls.extend(collect_tool_calls(self._messages[self._seen :], check, first=self._seen))
             self._seen = total
         return self._calls

@@ -10,15 +10,30 @@ Words:
 - A *tool call* is an entry of an assistant message's `tool_calls`, whether or
   not a tool message answers it.
 - The *answer* of a turn is its last assistant message that has text, else its
-  last assistant message.
+  last assistant message. A message without any text, tool call or refusal is
+  none: content that is null, an empty list or only images is no empty answer,
+  on which every check for absence would pass. The text "" is one.
+
+Content blocks that look like a text or a tool call and are of no type that
+evald knows raise UnreadableContent where they are looked for.
 """
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from .chat import UNREAD, Conversation, Message, ToolCall, collect_tool_calls, message_text
+from .blocks import MAX_BLOCKS, TooMany, check_blocks
+from .chat import (
+    UNREAD,
+    Conversation,
+    Message,
+    ToolCall,
+    collect_tool_calls,
+    message_text,
+    says_something,
+)
+from .errors import InvalidInput
 from .invocation import Invocation
 from .scenario import Expected, Persona, Scenario
 from .strict_json import TooLarge, parse_json
@@ -30,6 +45,8 @@ if TYPE_CHECKING:
 Which = Literal["last", "first", "all"]
 
 Made = TypeVar("Made")
+
+NO_ANSWER: Final = "No assistant message found"
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,8 +131,27 @@ class EvaluatorContext:
     def serialized(self) -> bytes:
         """As evald.v1.EvaluatorContext on the wire: made once for all evaluators that send the turn on."""
         if self._serialized is None:
+            self._check(self._pb.messages, "messages")
+            self._check(self._pb.last_invocation.messages, "last_invocation.messages")
             self._serialized = self._pb.SerializeToString()
         return self._serialized
+
+    def _check(self, messages: "Sequence[message_pb2.ChatMessage]", path: str) -> None:
+        """Raise UnreadableContent for blocks that the receiver would pass over."""
+        self._count_blocks(messages)
+        for index, pb in enumerate(messages):
+            if pb.HasField("blocks"):
+                try:
+                    check_blocks(pb)
+                except InvalidInput as problem:
+                    raise problem.below(f"{path}[{index}]") from None
+
+    @staticmethod
+    def _count_blocks(messages: "Sequence[message_pb2.ChatMessage]") -> None:
+        """Raise TooMany where reading all blocks would take too long."""
+        blocks = sum(len(pb.blocks.items) for pb in messages if pb.HasField("blocks"))
+        if blocks > MAX_BLOCKS:
+            raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
 
     def _all(self) -> "Sequence[message_pb2.ChatMessage]":
         return self._pb.messages or self._pb.last_invocation.messages
@@ -136,12 +172,17 @@ class EvaluatorContext:
     @property
     def messages(self) -> list[Message]:
         """The whole conversation so far, oldest first."""
-        return [Message(pb) for pb in self._all()]
+        # A list first: each access to a repeated field makes a new object for its message.
+        messages = list(self._all())
+        self._count_blocks(messages)
+        return list(map(Message, messages))
 
     @property
     def turn_messages(self) -> list[Message]:
         """The messages of the turn."""
-        return [Message(pb) for pb in self._of_turn()]
+        messages = list(self._of_turn())
+        self._count_blocks(messages)
+        return list(map(Message, messages))
 
     @property
     def message_count(self) -> int:
@@ -155,7 +196,7 @@ class EvaluatorContext:
 
     @property
     def answer(self) -> str | None:
-        """Text of the answer; "" when it has none; None when the turn has no assistant message."""
+        """Text of the answer; "" when it has none; None when no assistant message of the turn says anything."""
         if self._answer is UNREAD:
             self._answer = self._find_answer()
         return self._answer  # type: ignore[no-any-return]
@@ -165,29 +206,58 @@ class EvaluatorContext:
         own = self._pb.last_invocation.messages
         messages = own or self._pb.messages
         position = len(messages)
+        blocks = 0
         # From the end, so that a long conversation costs no more than a short one.
         while position:
             position -= 1
             pb = messages[position]
             role = pb.role
             if role == "assistant":
-                text = message_text(pb)
+                text = pb.text
                 if text:
                     return text
-                found = ""
+                if pb.HasField("blocks"):
+                    blocks += len(pb.blocks.items)
+                    if blocks > MAX_BLOCKS:
+                        raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
+                    text = self._block_text(pb, f"{'last_invocation.' if own else ''}messages[{position}]")
+                    if text:
+                        return text
+                if found is None and says_something(pb):
+                    found = ""
             elif role == "user" and not own:
                 break
         return found
+
+    @staticmethod
+    def _block_text(pb: "message_pb2.ChatMessage", path: str) -> str:
+        try:
+            return message_text(pb)
+        except InvalidInput as problem:
+            raise problem.below(path) from None
 
     def answer_of(self, which: Which) -> str | None:
         """The answer, or the first assistant message with text, or all of them joined by newlines."""
         if which == "last":
             return self.answer
-        texts = [message_text(pb) for pb in self._of_turn() if pb.role == "assistant"]
-        if not texts:
-            return None
-        with_text = [text for text in texts if text]
+        messages = self._of_turn()
+        self._count_blocks(messages)
+        said = [pb for pb in messages if pb.role == "assistant" and says_something(pb)]
+        if not said:
+            # Raises what is wrong with a message that only seems to say nothing.
+            return self.answer
+        with_text = [text for pb in said if (text := message_text(pb))]
         return "\n".join(with_text) if which == "all" else next(iter(with_text), "")
+
+    @property
+    def missing_answer(self) -> str:
+        """Why `answer` is None, for a reason: "No assistant message found", and what was there instead."""
+        empty = [pb for pb in self._of_turn() if pb.role == "assistant"]
+        if not empty:
+            return NO_ANSWER
+        types = sorted({block.type for pb in empty for block in pb.blocks.items})
+        there = f"only {', '.join(types[:5])[:80]}" if types else "neither text nor tool calls"
+        return f"{NO_ANSWER}: the last one has {there}"
 
     @property
     def answer_bytes(self) -> bytes | None:
@@ -229,7 +299,12 @@ class EvaluatorContext:
     def turn_tool_calls(self) -> list[ToolCall]:
         """Tool calls of the turn, in order. Do not change the list."""
         if self._turn_calls is None:
-            self._turn_calls = collect_tool_calls(self._of_turn(), self.check_time)
+            turn = self._of_turn()
+            if self._pb.last_invocation.messages:
+                path, first = "last_invocation.messages", 0
+            else:
+                path, first = "messages", len(self._pb.messages) - len(turn)
+            self._turn_calls = collect_tool_calls(turn, self.check_time, first=first, path=path)
         return self._turn_calls
 
     @property

@@ -38,6 +38,12 @@ CODES: dict[str, CodeInfo] = {
     "INPUT_TOO_LARGE": CodeInfo(
         Category.CONFIG, False, "The text or the check is larger than this evaluator may work on."
     ),
+    "UNREADABLE_CONTENT": CodeInfo(
+        Category.CONFIG,
+        False,
+        "A message that the evaluator reads has a content block that looks like a text or a tool call and is of no "
+        "known type.",
+    ),
     "UNKNOWN_TYPE": CodeInfo(
         Category.CONFIG, False, "The plugin that was asked does not offer that type or version."
     ),

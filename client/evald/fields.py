@@ -1,5 +1,6 @@
 """Reading data that somebody else made: keys in camelCase or snake_case, values checked with their path."""
 
+import dataclasses
 import difflib
 import math
 import re
@@ -46,6 +47,22 @@ def shown(value: Any) -> str:
         return f"got an object with {f'the keys {keys}' if keys else 'no keys'}"
     text = repr(value)
     return f"got {text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def plain(value: Any) -> Any:
+    """An object of a library as plain data, its own values perhaps still objects; anything else as it is."""
+    if value.__class__ is dict or isinstance(value, str | type):
+        return value
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        # Without warnings: OpenAI's own parsed completions warn when they are dumped.
+        try:
+            return dump(mode="json", exclude_none=True, warnings=False)
+        except (TypeError, ValueError):  # data that JSON cannot hold, for example a tool's artifact
+            return dump(exclude_none=True, warnings=False)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    return value
 
 
 def join(path: str, key: object) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from .blocks import TooMany, UnreadableContent
 from .context import EvaluatorContext, OutOfTime
 from .contract import ContractViolation, checked, cut
 from .evaluator import (
@@ -161,6 +162,11 @@ def _failure(problem: BaseException) -> Exception:
             return ContractViolation(cut(str(problem)))
         if type(problem) is TooLarge:
             return TooLarge(cut(str(problem)))
+        # The caller's messages, which this evaluator could not read.
+        if type(problem) is UnreadableContent:
+            return UnreadableContent(cut(problem.path), cut(problem.got), cut(problem.wanted))
+        if type(problem) is TooMany:
+            return TooMany(cut(problem.path), cut(problem.what), int(problem.size), int(problem.limit))
     except BaseException as another:  # noqa: BLE001 - foreign code as well
         return raised_by(another)
     return raised_by(problem)

@@ -1,4 +1,4 @@
-"""Chat messages into protobuf, in OpenAI's shape and in those of its relatives.
+"""Chat messages into protobuf, in OpenAI's shape, in those of its relatives, and of other stacks.
 
 - content: text, a list of blocks, null or absent;
 - a tool call as `{id, type, function: {name, arguments}}`, `{name, args}`,
@@ -7,27 +7,79 @@
 - the legacy `function_call` of an assistant message, which becomes a tool
   call, and the legacy role "function", which becomes "tool".
 
+Messages in OpenAI's shape are read here. `shapes` turns everything else, content
+blocks among it, into that shape first.
+
 Keys of a message that the contract does not know go to its metadata; keys of
-a tool call that it does not know are dropped. Whatever cannot be sent raises
-InvalidInput with its path.
+a tool call that it does not know are dropped. What looks like a text or a call
+and is not understood is refused. Whatever cannot be sent raises InvalidInput
+with its path.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from .blocks import MAX_BLOCKS, TooMany
 from .errors import InvalidInput
-from .fields import duration_to_pb, number, seconds, shown, snake, text
-from .responses import plain
+from .fields import duration_to_pb, number, plain, seconds, shown, snake, text
 from .strict_json import no_constant
 from .structs import MAX_DEPTH, TooDeep, check_levels, fill_fields
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+    from .shapes import Reading
     from .v1 import message_pb2
 
     Messages = RepeatedCompositeFieldContainer[message_pb2.ChatMessage]
+
+
+# 150,000: 5,000 messages with 30 keys and values each, which take about 0.2 s to read.
+MAX_NODES: Final = 150_000
+# 1,000: a message is no database.
+MAX_UNKNOWN_KEYS: Final = 1000
+
+_PLAIN_ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
+# Keys that say that a message with a role and a text is of another shape than OpenAI's.
+_SHAPED: Final = frozenset(("parts", "type", "kind", "source", "author", "toolInvocations", "audio"))
+# Keys under which other stacks keep what evald looks for in `content` and `tool_calls`.
+_TEXT_ELSEWHERE: Final = frozenset(
+    (
+        "text",
+        "parts",
+        "blocks",
+        "body",
+        "message",
+        "output",
+        "output_text",
+        "reply",
+        "answer",
+        "response",
+        "completion",
+    )
+)
+_CALLS_ELSEWHERE: Final = frozenset(
+    ("tool_call", "tool_use", "tool_uses", "tool_invocations", "function_calls", "functions_called", "calls")
+)
+
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOTALL)
+
+
+def _check_nodes(data: str, path: str) -> None:
+    """Raise TooMany for JSON text of too many keys and values, before they are decoded."""
+    # Each takes a byte at least; the brackets and commas within texts count only where that decides.
+    if len(data) <= MAX_NODES or sum(map(data.count, ",:[{")) <= MAX_NODES:
+        return
+    nodes = strings = 0
+    for token in _TOKEN.finditer(data):
+        if token[0][0] == '"':
+            strings += 1
+        else:
+            nodes += 1
+        if nodes > MAX_NODES or strings > 2 * MAX_NODES:
+            raise TooMany(path, "or more keys and values", nodes if nodes > MAX_NODES else strings, MAX_NODES)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -58,10 +110,14 @@ def parse_messages_json(
     max_depth: most levels, the array itself counted. path: where the text
     is, for errors. Raises InvalidInput for what is no JSON, has NaN or the
     same key twice, is nested too deep, is no list of messages, or holds more
-    than `max_messages`; `into` may then hold a part of them.
+    than `max_messages` or any other limit; `into` may then hold a part of them.
     """
     try:
-        messages = _DECODER.decode(data.decode() if isinstance(data, bytes) else data)
+        decoded = data.decode() if isinstance(data, bytes) else data
+        _check_nodes(decoded, path)
+        messages = _DECODER.decode(decoded)
+    except TooMany:
+        raise
     except RecursionError:
         raise InvalidInput(path, "nested too deep", f"at most {max_depth} levels") from None
     except UnicodeDecodeError as problem:
@@ -73,29 +129,88 @@ def parse_messages_json(
     if not isinstance(messages, list):
         raise InvalidInput(path, shown(messages), "a list of messages")
     if len(messages) > max_messages:
-        raise InvalidInput(path, f"{len(messages)} messages", f"at most {max_messages}")
-    fill_messages(messages, into, path, max_depth=max_depth)
+        raise TooMany(path, "messages", len(messages), max_messages)
+    fill_messages(messages, into, path, max_messages=max_messages, max_depth=max_depth)
 
 
 def fill_messages(
-    messages: Iterable[Any], into: "Messages", path: str = "messages", *, max_depth: int = MAX_DEPTH
-) -> None:
-    """Append messages: mappings in OpenAI's shape, or objects with `model_dump`. Raises InvalidInput."""
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise InvalidInput(path, shown(messages), "a list of messages")
+    messages: Any,
+    into: "Messages",
+    path: str = "messages",
+    *,
+    max_messages: int | None = None,
+    max_depth: int = MAX_DEPTH,
+) -> "Reading | None":
+    """Append messages: an iterable of them, in any shape that is known, or one object that holds them.
+
+    max_messages: most of them; one message of other stacks may hold several.
+    Returns what they say about the invocation, its messages left out; None when nothing.
+    Raises InvalidInput.
+    """
     add = into.add
     levels = max_depth - 2  # the list and the message are two of them
-    for index, message in enumerate(messages):
+    offset, blocks = len(into), 0
+    found: Any = None
+    whole = _is_one(messages, path)
+    for index, message in enumerate((messages,) if whole else messages):
         try:
-            fill_message(message, add(), levels)
+            if _is_plain(message):
+                fill_message(message, add(), levels)
+                continue
+            from .shapes import Readings, read_item
+
+            reading = read_item(message)
+            start = len(into)
+            if max_messages is not None and start - offset + len(reading.messages) > max_messages:
+                raise TooMany("", "messages", start - offset + len(reading.messages), max_messages)
+            for canonical in reading.messages:
+                pb = add()
+                fill_message(canonical, pb, levels)
+                blocks += len(pb.blocks.items) if pb.HasField("blocks") else 0
+            if blocks > MAX_BLOCKS:
+                raise TooMany("", "content blocks", blocks, MAX_BLOCKS)
+            found = found or Readings()
+            found.add(start - offset, reading)
         except TooDeep as problem:
-            raise problem.below(f"{path}[{index}]").of(max_depth) from None
+            raise problem.below(path if whole else f"{path}[{index}]").of(max_depth) from None
         except InvalidInput as problem:
-            raise problem.below(f"{path}[{index}]") from None
+            raise problem.below(path if whole else f"{path}[{index}]") from None
         except UnicodeEncodeError:
             raise InvalidInput(
-                f"{path}[{index}]", "half of a surrogate pair", "text that UTF-8 can carry"
+                path if whole else f"{path}[{index}]", "half of a surrogate pair", "text that UTF-8 can carry"
             ) from None
+    if found is None:
+        return None
+    from .shapes import turn_start
+
+    summed: Reading = found.summed([], turn_start([pb.role for pb in into[offset:]]))
+    return summed
+
+
+def _is_one(messages: Any, path: str) -> bool:
+    """Whether it is one object, and no list of messages. Raises InvalidInput for what is neither."""
+    if messages.__class__ is list:
+        return False
+    if isinstance(messages, str | bytes):
+        raise InvalidInput(path, shown(messages), "a list of messages")
+    if isinstance(messages, Mapping) or hasattr(messages, "model_dump") or not isinstance(messages, Iterable):
+        return True
+    return (
+        isinstance(messages, tuple) and len(messages) == 2 and all(isinstance(item, str) for item in messages)
+    )
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether it is a message in OpenAI's shape without content blocks, as most are."""
+    if message.__class__ is not dict:
+        return False
+    role, content = message.get("role"), message.get("content")
+    return (
+        role.__class__ is str
+        and role in _PLAIN_ROLES
+        and (content is None or content.__class__ is str)
+        and _SHAPED.isdisjoint(message)
+    )
 
 
 def fill_message(message: Any, pb: Any, levels: int) -> None:
@@ -125,6 +240,8 @@ def fill_message(message: Any, pb: Any, levels: int) -> None:
             others = others or {}
             others[key] = value
     if others:
+        if len(others) > MAX_UNKNOWN_KEYS:
+            raise TooMany("", "unknown keys", len(others), MAX_UNKNOWN_KEYS)
         _fill_others(others, pb, levels)
 
 
@@ -150,6 +267,7 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         else:
             unknown[key] = value
     if unknown:
+        _check_unknown(unknown, pb)
         # levels + 1: their own level is the message's.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
@@ -157,6 +275,23 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
             fill_fields(metadata, pb.metadata.fields, levels)
         except InvalidInput as problem:
             raise problem.below("metadata") from None
+
+
+def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:
+    """Raise InvalidInput for a key that holds the text or the calls of a message that else has none."""
+    silent = not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal
+    for key, value in unknown.items():
+        name = snake(key) if isinstance(key, str) else ""
+        if not value or not isinstance(value, str | list | Mapping):
+            continue
+        if name in _CALLS_ELSEWHERE and pb.role == "assistant":
+            raise InvalidInput(
+                key, "looks like tool calls, under a key that evald does not know", "`tool_calls`"
+            )
+        if silent and name in _TEXT_ELSEWHERE:
+            raise InvalidInput(
+                key, "looks like the text of a message that has no `content`", "it in `content`"
+            )
 
 
 def _text(value: Any, path: str) -> str:
@@ -171,6 +306,8 @@ def _fill_content(content: Any, pb: Any, levels: int) -> None:
         return
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         raise InvalidInput("content", shown(content), "text, a list of blocks or null")
+    if isinstance(content, list | tuple) and len(content) > MAX_BLOCKS:
+        raise TooMany("content", "content blocks", len(content), MAX_BLOCKS)
     pb.blocks.SetInParent()
     add = pb.blocks.items.add
     for index, block in enumerate(content):
@@ -232,6 +369,8 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
                     arguments = _dump(arguments, levels - 1, "function.arguments")
             else:
                 name = value
+        elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools: their input is text
+            name, arguments = value.get("name"), value.get("input")
         elif key == "id":
             pb.id = _text(value, key)
         elif key == "type":

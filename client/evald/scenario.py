@@ -45,11 +45,11 @@ class Expected:
     @property
     def tool_calls(self) -> list[ToolCall]:
         """Tool calls of the expected assistant messages, in order."""
-        return collect_tool_calls(self._pb.messages)
+        return collect_tool_calls(self._pb.messages, path="expected.messages")
 
     def read_tool_calls(self, check: Callable[[], None]) -> list[ToolCall]:
         """The same. check: called from time to time where there are many; may raise."""
-        return collect_tool_calls(self._pb.messages, check)
+        return collect_tool_calls(self._pb.messages, check, path="expected.messages")
 
 
 class Scenario:

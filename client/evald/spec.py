@@ -178,8 +178,10 @@ OptionsLike: TypeAlias = Options | Mapping[str, Any]
 
 
 def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
-    """The specs of a call. Raises InvalidInput that names the one that is wrong."""
-    if isinstance(evaluators, str | Mapping | Spec) or not isinstance(evaluators, Iterable):
+    """The specs of a call; one alone is a list of one. Raises InvalidInput that names the one that is wrong."""
+    if isinstance(evaluators, str | Mapping | Spec):
+        evaluators = [evaluators]
+    if not isinstance(evaluators, Iterable):
         raise InvalidInput("evaluators", shown(evaluators), "a list of evaluators")
     return [Spec.from_dict(spec, f"evaluators[{index}]") for index, spec in enumerate(evaluators)]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from .context import EvaluatorContext
 from .convert.context import TurnData, turn_to_pb, typed
 from .errors import InvalidInput
-from .fields import number, read_keys, seconds, shown, text
+from .fields import number, read_keys, seconds, shown, snake, text
 
 if TYPE_CHECKING:
     from .v1 import context_pb2
@@ -20,11 +20,13 @@ class Turn:
     Everything is checked and converted here; raises InvalidInput, with the
     path of what is wrong.
 
-    messages: the conversation, oldest first: mappings in OpenAI's shape, objects with `model_dump`,
-        or the JSON text of the list, which is sent without being parsed.
-    response: what the agent answered, to go after `messages`: a chat completion or Responses object
-        of the OpenAI API or its dict (usage, model, finish reason and id are read from it), a
-        message, a list of messages, or plain text.
+    messages: the conversation, oldest first: messages in OpenAI's shape or in that of any stack that
+        docs/frameworks.md lists, objects or dicts, also mixed; pairs such as ("user", "Hi"); one object
+        that holds the whole conversation, such as a result of OpenAI Agents or Pydantic AI, whose turn is
+        what the run added; or the JSON text of a list of messages, which is sent without being parsed.
+    response: what the agent answered, to go after `messages`: an answer as its library gives it or its
+        dict (usage, model, finish reason and id are read from it), a message, a list of messages, or
+        plain text. Of a result that holds its history, only what is new is taken if there are `messages`.
     latency_ms, latency_seconds: time from request to complete answer, in one of the two units.
     time_to_first_token_ms: when the agent streams.
     usage: token counts, in any spelling. Goes before the response's own, as do the next two.
@@ -143,19 +145,39 @@ class Turn:
         return f"Turn({len(self._pb.messages)} messages, number {self._pb.turn or 'unknown'})"
 
 
-TurnLike: TypeAlias = Turn | Mapping[str, Any] | Sequence[Any] | str | bytes
-"""A turn, its JSON data as `Turn.from_dict` takes them, its messages, or their JSON text."""
+TurnLike: TypeAlias = Turn | Mapping[str, Any] | Sequence[Any] | str | bytes | object
+"""A turn, its JSON data as `Turn.from_dict` takes them, its messages, their JSON text, the text of its answer, or
+the answer, message or result of a stack that docs/frameworks.md lists."""
 
 
 def as_turn(turn: TurnLike) -> Turn:
-    """A turn out of whatever a caller may hand over. Raises InvalidInput."""
+    """A turn out of whatever a caller may hand over. Raises InvalidInput.
+
+    A text that begins with "[" is the JSON text of messages; any other is the answer.
+    """
     if isinstance(turn, Turn):
         return turn
-    if isinstance(turn, Mapping):
-        return Turn.from_dict(turn)
-    if isinstance(turn, str | bytes | Sequence):
+    if isinstance(turn, str):
+        return Turn(turn) if turn.lstrip().startswith("[") else Turn(response=turn)
+    if isinstance(turn, bytes | list | tuple):
         return Turn(turn)
-    raise InvalidInput("turn", shown(turn), "a Turn, its messages, or a context as an object")
+    if isinstance(turn, Mapping) and not _is_foreign(turn):
+        return Turn.from_dict(turn)
+    if turn is None or isinstance(turn, bool | int | float):
+        raise InvalidInput("turn", shown(turn), "a Turn, its messages, or a context as an object")
+    return Turn(turn)  # type: ignore[arg-type]
+
+
+def _is_foreign(data: Mapping[str, Any]) -> bool:
+    """Whether it is a message, an answer or a state of another stack, and no context."""
+    if all(snake(str(key)) in _KEYS for key in data):
+        return False
+    from .shapes import read_one
+
+    messages = data.get("messages")
+    if isinstance(messages, list | tuple) and all(isinstance(message, Mapping) for message in messages):
+        return False  # a context with a key that is mistyped, more likely than a state of LangGraph
+    return read_one(data) is not None
 
 
 _UNITS: Final = {"ms": 1000, "seconds": 1}

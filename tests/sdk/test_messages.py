@@ -207,7 +207,7 @@ REFUSED = {
         "messages[0].metadata.'a'",
         "surrogate",
     ),
-    "messages are an object": ({"role": "user"}, "messages", "an object"),
+    "messages are an object": ({"x": "user"}, "messages.role", "an object"),
     "messages are text": ("[]", "messages", "got '[]'"),
     "messages are a number": (3, "messages", "got 3"),
 }
@@ -288,9 +288,9 @@ def test_the_limit_of_messages_is_inclusive() -> None:
 
 
 def test_an_object_with_very_many_keys_is_searched_for_duplicates_in_linear_time() -> None:
-    keys = ", ".join(f'"{number}": 0' for number in range(200_000))
-    with pytest.raises(InvalidInput, match="the key '199999' twice"):
-        parsed(f'[{{"role": "user", "x": {{{keys}, "199999": 1}}}}]')
+    keys = ", ".join(f'"{number}": 0' for number in range(50_000))
+    with pytest.raises(InvalidInput, match="the key '49999' twice"):
+        parsed(f'[{{"role": "user", "x": {{{keys}, "49999": 1}}}}]')
 
 
 JSON_DATA = st.recursive(

@@ -104,10 +104,15 @@ def test_a_wrong_spec_is_refused_with_its_place(data: Any, path: str, got: str, 
     assert wanted in refused.value.wanted
 
 
-@pytest.mark.parametrize("evaluators", ["is-json", {"type": "is-json"}, Spec("is-json"), 3], ids=repr)
-def test_evaluators_are_a_list(evaluators: Any) -> None:
+@pytest.mark.parametrize("evaluator", ["is-json", {"type": "is-json"}, Spec("is-json")], ids=str)
+def test_one_evaluator_needs_no_list(evaluator: Any) -> None:
+    assert specs(evaluator) == specs([evaluator])
+
+
+def test_what_is_no_evaluator_is_refused() -> None:
+    unknown: Any = 3
     with pytest.raises(InvalidInput, match=r"evaluators: .*wanted a list"):
-        specs(evaluators)
+        specs(unknown)
 
 
 OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {

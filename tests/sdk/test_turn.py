@@ -333,7 +333,7 @@ REFUSED = {
     "usage is a number": (lambda: made([], usage=12), "usage", "12"),
     "response is a number": (lambda: made([], 12), "response", "12"),
     "response is bytes": (lambda: made([], b"x"), "response", "b'x'"),
-    "response without role": (lambda: made([], {"content": "x"}), "response", "content"),
+    "response without role": (lambda: made([], {"content": "x"}), "response.role", "content"),
     "response message without role": (lambda: made([], [{"content": "x"}]), "response[0].role", "missing"),
     "several choices": (
         lambda: made([], COMPLETION | {"choices": COMPLETION["choices"] * 2}),

@@ -1,13 +1,15 @@
 """What a caller says about a turn to the context that is sent."""
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import InvalidInput
 from ..fields import duration_to_pb, flag, read_keys, shown, snake, text, whole
 from ..messages import fill_message, fill_messages, parse_messages_json
-from ..responses import read_response, read_usage
 from ..structs import MAX_DEPTH, fill_struct, value_to_pb
 from ..v1 import context_pb2
+
+if TYPE_CHECKING:
+    from ..shapes import Reading
 
 _INT32_MAX: Final = (1 << 31) - 1
 
@@ -43,34 +45,35 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
     """The context that is sent. Raises InvalidInput."""
     pb = context_pb2.EvaluatorContext()
     invocation = pb.last_invocation
-    usage, model, finish_reason, response_id = (
+    said = _fill_conversation(data, pb)
+    usage, model, finish_reason, response_id, latency = (
         data.usage,
         data.model,
         data.finish_reason,
         data.response_id,
+        data.latency_seconds,
     )
-    if data.response is None:
-        _fill_conversation(data.messages, pb)
-    else:
-        answered = read_response(data.response)
-        usage = answered.usage if usage is None else usage
-        model = answered.model if model is None else model
-        finish_reason = answered.finish_reason if finish_reason is None else finish_reason
-        response_id = answered.response_id if response_id is None else response_id
-        if isinstance(data.messages, str | bytes):
-            parse_messages_json(data.messages, pb.messages, max_messages=_INT32_MAX)
-        else:
-            fill_messages(data.messages, pb.messages)
-        fill_messages(answered.messages, pb.messages, "response")
+    if said is not None:
+        usage = said.usage if usage is None else usage
+        model = said.model if model is None else model
+        finish_reason = said.finish_reason if finish_reason is None else finish_reason
+        response_id = said.response_id if response_id is None else response_id
+        latency = said.latency_seconds if latency is None else latency
+        if said.metadata:
+            fill_struct(said.metadata, invocation.metadata, "metadata")
+        if said.new is not None and data.turn_messages is None:
+            _fill_turn(pb, said.new)
     if isinstance(data.turn_messages, str | bytes):
         invocation.messages_json = _json_list(data.turn_messages, "turn_messages")
     elif data.turn_messages is not None:
         fill_messages(data.turn_messages, invocation.messages, "turn_messages")
-    if data.latency_seconds is not None:
-        duration_to_pb(data.latency_seconds, invocation.latency)
+    if latency is not None:
+        duration_to_pb(latency, invocation.latency)
     if data.time_to_first_token_seconds is not None:
         duration_to_pb(data.time_to_first_token_seconds, invocation.time_to_first_token)
     if usage is not None:
+        from ..shapes import read_usage
+
         for name, count in read_usage(usage).items():
             setattr(invocation.token_usage, name, count)
     if data.cost is not None:
@@ -109,11 +112,48 @@ def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext
     return parsed
 
 
-def _fill_conversation(messages: Any, pb: context_pb2.EvaluatorContext) -> None:
-    if isinstance(messages, str | bytes):
+def _fill_conversation(data: TurnData, pb: context_pb2.EvaluatorContext) -> "Reading | None":
+    """The messages and the response. Returns what they say about the invocation."""
+    messages, response = data.messages, data.response
+    if isinstance(messages, str | bytes) and response is None:
         pb.messages_json = _json_list(messages, "messages")
+        return None
+    if isinstance(messages, str | bytes):
+        parse_messages_json(messages, pb.messages, max_messages=_INT32_MAX)
+        said = None
     else:
-        fill_messages(messages, pb.messages)
+        said = fill_messages(messages, pb.messages)
+    if response is None:
+        return said
+    if isinstance(response, str):
+        response = {"role": "assistant", "content": response}
+    elif isinstance(response, bytes):
+        raise InvalidInput("response", shown(response), "text, or the answer as its library gives it")
+    before = len(pb.messages)
+    answered = fill_messages(response, pb.messages, "response")
+    if answered is None or said is None:
+        answered = answered or said
+    elif answered.new is None:
+        from ..shapes import later
+
+        answered = later(said, answered)
+    if answered is None or answered.new is None:
+        return answered
+    if before:
+        # The response holds its history, too, which was given already.
+        del pb.messages[before : before + answered.new]
+        return answered._replace(new=before)
+    return answered
+
+
+def _fill_turn(pb: context_pb2.EvaluatorContext, new: int) -> None:
+    """Name the messages of the turn, where they are not what follows the last user message anyway."""
+    roles = [message.role for message in pb.messages]
+    start = new
+    while start < len(roles) and roles[start] in ("user", "system", "developer"):
+        start += 1
+    if "user" in roles[start:] or (start and roles[start - 1] != "user"):
+        pb.last_invocation.messages.extend(pb.messages[start:])
 
 
 def _json_list(data: str | bytes, path: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from evald.blocks import TooMany
 from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
@@ -83,6 +84,9 @@ class Contexts:
     def _parse(self, text: str, into: "Messages", path: str) -> None:
         try:
             parse_messages_json(text, into, max_messages=self._max_messages, path=path)
+        except TooMany as problem:
+            limits = {"size": str(problem.size), "limit": str(problem.limit)}
+            raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}", **limits) from None
         except InvalidInput as problem:
             raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}") from None
 

@@ -5,6 +5,7 @@ import secrets
 from typing import Any, Final
 
 from evald import contract
+from evald.blocks import TooMany, UnreadableContent
 from evald.contract import ContractViolation
 from evald.evaluator import to_result
 from evald.foreign import EvaluatorRaised, raised_by
@@ -30,6 +31,10 @@ def crashed(use: Use, problem: Exception) -> Result:
         return errored("INPUT_TOO_LARGE", str(problem))
     if isinstance(problem, RecursionError) and use.origin is Origin.BUILT_IN:
         return errored("INPUT_TOO_LARGE", "The input is nested too deep for this evaluator")
+    if isinstance(problem, UnreadableContent):  # the caller's messages, not the evaluator's fault
+        return errored("UNREADABLE_CONTENT", str(problem))
+    if isinstance(problem, TooMany):
+        return errored("INPUT_TOO_LARGE", str(problem))
     incident = secrets.token_hex(6)
     raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(

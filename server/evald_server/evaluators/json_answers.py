@@ -16,7 +16,7 @@ from evald.strict_json import TooLarge, parse_json, parse_json_at
 from .field_rules import FieldRule
 from .json_diff import Comparison, Mode
 from .killable import Busy, TimedOut
-from .missing import NOTHING_SAID, OnMissing, missing
+from .missing import OnMissing, missing, nothing_said
 from .schema_check import Error
 from .schemas import Schema, worker_seconds
 from .tool_calls import first_checks
@@ -85,7 +85,7 @@ class JsonAnswer(Evaluator):
         if self.message == "last" and self.extract == "none":
             answer = ctx.answer
             if answer is None:
-                return NOTHING_SAID
+                return nothing_said(ctx)
             data, problem = ctx.answer_json
             return _not_json(problem) if problem else Read(answer, data)
         found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
@@ -96,7 +96,7 @@ class JsonAnswer(Evaluator):
     def _find(self, ctx: EvaluatorContext) -> Read | Result | TooLarge:
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         try:
             if self.extract == "first":
                 return _first_json(answer, ctx.check_time) or _scalar(answer)

@@ -9,7 +9,6 @@ from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Kind, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
-from .missing import NO_ANSWER
 from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
 from .tool_calls import call_evidence, call_names
 
@@ -56,7 +55,7 @@ class ResponseLength(Evaluator):
         """value: the length in the config's unit."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return unavailable(NO_ANSWER)
+            return unavailable(ctx.missing_answer)
         unit = self.unit
         if unit == "words" and len(answer) > MAX_SPLIT:
             return too_large("characters to split into words", len(answer), MAX_SPLIT)

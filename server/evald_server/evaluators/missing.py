@@ -1,15 +1,17 @@
 """What a built-in evaluator says when the context lacks what it looks at."""
 
-from typing import Final, Literal
+from typing import Literal
 
+from evald.context import EvaluatorContext
 from evald.result import Result, errored, passed, skipped, unproven
 
 OnMissing = Literal["fail", "pass", "skip", "error"]
 """Verdict of an assertion whose data is missing. "error" gives ERROR with code MISSING_DATA."""
 
-NO_ANSWER: Final = "No assistant message found"
 
-NOTHING_SAID: Final = unproven(NO_ANSWER)
+def nothing_said(ctx: EvaluatorContext) -> Result:
+    """The failure of an assertion about the answer of a turn that has none. It says what was there instead."""
+    return unproven(ctx.missing_answer)
 
 
 def missing(on_missing: OnMissing, reason: str) -> Result:

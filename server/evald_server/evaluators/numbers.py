@@ -12,7 +12,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Kind, Result, failed, passed, unproven
 
-from .missing import NOTHING_SAID, OnMissing, missing
+from .missing import OnMissing, missing, nothing_said
 from .texts import too_large
 from .values import shown
 
@@ -307,7 +307,7 @@ class Numeric(Evaluator):
         """Compare. value: the number found in the answer."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         if len(answer) > MAX_SCANNED:
             return too_large("characters to look through for a number", len(answer), MAX_SCANNED)
         expected = (

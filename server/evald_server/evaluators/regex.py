@@ -15,7 +15,7 @@ from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Kind, Result, failed, passed
 
 from .js_regex import FLAGS, to_re2
-from .missing import NOTHING_SAID
+from .missing import nothing_said
 from .plain_regex import compile_plain
 from .texts import too_large
 
@@ -125,7 +125,7 @@ class Regex(Evaluator):
             answer = ctx.answer_of(self.message)
             text = None if answer is None else answer.encode("utf-8", "surrogatepass")
         if text is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         work = self._program_size * len(text)
         if work <= INLINE_WORK:
             return self._result(self._search(text))

@@ -15,7 +15,7 @@ from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Kind, Result, failed, passed
 
 from .editdistance import common_subsequence, levenshtein, max_cells
-from .missing import NOTHING_SAID, OnMissing, missing
+from .missing import OnMissing, missing, nothing_said
 from .texts import too_large
 
 Measure = Literal["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"]
@@ -164,7 +164,7 @@ class TextSimilarity(Evaluator):
         """Score: the similarity, from 0 to 1."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")

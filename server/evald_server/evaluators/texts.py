@@ -11,7 +11,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Kind, Result, errored, failed, passed
 
-from .missing import NOTHING_SAID, OnMissing, missing
+from .missing import OnMissing, missing, nothing_said
 
 # Characters times substrings. A search takes 0.7 ns a character, 15 at worst, and folding case 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
@@ -78,7 +78,7 @@ class ExactMatch(Evaluator):
         """Score 1 when equal, else 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         reference = ctx.expected.text if self.expected is None else self.expected
         if reference is None:
             return missing(self.on_missing, "No expected text to compare with")
@@ -159,7 +159,7 @@ class Contains(Evaluator):
         """Look for every substring."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         needles = self._needles
         work = len(answer) * len(needles)
         if work > MAX_SEARCHED:
@@ -206,7 +206,7 @@ class StartsWith(Evaluator):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         if self.ignore_case:
             # Folding never shortens a text, so this much of the answer is enough.
             met = answer[: len(self._folded)].casefold().startswith(self._folded)
@@ -236,7 +236,7 @@ class EndsWith(Evaluator):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         if self.ignore_case:
             start = max(0, len(answer) - len(self._folded))
             met = answer[start:].casefold().endswith(self._folded)
@@ -290,7 +290,7 @@ class LengthWithin(Evaluator):
         """Score 1 or 0. value: the length."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return NOTHING_SAID
+            return nothing_said(ctx)
         if self.unit == "words" and len(answer) > MAX_SPLIT:
             return too_large("characters to split into words", len(answer), MAX_SPLIT)
         length = length_of(answer, self.unit)

@@ -8,7 +8,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, EvaluatorDefinition, InvalidConfig
 from evald.result import Result, Verdict, errored, skipped
 from evald.scope import current_scope
-from evald_server.evaluators.missing import NO_ANSWER, missing
+from evald_server.evaluators.missing import missing
 
 from .answers import Unusable
 from .asking import Vote, ask
@@ -98,7 +98,7 @@ class Judging:
         config, form = self._config, self._form
         if (config.only_final and not ctx.is_final) or not form.applies(ctx):
             return _NOT_FINAL
-        lack = NO_ANSWER
+        lack = ctx.missing_answer
         if ctx.answer is not None:
             kind = hollow(ctx)
             lack = f"The answer is {kind}, so that there is nothing to judge" if kind else ""

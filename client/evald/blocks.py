@@ -1,0 +1,176 @@
+"""Content blocks: which hold text, which hold none, and which cannot be read.
+
+A block that looks like a text or a tool call and is of no known type is
+refused: an evaluator that passed over it in silence would find nothing, and
+every check for absence would pass.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from .v1 import message_pb2
+
+# What a block may be for its text to be the message's.
+TEXT_BLOCKS: Final = frozenset(("text", "input_text", "output_text", ""))
+
+# 10,000: a long document in paragraphs; reading them takes a few milliseconds.
+MAX_BLOCKS: Final = 10_000
+
+# Blocks that hold no text of the message and no tool call: they stay as they are.
+KNOWN_BLOCKS: Final = frozenset(
+    (
+        "image",
+        "image_url",
+        "input_image",
+        "audio",
+        "audio_url",
+        "input_audio",
+        "output_audio",
+        "video",
+        "video_url",
+        "input_video",
+        "file",
+        "input_file",
+        "document",
+        "document_url",
+        "binary",
+        "text_plain",  # LangChain: a document
+        "blob",
+        "uri",
+        "media",
+        "inline_data",
+        "file_data",
+        "resource",
+        "resource_link",
+        "search_result",
+        "source",
+        "source_url",
+        "source_document",
+        "container_upload",
+        "cache_point",
+        "step_start",
+        "fallback",
+        "compaction",
+        "tool_reference",
+        "refusal",
+        "reasoning",
+        "thinking",
+        "redacted_thinking",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "tool_approval_request",
+        "tool_approval_response",
+    )
+)
+
+_TEXT_KEYS: Final = (
+    "text",
+    "content",
+    "value",
+    "markdown",
+    "html",
+    "parts",
+    "message",
+    "output_text",
+    "transcript",
+)
+_CALL_KEYS: Final = (
+    "arguments",
+    "args",
+    "input",
+    "function",
+    "function_call",
+    "functionCall",
+    "tool_calls",
+    "toolCalls",
+    "tool_call",
+    "toolCall",
+    "tool_call_id",
+    "toolCallId",
+    "tool_name",
+    "toolName",
+    "tool_use_id",
+    "toolUseId",
+)
+_CALL_WORDS: Final = ("tool", "call", "function")
+
+
+class TooMany(InvalidInput):
+    """More of something than a call may hold. size and limit: the numbers of the refusal."""
+
+    def __init__(self, path: str, what: str, size: int, limit: int) -> None:
+        self.what, self.size, self.limit = what, size, limit
+        super().__init__(path, f"{size} {what}", f"at most {limit}")
+
+    def below(self, parent: str) -> "TooMany":
+        """The same problem, its path seen from further out."""
+        dot = "." if self.path and not self.path.startswith("[") else ""
+        return TooMany(f"{parent}{dot}{self.path}", self.what, self.size, self.limit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TooMany, (self.path, self.what, self.size, self.limit))
+
+
+class UnreadableContent(InvalidInput):
+    """A message that came as protobuf holds a block that looks like a text or a tool call and is not known."""
+
+
+def suspect(kind: str, keys: Mapping[str, Any]) -> str:
+    """What a block of a type that is not known looks like; "" when it is neither text nor call."""
+    if any(word in kind for word in _CALL_WORDS) or any(keys.get(key) is not None for key in _CALL_KEYS):
+        return "which looks like a tool call"
+    if "text" in kind or any(isinstance(keys.get(key), str | list) for key in _TEXT_KEYS):
+        return "which looks like text"
+    return ""
+
+
+def block_text(pb: "message_pb2.ChatMessage") -> str:
+    """The text blocks of a message, joined with nothing between. Raises UnreadableContent and TooMany."""
+    check_blocks(pb)
+    return "".join(block.text for block in pb.blocks.items if block.type in TEXT_BLOCKS)
+
+
+def has_text(pb: "message_pb2.ChatMessage") -> bool:
+    """Whether a message has a text block, even an empty one, or a refusal."""
+    return any(block.type in TEXT_BLOCKS or block.type == "refusal" for block in pb.blocks.items)
+
+
+def check_blocks(pb: "message_pb2.ChatMessage") -> None:
+    """Raise UnreadableContent for a block that no evaluator would see, and TooMany for too many of them."""
+    blocks = pb.blocks.items
+    if len(blocks) > MAX_BLOCKS:
+        raise TooMany("blocks", "content blocks", len(blocks), MAX_BLOCKS)
+    for index, block in enumerate(blocks):
+        kind = block.type
+        if kind in TEXT_BLOCKS:
+            if not block.text and not block.HasField("text"):
+                _check(block, kind, index)
+        elif kind not in KNOWN_BLOCKS:
+            _check(block, kind, index)
+
+
+def _check(block: "message_pb2.ContentBlock", kind: str, index: int) -> None:
+    """Raise UnreadableContent for a block whose text or call no evaluator would see."""
+    fields = block.fields.fields
+    keys: dict[str, Any] = {key: True for key in _CALL_KEYS if key in fields}
+    keys |= {
+        key: ""
+        for key in _TEXT_KEYS
+        if key in fields and fields[key].WhichOneof("kind") in ("string_value", "list_value")
+    }
+    if block.HasField("text"):
+        keys["text"] = block.text
+    problem = suspect(kind.lower().replace("-", "_"), keys) if kind not in TEXT_BLOCKS else ""
+    if not problem and kind in TEXT_BLOCKS and keys:
+        problem = "whose text is not in `text`"
+    if problem:
+        raise UnreadableContent(
+            f"blocks.items[{index}].type",
+            f"{kind!r:.80}, {problem}",
+            "text in a block of type text, input_text or output_text, and tool calls in tool_calls; "
+            "or send the messages as messages_json, where the blocks of other stacks are read",
+        )

@@ -1,0 +1,193 @@
+"""The messages of other stacks, recognised by their attributes and keys; none of their libraries is imported.
+
+`FAMILIES` lists who reads what, in the order in which they are asked: add new
+ones before "messages with a role". A family is one file with a function
+`read(value, data)`, which gives a Reading, or None for what it does not know.
+`value` is what the caller gave, `data` the same as plain data.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from ..errors import InvalidInput
+from ..fields import plain, shown
+from . import (
+    adk,
+    anthropic,
+    autogen,
+    bedrock,
+    google,
+    langchain,
+    mcp,
+    openai_agents,
+    openai_chat,
+    openai_responses,
+    pydantic_ai,
+    role_messages,
+)
+from .reading import Reading
+from .usage import add_usages, read_usage
+
+__all__ = [
+    "FAMILIES",
+    "KNOWN",
+    "Family",
+    "Reading",
+    "Readings",
+    "later",
+    "read_all",
+    "read_item",
+    "read_one",
+    "read_usage",
+    "turn_start",
+]
+
+
+class Reader(Protocol):
+    """Reads a value of one family, or gives None. Raises InvalidInput for one that is broken."""
+
+    def __call__(self, value: Any, data: Mapping[str, Any], /) -> Reading | None: ...
+
+
+class Family(NamedTuple):
+    """A family of shapes. name: as its users call it."""
+
+    name: str
+    read: Reader
+
+
+FAMILIES: Final = (
+    Family("OpenAI Agents", openai_agents.read),
+    Family("Pydantic AI", pydantic_ai.read),
+    Family("OpenAI chat completions", openai_chat.read),
+    Family("OpenAI Responses", openai_responses.read),
+    Family("Anthropic", anthropic.read),
+    Family("Google GenAI", google.read),
+    Family("Google ADK", adk.read),
+    Family("Bedrock and Strands", bedrock.read),
+    Family("AutoGen", autogen.read),
+    Family("LangChain and LangGraph", langchain.read),
+    Family("MCP tool results", mcp.read),
+    Family(
+        "messages with a role: OpenAI, Anthropic, AI SDK, OTel GenAI, Google, Bedrock", role_messages.read
+    ),
+)
+
+KNOWN: Final = "; known are " + ", ".join(family.name for family in FAMILIES)
+"""For errors: the families that are read."""
+
+_WANTED: Final = f'a message: an object with `role` and `content`, a pair ("user", "text"){KNOWN}'
+
+
+def read_one(value: Any) -> Reading | None:
+    """What a value of any family holds; None when no family knows it. Raises InvalidInput."""
+    if _is_pair(value):
+        return Reading([{"role": role_messages.ROLES.get(value[0], value[0]), "content": value[1]}])
+    data = plain(value)
+    known = data if isinstance(data, Mapping) else {}
+    for family in FAMILIES:
+        reading = family.read(value, known)
+        if reading is not None:
+            return reading
+    if known and isinstance(known.get("messages"), list | tuple):
+        return read_all(known["messages"], "messages")
+    return None
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], str)
+        and value[0].isidentifier()
+    )
+
+
+def read_item(value: Any) -> Reading:
+    """The same for one of a list of messages. Raises InvalidInput for what no family knows, too."""
+    reading = read_one(value)
+    if reading is None:
+        data = plain(value)
+        if isinstance(data, Mapping):
+            role = data.get("role")
+            got = "missing" if role is None else shown(role)
+            raise InvalidInput("role", f"{got}, in {shown(data).removeprefix('got ')}", _WANTED)
+        raise InvalidInput("", shown(value), _WANTED)
+    return reading
+
+
+def read_all(values: Iterable[Any], path: str) -> Reading:
+    """The messages of several values as one reading. Raises InvalidInput with the path of what is wrong."""
+    found = Readings()
+    messages: list[dict[str, Any]] = []
+    for index, value in enumerate(values):
+        try:
+            reading = read_item(value)
+        except InvalidInput as problem:
+            raise problem.below(f"{path}[{index}]") from None
+        found.add(len(messages), reading)
+        messages.extend(reading.messages)
+    start = turn_start([message["role"] for message in messages])
+    return found.summed(messages, start)
+
+
+def turn_start(roles: list[str]) -> int:
+    """Index of the first message after the last user message."""
+    start = len(roles)
+    while start and roles[start - 1] != "user":
+        start -= 1
+    return start
+
+
+class Readings:
+    """What the readings of a conversation say about its last turn."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, Reading]] = []
+
+    def add(self, start: int, reading: Reading) -> None:
+        """Take one up. start: index of its first message in the whole."""
+        self._found.append((start, reading))
+
+    def summed(self, messages: list[dict[str, Any]], start: int) -> Reading:
+        """All of them as one. start: where the turn begins, unless they know better."""
+        new: int | None = None
+        for begin, reading in self._found:
+            if reading.new is not None:
+                new = begin + reading.new
+        invocations = [(begin, reading.invocation) for begin, reading in self._found if reading.invocation]
+        if new is None and invocations:
+            new = min(begin for begin, invocation in invocations if invocation == invocations[-1][1])
+        turn = start if new is None else new
+        of_turn = [reading for begin, reading in self._found if begin + max(len(reading.messages), 1) > turn]
+
+        def last(name: str) -> Any:
+            return next(
+                (value for reading in reversed(of_turn) if (value := getattr(reading, name)) is not None),
+                None,
+            )
+
+        usages = [reading.usage for reading in of_turn if reading.usage is not None]
+        return Reading(
+            messages,
+            usage=usages[0] if len(usages) == 1 else add_usages(usages) if usages else None,
+            model=last("model"),
+            finish_reason=last("finish_reason"),
+            response_id=last("response_id"),
+            latency_seconds=last("latency_seconds"),
+            new=new,
+            metadata=last("metadata"),
+        )
+
+
+def later(earlier: Reading, last: Reading) -> Reading:
+    """Two readings of one turn as one: tokens are added, for the rest the later one counts."""
+    usages = [usage for usage in (earlier.usage, last.usage) if usage is not None]
+    said = {name: getattr(earlier if getattr(last, name) is None else last, name) for name in _LAST}
+    return last._replace(usage=add_usages(usages) if usages else None, **said)
+
+
+_LAST: Final = ("model", "finish_reason", "response_id", "latency_seconds", "metadata")

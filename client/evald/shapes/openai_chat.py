@@ -1,0 +1,40 @@
+"""OpenAI chat completions, of OpenAI and of everyone who speaks like it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidInput
+from ..fields import plain, shown
+from .reading import Reading, text_or_none
+from .role_messages import read_role_message
+
+
+def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
+    """A whole chat completion: an object with `choices`."""
+    if "choices" not in data:
+        return None
+    choices = data["choices"]
+    if not isinstance(choices, Sequence) or len(choices) != 1:
+        got = f"{len(choices)} alternatives" if isinstance(choices, Sequence) else shown(choices)
+        raise InvalidInput("choices", got, "one; pass the message of the one that you used")
+    choice = plain(choices[0])
+    message = plain(choice.get("message")) if isinstance(choice, Mapping) else None
+    if message is None:
+        raise InvalidInput(
+            "choices[0].message",
+            "missing",
+            "a whole completion; put the chunks of a stream together first",
+        )
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InvalidInput("choices[0].message", shown(message), "a message with `role` and `content`")
+    try:
+        messages = read_role_message(message["role"], message)
+    except InvalidInput as problem:
+        raise problem.below("choices[0].message") from None
+    return Reading(
+        messages,
+        usage=data.get("usage"),
+        model=text_or_none(data.get("model")),
+        finish_reason=text_or_none(choice.get("finish_reason")),
+        response_id=text_or_none(data.get("id")),
+    )

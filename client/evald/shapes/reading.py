@@ -1,0 +1,117 @@
+"""What is read out of a value of some stack, before it becomes the contract's messages."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ..errors import InvalidInput
+from ..fields import plain, shown
+from ..structs import MAX_DEPTH, TooDeep, check_levels
+
+
+class Reading(NamedTuple):
+    """The messages that a value holds, and what it says about the invocation. None: it does not say.
+
+    messages: in the contract's JSON shape, oldest first.
+    usage: token counts in any spelling, of exactly these messages.
+    new: index of the first message that the agent's last run added; None: what follows the last user message.
+    invocation: id of the run that a message belongs to, in stacks that keep one.
+    metadata: further facts for the invocation's metadata.
+    """
+
+    messages: list[dict[str, Any]]
+    usage: Any = None
+    model: str | None = None
+    finish_reason: str | None = None
+    response_id: str | None = None
+    latency_seconds: float | None = None
+    new: int | None = None
+    invocation: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value as plain data when that is an object, else an empty one."""
+    data = plain(value)
+    return data if isinstance(data, Mapping) else {}
+
+
+def items(value: Any, path: str) -> list[Any]:
+    """The values of a list, none for null. Raises InvalidInput for what is no list."""
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(path, shown(value), "a list")
+    return list(value)
+
+
+def text_or_none(value: Any) -> str | None:
+    """The value when it is a text that says something."""
+    return value if isinstance(value, str) and value else None
+
+
+def first(data: Mapping[str, Any], *keys: str) -> Any:
+    """The value of the first of these keys that has one."""
+    for key in keys:
+        value = data.get(key)
+        if value is not None:
+            return value
+    return None
+
+
+def json_text(value: Any, path: str) -> str:
+    """A tool's result or arguments as text: text as it is, other data as JSON. Raises InvalidInput."""
+    if isinstance(value, str):
+        return value
+    try:
+        check_levels(value, MAX_DEPTH)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_default)
+    except TooDeep as problem:
+        raise problem.of(MAX_DEPTH).below(path) from None
+    except RecursionError:
+        raise InvalidInput(path, "nested too deep", f"at most {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(path, f"not JSON-like: {problem}", "JSON text, or JSON-like data") from None
+
+
+def _json_default(value: Any) -> Any:
+    """Objects of a library within a result; a time or an id as its text. Raises TypeError for the rest."""
+    data = plain(value)
+    if data is not value:
+        return data
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if type(value).__module__ in ("datetime", "uuid", "decimal", "pathlib"):
+        return str(value)
+    raise TypeError(f"{shown(value)} is no data")
+
+
+# What other stacks call the five ways in which an answer ends, in the words of OpenAI's chat completions.
+_FINISH: Final = {
+    "tool_call": "tool_calls",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "function_calls": "tool_calls",
+    "stop": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "completed": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+    "content_filtered": "content_filter",
+    "guardrail_intervened": "content_filter",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+}
+
+
+def finish_reason(value: Any) -> str | None:
+    """Why an answer ended, in OpenAI's words; other words in lower case."""
+    word = getattr(value, "value", value)  # of an enum
+    if not isinstance(word, str) or not word:
+        return None
+    word = word.lower().replace("-", "_")
+    return _FINISH.get(word, word)

@@ -1,0 +1,110 @@
+"""Messages with a role: OpenAI chat, Anthropic, AI SDK, OTel GenAI, Google contents, Bedrock and Strands.
+
+They differ in their parts, which one reader knows, and in the names of their roles.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..errors import InvalidInput
+from ..fields import plain, shown
+from .parts import Parts, read_parts, read_ui_invocations, result_content
+from .reading import Reading, finish_reason
+
+ROLES: Final = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+"""Roles of other stacks by the contract's."""
+
+
+def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
+    """A message with `role`, or Google's Content without one."""
+    role = data.get("role")
+    if role is None and isinstance(data.get("parts"), list | tuple) and data.keys() <= {"parts", "role"}:
+        role = "user"  # what Google's API takes a Content without a role for
+    if not isinstance(role, str) or not role:
+        return None
+    reason = finish_reason(data.get("finish_reason")) if "parts" in data else None
+    return Reading(read_role_message(role, data), finish_reason=reason)
+
+
+def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The message, after the tool messages that its parts hold. Raises InvalidInput."""
+    role = ROLES.get(role, role)
+    message = {key: value for key, value in data.items() if key not in ("parts", "content", "role")}
+    message["role"] = role
+    content, parts = plain(data.get("content")), data.get("parts")
+    found = Parts()
+    if isinstance(parts, list | tuple):
+        message.pop("finish_reason", None)
+        # A UI message of the AI SDK may repeat its text in `content`.
+        read_parts(parts, "parts", found)
+        content = found.blocks or None
+    elif isinstance(content, list | tuple):
+        read_parts(content, "content", found)
+        # An empty list stays one: it is not null.
+        content = found.blocks if found.blocks or not content else None
+    elif isinstance(content, Mapping) and role == "tool":
+        content, failed = result_content(content, "content")
+        if failed:
+            message.setdefault("metadata", {"is_error": True})
+    elif content is not None and not isinstance(content, str):
+        if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
+            raise InvalidInput("content", shown(content), "text, a list of blocks or null")
+        read_parts(content, "content", found)
+        content = found.blocks
+    if data.get("toolInvocations") is not None:
+        read_ui_invocations(message.pop("toolInvocations"), "toolInvocations", found)
+    if content is None:
+        content = _spoken(data)
+    return assemble(message, content, found)
+
+
+def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[str, Any]]:
+    """A message out of its content and what its parts hold, with the tool messages that belong to it.
+
+    A call that stands both in `tool_calls` and in a part is one call: by its id, else by its place.
+    """
+    if content is not None:
+        message["content"] = content
+    given = plain(message.get("tool_calls"))
+    if found.calls:
+        if given is not None and not isinstance(given, list | tuple):
+            raise InvalidInput("tool_calls", shown(given), "a list of tool calls")
+        message["tool_calls"] = _merged(list(given or ()), found.calls)
+        message.pop("function_call", None)
+    if found.thoughts:
+        metadata = message.get("metadata")
+        if metadata is None or isinstance(metadata, Mapping):
+            message["metadata"] = {"reasoning": "\n".join(found.thoughts), **(metadata or {})}
+    if not found.results:
+        return [message]
+    if message["role"] == "assistant":
+        return [message, *found.results]
+    # What only carries results is no message of its role: user messages of Anthropic, Bedrock and Google do.
+    if content is None and "tool_calls" not in message:
+        if len(found.results) == 1 and "tool_call_id" in message:
+            found.results[0].setdefault("tool_call_id", message["tool_call_id"])
+        return found.results
+    return [*found.results, message]
+
+
+def _merged(given: list[Any], calls: list[dict[str, Any]]) -> list[Any]:
+    if not given:
+        return list({call.get("id", place): call for place, call in enumerate(calls)}.values())
+    known = {identity for call in given if (identity := _identity(plain(call))) is not None}
+    return given + [
+        call
+        for place, call in enumerate(calls)
+        if (call["id"] not in known if "id" in call else place >= len(given))
+    ]
+
+
+def _identity(call: Any) -> str | None:
+    identity = call.get("id") if isinstance(call, Mapping) else None
+    return identity if isinstance(identity, str) else None
+
+
+def _spoken(data: Mapping[str, Any]) -> str | None:
+    """What the model said in an audio answer of OpenAI."""
+    audio = plain(data.get("audio"))
+    transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return transcript if isinstance(transcript, str) else None

@@ -1,0 +1,98 @@
+"""Token counts by the contract's names, whatever a stack calls them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..errors import InvalidInput
+from ..fields import join, plain, shown, snake, whole
+
+_KEYS: Final = {
+    "input": "input_tokens",
+    "input_tokens": "input_tokens",
+    "prompt_tokens": "input_tokens",
+    "prompt": "input_tokens",
+    "prompt_token_count": "input_tokens",  # Google
+    "output": "output_tokens",
+    "output_tokens": "output_tokens",
+    "completion_tokens": "output_tokens",
+    "completion": "output_tokens",
+    "candidates_token_count": "output_tokens",  # Google
+    "total": "total_tokens",
+    "total_tokens": "total_tokens",
+    "total_token_count": "total_tokens",  # Google
+    "cached_input_tokens": "cached_input_tokens",
+    "cached_content_token_count": "cached_input_tokens",  # Google
+    "cache_read_tokens": "cached_input_tokens",  # Pydantic AI
+    "cache_read_input_tokens": "cached_input_tokens",  # Anthropic, Bedrock
+    "reasoning_tokens": "reasoning_tokens",
+    "output_reasoning_tokens": "reasoning_tokens",  # Pydantic AI
+    "thoughts_token_count": "reasoning_tokens",  # Google
+}
+# What a stack counts beside its input or output; the contract's counts include it.
+_BESIDE: Final = {
+    "cache_read_input_tokens": "input_tokens",  # Anthropic, Bedrock
+    "cache_creation_input_tokens": "input_tokens",  # Anthropic
+    "cache_write_input_tokens": "input_tokens",  # Bedrock
+    "tool_use_prompt_token_count": "input_tokens",  # Google
+    "thoughts_token_count": "output_tokens",  # Google
+}
+_DETAILS: Final = {
+    "input_tokens_details": ("cached_tokens", "cached_input_tokens"),
+    "prompt_tokens_details": ("cached_tokens", "cached_input_tokens"),
+    "input_token_details": ("cache_read", "cached_input_tokens"),  # LangChain
+    "output_tokens_details": ("reasoning_tokens", "reasoning_tokens"),
+    "completion_tokens_details": ("reasoning_tokens", "reasoning_tokens"),
+    "output_token_details": ("reasoning", "reasoning_tokens"),  # LangChain
+}
+
+
+def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
+    """Token counts by the contract's names, whatever the caller calls them; absent ones are left out.
+
+    Knows `input`/`output`/`total`, `input_tokens` and so on, `prompt_tokens`/`completion_tokens`,
+    and the spellings of the stacks that `shapes` reads, in camelCase too. Counts that a stack keeps
+    beside its input or output (Anthropic's cached tokens, Google's thoughts) are added, as the
+    contract's counts include them. Other keys are ignored. Raises InvalidInput.
+    """
+    usage = plain(usage)
+    if not isinstance(usage, Mapping):
+        raise InvalidInput(path, shown(usage), "an object with token counts")
+    found: dict[str, int] = {}
+    beside: dict[str, int] = {}
+    for key, value in usage.items():
+        if value is None or not isinstance(key, str):
+            continue
+        name = snake(key)
+        if name in _KEYS or name in _BESIDE:
+            # A count as text: how protobuf writes 64-bit numbers in JSON.
+            count = whole(
+                int(value) if isinstance(value, str) and value.isdecimal() else value, join(path, key)
+            )
+            if name in _KEYS:
+                found[_KEYS[name]] = count
+            if name in _BESIDE:
+                beside[_BESIDE[name]] = beside.get(_BESIDE[name], 0) + count
+        elif name in _DETAILS:
+            detail, target = _DETAILS[name]
+            details = plain(value)
+            if isinstance(details, Mapping) and details.get(detail) is not None:
+                found.setdefault(target, whole(details[detail], f"{path}.{key}.{detail}"))
+    for name, count in beside.items():
+        if name in found:
+            found[name] += count
+    return found
+
+
+def add_usages(usages: Iterable[Any], path: str = "usage") -> dict[str, int]:
+    """The sum of several. Where only some give a total, the others' is their input and output."""
+    read = [read_usage(usage, path) for usage in usages]
+    total: dict[str, int] = {}
+    for counts in read:
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    if "total_tokens" in total:
+        total["total_tokens"] = sum(
+            counts.get("total_tokens", counts.get("input_tokens", 0) + counts.get("output_tokens", 0))
+            for counts in read
+        )
+    return total

@@ -1,0 +1,172 @@
+"""What a conversation holds reaches the evaluators behind a real channel, or is refused by name."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import evald
+from evald import Verdict, testing
+from evald.blocks import MAX_BLOCKS
+from evald.messages import MAX_NODES, MAX_UNKNOWN_KEYS
+from evald.v1 import context_pb2
+
+QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
+
+# Checks for absence: what vanishes in silence passes them.
+ABSENCE: list[dict[str, Any]] = [
+    {"type": "regex", "config": {"pattern": "degrees", "mustMatch": False}},
+    {"type": "contains", "config": {"text": "degrees"}, "negate": True},
+    {"type": "length-within", "config": {"max": 10}},
+    {"type": "tool-use", "config": {"expectations": [{"name": "get_weather", "maxCalls": 0}]}},
+    {"type": "tool-call-budget", "config": {"maxCalls": 0}},
+]
+ABOUT_CALLS = {"tool-use", "tool-call-budget"}
+
+
+# Somebody else's evaluator.
+absent = evald.define_evaluator(
+    type="test.absent",
+    kind=evald.ASSERTION,
+    evaluate=lambda ctx: "degrees" not in (ctx.answer or ""),
+    description="The answer does not name degrees.",
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[evald.Client]:
+    with testing.server(absent) as server, server.client() as connected:
+        yield connected
+
+
+def sent(block: dict[str, Any]) -> evald.Turn:
+    """A turn as a client in another language sends it: blocks as protobuf."""
+    pb = context_pb2.EvaluatorContext()
+    pb.messages.add(role="user", text="?")
+    message = pb.messages.add(role="assistant")
+    fields = dict(block)
+    added = message.blocks.items.add(type=fields.pop("type"))
+    if "text" in fields:
+        added.text = fields.pop("text")
+    added.fields.update(fields)
+    turn = evald.Turn()
+    turn.to_proto().CopyFrom(pb)
+    return turn
+
+
+UNREADABLE = {
+    "Anthropic's call": {"type": "tool_use", "id": "c", "name": "get_weather", "input": {"city": "Paris"}},
+    "AI SDK's call": {"type": "tool-call", "toolCallId": "c", "toolName": "get_weather", "input": {}},
+    "text of an unknown type": {"type": "prose", "text": "18 degrees"},
+    "text among the fields": {"type": "text", "content": "18 degrees"},
+}
+
+
+@pytest.mark.parametrize("block", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_an_unreadable_block_passes_no_check_for_absence(block: dict[str, Any], client: evald.Client) -> None:
+    specs = [*ABSENCE, {"type": "test.absent"}, {"type": "turn-count"}]
+    evaluation = client.evaluate(sent(block), specs)
+    assert evaluation.verdict is Verdict.ERROR
+    for result in evaluation.results[:-1]:
+        assert result.verdict is Verdict.ERROR, result
+        assert result.error
+        assert result.error.code == "UNREADABLE_CONTENT"
+        assert f"messages[1].blocks.items[0].type: '{block['type']}'" in result.error.message
+    # What reads no message is not concerned.
+    assert evaluation.results[-1].verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("block", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: evald.Client) -> None:
+    text = json.dumps([QUESTION, {"role": "assistant", "content": [block]}])
+    if block["type"] == "prose":
+        with pytest.raises(evald.errors.InvalidRequest, match="'prose', which looks like text") as refused:
+            client.evaluate(text, ABSENCE)
+        assert refused.value.violations[0].field == "context.messages_json[1].content[0].type"
+    else:
+        assert client.evaluate(text, ABSENCE).failures
+
+
+SILENT: dict[str, Any] = {
+    "null": {"content": None},
+    "no blocks": {"content": []},
+    "only an image": {"content": [{"type": "image_url", "image_url": {"url": "https://x"}}]},
+    "only reasoning": {"content": [{"type": "thinking", "thinking": "hm"}]},
+}
+
+
+@pytest.mark.parametrize("message", SILENT.values(), ids=SILENT.keys())
+def test_a_message_that_says_nothing_passes_no_check_of_the_answer(
+    message: dict[str, Any], client: evald.Client
+) -> None:
+    specs = [spec for spec in ABSENCE if spec["type"] not in ABOUT_CALLS]
+    messages = [QUESTION, {"role": "assistant", **message}]
+    for turn in (messages, json.dumps(messages)):
+        evaluation = client.evaluate(turn, specs)
+        assert evaluation.verdict is Verdict.FAILED
+        for result in evaluation.results:
+            assert result.verdict is Verdict.FAILED, result
+            assert result.reason.startswith("No assistant message found: the last one has ")
+
+
+HOSTILE: dict[str, tuple[Any, str, int]] = {
+    # messages, what is too much, its limit
+    "700,000 unknown keys": (
+        [QUESTION | {f"k{n}": 0 for n in range(700_000)}],
+        "keys and values",
+        MAX_NODES,
+    ),
+    "10,000 unknown keys": (
+        [QUESTION | {f"k{n}": 0 for n in range(10_000)}],
+        "unknown keys",
+        MAX_UNKNOWN_KEYS,
+    ),
+    "400,000 content blocks": (
+        [{"role": "user", "content": [{"type": "text", "text": ""}] * 400_000}],
+        "keys and values",
+        MAX_NODES,
+    ),
+    "11,000 content blocks": (
+        [{"role": "user", "content": [{"type": "text", "text": ""}] * 11_000}],
+        "content blocks",
+        MAX_BLOCKS,
+    ),
+    "6,000 results in one message": (
+        [{"role": "user", "content": [{"type": "tool_result", "id": "c", "content": "x"}] * 6000}],
+        "messages",
+        5000,
+    ),
+}
+
+
+@pytest.mark.parametrize(("messages", "what", "limit"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_too_much_of_anything_is_refused_with_its_numbers(
+    messages: Any, what: str, limit: int, client: evald.Client
+) -> None:
+    with pytest.raises(evald.errors.InvalidRequest, match=what) as refused:
+        client.evaluate(json.dumps(messages), ["turn-count"])
+    assert refused.value.metadata["limit"] == str(limit)
+    assert int(refused.value.metadata["size"]) > limit
+    assert refused.value.violations[0].field.startswith("context.messages_json")
+
+
+def test_400_000_blocks_in_protobuf_are_an_error_of_whoever_reads_them(client: evald.Client) -> None:
+    turn = evald.Turn()
+    blocks = context_pb2.EvaluatorContext()
+    message = blocks.messages.add(role="assistant")
+    for _ in range(1000):
+        message.blocks.items.add()
+    for _ in range(400):
+        turn.to_proto().messages.append(message)
+    evaluation = client.evaluate(turn, [{"type": "contains", "config": {"text": "x"}}, "turn-count"])
+    contains = evaluation["contains"]
+    assert contains.error
+    assert contains.error.code == "INPUT_TOO_LARGE"
+    assert f"at most {MAX_BLOCKS}" in contains.error.message
+    assert evaluation["turn-count"].verdict is Verdict.PASSED
+
+
+def test_one_evaluator_and_one_answer_are_enough(client: evald.Client) -> None:
+    assert client.evaluate("18 degrees", {"type": "contains", "config": {"text": "18"}}).passed
+    assert client.evaluate("18 degrees", "response-length").metrics == {"response-length": 10}
