@@ -123,7 +123,7 @@ ENDS: dict[str, Case] = {
         lambda: _called("a", 500),
     ),
     "trajectory, exact": (
-        [_spec("trajectory", mode="exact", expected=["a"] * 5_000)] * 5,
+        [_spec("trajectory", mode="exact", expected=["a"] * 1_000)] * 5,
         lambda: _called("a", 100_000),
     ),
     "trajectory of messages": ([_spec("trajectory", mode="strict")], lambda: _expected(100, 45)),

@@ -7,6 +7,7 @@ and of the calls that a small caller makes every 10 ms meanwhile, 99 % are answe
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,8 +22,11 @@ from .live import CONTAINS, EVALUATION, request, spec
 # What gRPC clients accept by default.
 LARGEST_ANSWER: Final = 4 << 20
 
+# Of results that were not finished.
+CUT: Final = ("TIMEOUT", "INPUT_TOO_LARGE", "UNREADABLE_CONTENT", "UNEVALUABLE")
+
 # Hostile calls of a row are made one after the other for so long, at least two of them.
-SECONDS: Final = 1.5
+SECONDS: Final = 1.0
 
 Request = evaluation_service_pb2.EvaluateRequest
 Spec = evaluator_pb2.EvaluatorSpec
@@ -90,7 +94,7 @@ def _blocks(count: int) -> Request:
     found = Request(evaluators=[CONTAINS])
     message = found.context.messages.add(role="assistant")
     for _ in range(count):
-        message.parts.parts.add(type="text", text="a")
+        message.blocks.items.add(type="text", text="a")
     return found
 
 
@@ -100,6 +104,9 @@ OTHERS: Final = " ".join(f"w{n * n % 89}" for n in range(5000))
 ROWS: Final[dict[str, Callable[[], Request]]] = {
     "tool-use: 2,000 expectations on 5,000 calls": lambda: _with(
         _calls(5000), spec("tool-use", _expectations(2000))
+    ),
+    "tool-use: 1,000 expectations on 5,000 calls": lambda: _with(
+        _calls(5000), spec("tool-use", _expectations(1000))
     ),
     "tool-use: 2,000 expectations on 5,000 calls of one name": lambda: _with(
         _calls(5000, name=lambda _: "a"),
@@ -116,12 +123,19 @@ ROWS: Final[dict[str, Callable[[], Request]]] = {
             },
         ),
     ),
-    "trajectory in order: 5,000 on 5,000": lambda: _with(
-        _calls(5000, name=lambda _: "a"),
+    "trajectory in order: 1,000 on 5,000": lambda: _with(
+        _calls(5000, name=str),
         spec(
             "trajectory",
-            {"mode": "in_order", "expected": [{"tool": "a", "args": {"a": n}} for n in range(5000)]},
+            {"mode": "in_order", "expected": [{"tool": str(n), "args": {"a": n}} for n in range(1000)]},
         ),
+    ),
+    "5 trajectories in any order: 500 on 500": lambda: _with(
+        _calls(500, name=lambda _: "a"),
+        *[
+            spec("trajectory", {"mode": "any_order", "expected": [{"tool": "a", "args": {"a": n}}] * 500})
+            for n in range(5)
+        ],
     ),
     "100 tool-call-count on 200,000 calls": lambda: _with(
         _calls(200_000, arguments=""), *[spec("tool-call-count")] * 100
@@ -138,8 +152,20 @@ ROWS: Final[dict[str, Callable[[], Request]]] = {
     "100 json-match of large lists": lambda: _data_against(
         range(5_000), list(range(5_000, 0, -1)), *[spec("json-match")] * 100
     ),
-    "100 field-accuracy": lambda: _data_against(
-        [0], {"a": {"b": list(range(20_000))}}, *[spec("field-accuracy", _fields(2000))] * 100
+    "80 field-accuracy": lambda: _data_against(
+        [0], {"a": {"b": list(range(20_000))}}, *[spec("field-accuracy", _fields(110))] * 80
+    ),
+    "81 bleu of short texts in combinators": lambda: _text_against(
+        WORDS[:9_000], OTHERS[:9_000], *_nested({"type": "bleu", "config": {"threshold": 0.5}})
+    ),
+    "100 numeric on 24,000 numbers": lambda: _answered(
+        "1 " * 24_000, *[spec("numeric", {"expected": 7, "extract": "last"})] * 100
+    ),
+    "100 levenshtein of texts at the limit": lambda: _text_against(
+        "ab" * 4_900, "ba" * 4_900, *[spec("levenshtein", {"threshold": 0.5})] * 100
+    ),
+    "100 rouge-l of texts at the limit": lambda: _text_against(
+        WORDS[:9_900], OTHERS[:9_900], *[spec("rouge-l", {})] * 100
     ),
     "81 bleu in combinators": lambda: _text_against(
         WORDS, OTHERS, *_nested({"type": "bleu", "config": {"threshold": 0.5}})
@@ -155,9 +181,9 @@ ROWS: Final[dict[str, Callable[[], Request]]] = {
     "100 patterns on 4 MB": lambda: _answered(
         "ab" * 2_000_000, *[spec("regex", {"pattern": f"(a|b){{1,50}}c{n}"}) for n in range(100)]
     ),
-    "100 contains of 1,000 texts in 4 MB": lambda: _answered(
+    "100 contains of 600 texts in 4 MB": lambda: _answered(
         "ab" * 2_000_000,
-        *[spec("icontains-all", {"substrings": [f"c{n}" for n in range(1000)]})] * 100,
+        *[spec("icontains-all", {"substrings": [f"c{n}" for n in range(600)]})] * 100,
     ),
     "100 is-json of 8 MB": lambda: _answered("[" + "1," * 4_000_000 + "1]", *[spec("is-json")] * 100),
     "100 different schemas of 33 KB": lambda: _answered("{}", *_schemas(100)),
@@ -189,6 +215,9 @@ class Noticed:
     def p99(self) -> float:
         return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
 
+    def __str__(self) -> str:
+        return f"p99 {self.p99:.3f} s, at most {max(self.seconds):.3f} s, of {len(self.seconds)} small calls"
+
 
 async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any], Noticed]:
     """What became of the hostile calls, and what a small caller noticed of them."""
@@ -216,7 +245,7 @@ async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any],
         end = time.perf_counter() + SECONDS
         while len(outcomes) < 2 or time.perf_counter() < end:
             try:
-                outcomes.append(await unary(hostile, timeout=3))
+                outcomes.append(await unary(hostile, timeout=2))
             except grpc.aio.AioRpcError as error:
                 outcomes.append(error)
         await asyncio.sleep(0.1)
@@ -230,9 +259,7 @@ async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any],
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_small_caller_beside_it_is_answered(
-    row: str, server_process: ServerProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_caller_beside_it_is_answered(row: str, server_process: ServerProcess) -> None:
     wrapped = evaluation_service_pb2.EvaluateUnaryRequest(request=ROWS[row]())
     hostile = wrapped.SerializeToString()
     assert len(hostile) < 16 << 20
@@ -243,13 +270,10 @@ def test_a_small_caller_beside_it_is_answered(
             return await _beside(channel, hostile)
 
     outcomes, noticed = asyncio.run(main())
-    with capsys.disabled():
-        print(
-            f"\n{row} ({len(hostile) / 2**20:.2f} MiB) x {len(outcomes)}: p99 {noticed.p99:.3f} s of {len(noticed.seconds)}, max {max(noticed.seconds):.3f}, {_shown(outcomes[-1])}"
-        )
+    print(f"{row}, {len(hostile) / 2**20:.2f} MiB, {len(outcomes)} times: {noticed}; {_shown(outcomes[-1])}")
     for outcome in outcomes:
         _check(outcome)
-    assert noticed.p99 <= 0.5, f"p99 {noticed.p99:.3f} s of {len(noticed.seconds)} calls"
+    assert noticed.p99 <= 0.5, str(noticed)
 
 
 def _check(outcome: Any) -> None:
@@ -265,15 +289,13 @@ def _check(outcome: Any) -> None:
     summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(outcome).summary
     for result in summary.results:
         if result.verdict == result_pb2.VERDICT_ERROR:
-            assert result.error.code in ("TIMEOUT", "INPUT_TOO_LARGE", "UNEVALUABLE"), result.error
+            assert result.error.code in CUT, result.error
 
 
 def _shown(outcome: Any) -> str:
+    """What became of a hostile call, for the table that `pytest -s` prints."""
     if isinstance(outcome, grpc.aio.AioRpcError):
         return f"{outcome.code().name}: {(outcome.details() or '')[:150]}"
     summary = evaluation_service_pb2.EvaluateUnaryResponse.FromString(outcome).summary
-    counts: dict[str, int] = {}
-    for result in summary.results:
-        name = result.error.code or result_pb2.Verdict.Name(result.verdict)[8:]
-        counts[name] = counts.get(name, 0) + 1
-    return f"{len(outcome)} bytes, {summary.duration.ToMilliseconds()} ms, {counts}, {summary.results[0].reason[:100] if summary.results else ''}"
+    codes = Counter(r.error.code or result_pb2.Verdict.Name(r.verdict)[8:] for r in summary.results)
+    return f"{len(outcome)} bytes after {summary.duration.ToMilliseconds()} ms, {dict(codes)}"

@@ -38,7 +38,7 @@ _EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
 # Expected calls times calls of the same tools. 100 by 100 take 2 ms to pair, 500 by 500 half a second.
 _MAX_WORK: Final = 250_000
 
-_MAX_EXPECTED: Final = 5000
+_MAX_EXPECTED: Final = 1000
 
 _MAX_LISTED: Final = 20
 _MAX_CHECKS: Final = 100
