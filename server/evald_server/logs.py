@@ -33,13 +33,25 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people, and below it the traceback of foreign code where the record has one as text."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        trace = getattr(record, "exception", "")
+        return f"{super().format(record)}\n{trace}" if trace else super().format(record)
+
+
 def configure_logging(style: LogFormat, level: str) -> None:
     """Log to standard error. auto: text on a terminal, JSON elsewhere."""
     handler = logging.StreamHandler(sys.stderr)
     if style == "json" or (style == "auto" and not sys.stderr.isatty()):
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -338,10 +338,10 @@ def test_calls_of_other_tools_cost_nothing_to_pair() -> None:
 
 def test_a_reason_stays_short_however_much_is_wrong() -> None:
     began = time.process_time()
-    result = judge({"mode": "exact", "expected": ["a"] * 3000}, calls(*["b"] * 3000))
+    result = judge({"mode": "exact", "expected": ["a"] * 1000}, calls(*["b"] * 3000))
     assert len(result.reason) < 4000
     assert len(result.checks) <= 100
-    assert "and 2980 more" in result.reason
+    assert "and 980 more" in result.reason
     assert time.process_time() - began < 1
 
 

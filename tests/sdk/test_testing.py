@@ -197,7 +197,7 @@ class Delivered(Evaluator):
     [
         ({"maxDay": 1}, "/maxDay", 'unknown key; did you mean "maxDays"?'),
         ({"max_dais": 1}, "/max_dais", 'unknown key; did you mean "maxDays"?'),
-        ({"frobnicate": 1}, "/frobnicate", "unknown key"),
+        ({"frobnicate": 1}, "/frobnicate", "unknown key; wanted one of maxDays, to"),
         ({"to": {"stret": "x"}}, "/to/stret", 'unknown key; did you mean "street"?'),
         ({"to": [{}, {"stret": "x"}]}, "/to/1/stret", 'unknown key; did you mean "street"?'),
     ],

@@ -19,12 +19,13 @@ _KIND: Final = re.compile(r"^(?:\w+\.)*(\w+)(?=:|$)", re.MULTILINE)
 class BriefFormatter(logging.Formatter):
     """One line: the message, and for an exception where it was raised.
 
-    A message that goes on after its first line goes on with the traceback of foreign code.
+    The traceback of foreign code is text: the record's `exception`, or what follows the message's first line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         message, _, trace = record.getMessage().partition("\n")
+        trace = getattr(record, "exception", trace)
         text = clean(message)
         found = _FRAME.findall(trace)
         if found:

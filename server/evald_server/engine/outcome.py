@@ -38,11 +38,11 @@ def crashed(use: Use, problem: Exception) -> Result:
     incident = secrets.token_hex(6)
     raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(
-        "evaluator %s raised, incident %s: Evaluator error: %s\n%s",
+        "evaluator %s raised, incident %s: Evaluator error: %s",
         use.definition.type,
         incident,
         raised,
-        raised.trace,
+        extra={"exception": raised.trace},
     )
     return errored(
         "EVALUATOR_EXCEPTION",
