@@ -14,7 +14,7 @@ demo: $(READY) ## See real conversations evaluated
 	$(BIN)/evald demo
 
 test: $(READY) ## Run the tests
-	$(BIN)/pytest
+	.ci/test.sh $(BIN)
 
 frameworks: .venv-frameworks/.ready ## Put real objects of other agent frameworks through the SDK
 	.venv-frameworks/bin/pytest -m frameworks tests/frameworks

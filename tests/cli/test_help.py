@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.alone
 def test_help_comes_at_once_and_names_every_command(evald: Any) -> None:
     # 0.3 s is what a person takes for at once; the best of ten, because other work shares the machine.
     for _ in range(10):

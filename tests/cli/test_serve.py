@@ -85,6 +85,7 @@ def _is_ready(address: str) -> bool:
         return False
 
 
+@pytest.mark.alone
 def test_it_is_ready_soon_on_ports_of_its_own_choice(serve: Serve) -> None:
     # The best of five, because other work shares the machine.
     for _ in range(5):
@@ -158,6 +159,7 @@ def test_sigterm_lets_open_calls_finish_and_refuses_new_ones(
     assert evaluation.passed
 
 
+@pytest.mark.alone
 def test_a_drain_ends_with_its_grace(serve: Serve, waiting: tuple[str, Path, Path]) -> None:
     plugin, started, release = waiting
     with serve(*ANY_PORT, "--plugin", plugin, EVALD_DRAIN_GRACE="0.2") as server:

@@ -75,6 +75,7 @@ async def complete(evaluation: Evaluation, seconds: float | None = 20) -> Any:
     return result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
 
 
+@pytest.mark.alone
 def test_an_evaluator_that_checks_the_time_starts_again_in_a_thread_and_the_loop_goes_on() -> None:
     async def main() -> None:
         threads: list[int] = []

@@ -419,6 +419,7 @@ def test_closing_workers_that_never_started_is_fine() -> None:
     asyncio.run(schemas.close_workers())
 
 
+@pytest.mark.alone
 def test_a_few_errors_are_all_listed_and_of_very_many_only_the_first() -> None:
     compiled = Schema({"items": {"type": "string"}})
     few, many = [1] * 5, [1] * 20_000

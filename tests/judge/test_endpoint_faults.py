@@ -291,6 +291,7 @@ def test_a_date_to_wait_for_is_waited_for() -> None:
     run(main())
 
 
+@pytest.mark.alone
 def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> None:
     async def main() -> None:
         # The best of five, because other work shares the machine.

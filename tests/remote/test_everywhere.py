@@ -81,6 +81,7 @@ def test_a_combinator_takes_remotes_and_keeps_their_errors_apart() -> None:
     run(main())
 
 
+@pytest.mark.alone
 def test_a_caller_that_goes_away_cancels_the_call_of_a_listening_plugin_within_250_ms() -> None:
     async def main() -> None:
         async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=hangs) as plugin:

@@ -63,6 +63,7 @@ def test_every_status_of_a_plugin_has_its_error_code_and_leaks_nothing(code: str
     run(main())
 
 
+@pytest.mark.alone
 def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() -> None:
     async def main() -> None:
         async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=hangs) as plugin:

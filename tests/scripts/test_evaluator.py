@@ -136,6 +136,7 @@ def test_a_result_that_breaks_the_contract_is_named(folder: Folder, said: str, w
     assert words in result.error.message
 
 
+@pytest.mark.alone
 def test_the_caller_s_deadline_ends_a_script_and_the_summary_still_arrives(folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.shell("echo working >&2; sleep 60")
@@ -193,6 +194,7 @@ def test_a_server_that_stops_leaves_no_script_behind(folder: Folder) -> None:
     run(check())
 
 
+@pytest.mark.alone
 def test_scripts_that_compute_do_not_hold_up_other_calls(folder: Folder) -> None:
     path = folder.python("while True: pass")
 

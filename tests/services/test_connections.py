@@ -17,6 +17,9 @@ from evald.v1 import evaluation_service_pb2
 from .live import CONTAINS, EVALUATION, request, run, until
 from .process import ServerProcess, server_process
 
+pytestmark = pytest.mark.alone
+
+
 # A process has about 30 open before the first connection.
 DESCRIPTORS = 128
 

@@ -211,6 +211,7 @@ def test_the_options_own_timeout_still_gives_a_summary() -> None:
     run(main())
 
 
+@pytest.mark.alone
 def test_work_stops_when_the_caller_goes_away() -> None:
     stopped = asyncio.Event()
 

@@ -19,6 +19,9 @@ from tests.conftest import ServerProcess
 
 from .live import CONTAINS, EVALUATION, request, spec
 
+pytestmark = pytest.mark.alone
+
+
 # What gRPC clients accept by default.
 LARGEST_ANSWER: Final = 4 << 20
 

@@ -84,6 +84,7 @@ def test_a_public_address_is_refused_unless_asked_for() -> None:
     assert Settings(listen="0.0.0.0:0", insecure_public=True).listen == "0.0.0.0:0"
 
 
+@pytest.mark.alone
 def test_stopping_turns_health_first_refuses_new_calls_and_lets_open_ones_finish() -> None:
     async def slow(_ctx: Any) -> bool:
         await asyncio.sleep(0.5)
@@ -112,6 +113,7 @@ def test_stopping_turns_health_first_refuses_new_calls_and_lets_open_ones_finish
     run(main())
 
 
+@pytest.mark.alone
 def test_sessions_that_outlast_the_grace_are_told_why_they_end() -> None:
     async def main() -> None:
         async with serving() as live:

@@ -7,11 +7,14 @@ import time
 from typing import Any
 
 import grpc
+import pytest
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 
 from .live import CONTAINS, Live, Refusal, refusal, request, run, serving, spec, until
+
+pytestmark = pytest.mark.alone
 
 
 class _Held:

@@ -24,6 +24,9 @@ WAITING = """
 import asyncio, pathlib, tempfile
 import evald
 
+pytestmark = pytest.mark.alone
+
+
 async def wait(ctx):
     tempfile.mkstemp(dir={begun!r})
     while not pathlib.Path({release!r}).exists():

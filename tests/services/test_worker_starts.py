@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from evald.v1 import evaluation_service_pb2
 
 from .live import CONTAINS, EVALUATION, request, run, spec, until
 from .process import ServerProcess, server_process
+
+pytestmark = pytest.mark.alone
+
 
 # How many schema workers are started. A start by fork fails once in ten.
 STARTS = int(os.environ.get("WORKER_STARTS", "30"))

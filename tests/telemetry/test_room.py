@@ -36,6 +36,7 @@ def flood(telemetry: Telemetry, names: int) -> None:
             telemetry.rejected(f"reason {number}")
 
 
+@pytest.mark.alone
 def test_a_hundred_thousand_hostile_names_leave_a_scrape_below_2000_series_and_100_ms() -> None:
     telemetry = Telemetry(allowed_labels=["suite"])
     telemetry.watch(inflight=lambda: 1, queued=lambda: 1)

@@ -98,6 +98,7 @@ def test_the_task_s_time_is_kept_whatever_the_call_allows() -> None:
     run(main())
 
 
+@pytest.mark.alone
 def test_a_caller_that_goes_away_ends_the_work() -> None:
     async def main() -> None:
         Counting.reset()

@@ -185,6 +185,7 @@ def test_what_may_work_later_is_tried_again() -> None:
     run(main())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("evaluator", [Sleepy, Blocking], ids=lambda one: one.type)
 @pytest.mark.parametrize("how", ["task", "call"])
 def test_time_that_is_up_is_an_error(evaluator: type[evald.Evaluator], how: str) -> None:

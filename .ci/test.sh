@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the tests with the pytest of an environment: .ci/test.sh BIN [PYTEST OPTION...]
+#
+# Most tests wait for processes and networks, so two run side by side; those that assert times run alone after them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=$1
+shift
+usual="not interop and not frameworks"
+"$bin/python" -m pytest -q -n 2 --dist worksteal -m "$usual and not alone" "$@"
+"$bin/python" -m pytest -q -m "$usual and alone" "$@"
