@@ -96,6 +96,23 @@ def test_checks_metadata_and_spending_are_kept() -> None:
     assert (result.cost_usd, result.pending, result.score) == (0.25, True, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("printed", "verdict", "score"),
+    [
+        (b'{"pass": false, "hits": ["a"]}', Verdict.FAILED, None),
+        (b'{"verdict": "fail", "checks": [{"text": "a", "pass": true}]}', Verdict.FAILED, None),
+        (b'{"pass": false, "hits": ["a"], "misses": ["b"]}', Verdict.FAILED, 0.5),
+        (b'{"pass": true, "hits": ["a"], "misses": ["b"]}', Verdict.PASSED, 0.5),
+        (b'{"pass": false, "score": 1, "hits": ["a"]}', Verdict.FAILED, 1.0),
+    ],
+)
+def test_findings_make_no_score_that_contradicts_a_failure(
+    printed: bytes, verdict: Verdict, score: float | None
+) -> None:
+    result = read_output(printed, 0.8)
+    assert (result.verdict, result.score) == (verdict, score)
+
+
 def test_only_a_failure_is_pending() -> None:
     assert not read({"pass": True, "pending": True}).pending
 

@@ -60,7 +60,10 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
             raise _no_verdict(data)
         verdict = Verdict.PASSED if score >= pass_score else Verdict.FAILED
     if score is None and checks:
-        score = sum(check.met for check in checks) / len(checks)
+        share = sum(check.met for check in checks) / len(checks)
+        # Where the script itself says that it failed, a high share is no score: a threshold would make it a pass.
+        if verdict is Verdict.PASSED or share < pass_score:
+            score = share
     result = Result(verdict, _text(data, "reason", "reasoning"), score, _number(data, "value"))
     result.checks = checks
     result.metadata = _object(data, "metadata", "details")
