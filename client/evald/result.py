@@ -138,6 +138,15 @@ class Result:
                 shown.append(f"{name}={getattr(self, name)!r}")
         return f"Result({', '.join(shown)})"
 
+    @property
+    def passed(self) -> bool:
+        """True for PASSED alone."""
+        return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Same as `passed`, so that `assert` fails for what did not pass."""
+        return self.verdict is Verdict.PASSED
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
