@@ -143,10 +143,6 @@ class Result:
         """True for PASSED alone."""
         return self.verdict is Verdict.PASSED
 
-    def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
-        return self.verdict is Verdict.PASSED
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented

@@ -208,7 +208,7 @@ def test_the_log_has_what_was_raised_and_where(server: Server, caplog: pytest.Lo
     incident = run(main())
     (record,) = [record for record in caplog.records if incident in record.getMessage()]
     assert "OwnBaseException: own" in record.getMessage()
-    assert "faults.py" in record.getMessage()
+    assert "faults.py" in record.__dict__["exception"]
 
 
 async def _stop_the_loop(_ctx: Any) -> bool:

@@ -56,8 +56,8 @@ TURNS = {
 def test_an_evaluator_runs_on_any_turn(turn: Any) -> None:
     assert testing.evaluate(Longer, {"characters": 4}, turn).verdict is Verdict.PASSED
     assert testing.evaluate(Longer, {"characters": 5}, turn).verdict is Verdict.FAILED
-    assert testing.evaluate(Longer, {"characters": 4}, turn)
-    assert not testing.evaluate(Longer, {"characters": 5}, turn)
+    assert testing.evaluate(Longer, {"characters": 4}, turn).passed
+    assert not testing.evaluate(Longer, {"characters": 5}, turn).passed
     assert testing.evaluate(counting, None, turn).value == 5
 
 

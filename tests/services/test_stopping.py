@@ -16,6 +16,8 @@ from evald.v1 import evaluation_service_pb2
 from .live import CONTAINS, EVALUATION, Refusal, Request, request, run, spec, until
 from .process import ServerProcess, server_process
 
+pytestmark = pytest.mark.alone
+
 CALLERS_OF_A_KIND = 16
 SECONDS_BEYOND_THE_GRACE = 2
 
@@ -23,8 +25,6 @@ SECONDS_BEYOND_THE_GRACE = 2
 WAITING = """
 import asyncio, pathlib, tempfile
 import evald
-
-pytestmark = pytest.mark.alone
 
 
 async def wait(ctx):
