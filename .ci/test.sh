@@ -7,5 +7,5 @@ cd "$(dirname "$0")/.."
 bin=$1
 shift
 usual="not interop and not frameworks"
-"$bin/python" -m pytest -q -n 2 --dist worksteal -m "$usual and not alone" "$@"
-"$bin/python" -m pytest -q -m "$usual and alone" "$@"
+"$bin/python" -m pytest -q -n 2 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
+"$bin/python" -m pytest -q --durations 10 -m "$usual and alone" "$@"
