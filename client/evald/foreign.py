@@ -96,7 +96,10 @@ class Guard:
         except BaseException:  # noqa: BLE001, S110 - foreign code; it says so again when it is called
             pass
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure
         return self._run
 
     def measures(self) -> Metric | None:
@@ -125,7 +128,10 @@ class Guard:
             raise
         except BaseException as problem:  # noqa: BLE001 - foreign code
             failure = _failure(problem)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: a cycle would keep the call until a collection
 
     async def _run_async(self, ctx: EvaluatorContext) -> Result:
         return await self._finish(lambda: self._compiled()(ctx))
@@ -148,7 +154,10 @@ class Guard:
             failure = _failure(problem)
         except BaseException as problem:  # noqa: BLE001 - foreign code
             failure = _failure(problem)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: a cycle would keep the call until a collection
 
     def _checked(self, outcome: Any) -> Result:
         kind = self._definition.kind

@@ -35,9 +35,20 @@ async def _breaking(_ctx: Any) -> bool:
     raise RuntimeError("broken on purpose")
 
 
+def _raising(_ctx: Any) -> bool:
+    raise RuntimeError("broken on purpose")
+
+
+def _lying(_ctx: Any) -> Any:
+    return object()
+
+
 EVALUATORS = [
     define_evaluator(type=name, kind=Kind.ASSERTION, evaluate=function)
-    for name, function in (("sleeping", _sleeping), ("breaking", _breaking))
+    for name, function in (("sleeping", _sleeping), ("breaking", _breaking), ("breaking-thread", _raising))
+] + [
+    define_evaluator(type=name, kind=Kind.ASSERTION, evaluate=function, inline=True)
+    for name, function in (("breaking-inline", _raising), ("lying-inline", _lying))
 ]
 
 
@@ -66,6 +77,21 @@ async def not_there(live: Live) -> None:
 async def broken(live: Live) -> None:
     (result,) = (await live.unary(request(spec("breaking")))).summary.results
     assert result.error.code == "EVALUATOR_EXCEPTION"
+
+
+async def broken_in_a_thread(live: Live) -> None:
+    (result,) = (await live.unary(request(spec("breaking-thread")))).summary.results
+    assert result.error.code == "EVALUATOR_EXCEPTION"
+
+
+async def broken_inline(live: Live) -> None:
+    (result,) = (await live.unary(request(spec("breaking-inline")))).summary.results
+    assert result.error.code == "EVALUATOR_EXCEPTION"
+
+
+async def lying_inline(live: Live) -> None:
+    (result,) = (await live.unary(request(spec("lying-inline")))).summary.results
+    assert result.error.code == "CONTRACT_VIOLATION"
 
 
 async def too_late(live: Live) -> None:
@@ -163,6 +189,9 @@ def open_calls() -> int:
         unreadable,
         not_there,
         broken,
+        broken_in_a_thread,
+        broken_inline,
+        lying_inline,
         too_late,
         cancelled,
         session,

@@ -41,7 +41,7 @@ def crashed(use: Use, problem: Exception) -> Result:
         "evaluator %s raised, incident %s: Evaluator error: %s",
         use.definition.type,
         incident,
-        raised,
+        str(raised),  # the exception itself would keep the call open as long as a handler keeps the record
         extra={"exception": raised.trace},
     )
     return errored(
@@ -95,5 +95,5 @@ def checked(use: Use, outcome: Any) -> Result:
 
 
 def _broken(use: Use, problem: ContractViolation) -> Result:
-    _log.error("evaluator %s broke the contract: %s", use.definition.type, problem)
+    _log.error("evaluator %s broke the contract: %s", use.definition.type, str(problem))
     return errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
