@@ -85,7 +85,8 @@ type EvaluatorContext struct {
 	// The whole conversation so far, oldest first. Exactly one of messages and
 	// messages_json may be non-empty.
 	Messages []*ChatMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// The same list as one JSON array in OpenAI format, for callers that already
+	// The same list as one JSON array in OpenAI format or in that of another
+	// stack (docs/frameworks.md lists them), for callers that already
 	// hold JSON. The server parses it into messages before any evaluator runs,
 	// so a remote evaluator never sees this field.
 	MessagesJson string `protobuf:"bytes,2,opt,name=messages_json,json=messagesJson,proto3" json:"messages_json,omitempty"`

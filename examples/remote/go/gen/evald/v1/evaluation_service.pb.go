@@ -218,7 +218,10 @@ func (x *EvaluateRequest) GetLabels() map[string]string {
 // EvaluateOptions tunes a call.
 type EvaluateOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stop at the first enforced failure; what has not finished is SKIPPED.
+	// Stop as soon as the verdict is FAILED whatever is still to come: at the
+	// first enforced failure, or, by weighted mean, at a required failure or when
+	// what is left cannot reach the threshold any more. What has not finished is
+	// SKIPPED, and stays in the weighted mean with a score of 0.
 	FailFast bool `protobuf:"varint,1,opt,name=fail_fast,json=failFast,proto3" json:"fail_fast,omitempty"`
 	// Most evaluators to run at a time for this call. 0 means the server's
 	// default.
@@ -235,8 +238,8 @@ type EvaluateOptions struct {
 	SkipCache bool `protobuf:"varint,6,opt,name=skip_cache,json=skipCache,proto3" json:"skip_cache,omitempty"`
 	// How the results become one verdict.
 	Aggregation AggregationPolicy `protobuf:"varint,7,opt,name=aggregation,proto3,enum=evald.v1.AggregationPolicy" json:"aggregation,omitempty"`
-	// Lowest weighted mean that passes, from 0 to 1. Absent means 0.8. Only for
-	// AGGREGATION_POLICY_WEIGHTED_MEAN.
+	// Lowest weighted mean that passes, from 0 to 1. Absent means 0.8. Set
+	// without AGGREGATION_POLICY_WEIGHTED_MEAN it is INVALID_ARGUMENT.
 	Threshold *float64 `protobuf:"fixed64,8,opt,name=threshold,proto3,oneof" json:"threshold,omitempty"`
 	// What the scenario's criteria do beside the evaluators of the request.
 	CriteriaPolicy CriteriaPolicy `protobuf:"varint,9,opt,name=criteria_policy,json=criteriaPolicy,proto3,enum=evald.v1.CriteriaPolicy" json:"criteria_policy,omitempty"`
@@ -1012,12 +1015,14 @@ func (*EvaluateSessionResponse_SessionSummary) isEvaluateSessionResponse_Frame()
 type SessionSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Worst verdict of the turns: FAILED, then ERROR, then PASSED, then SKIPPED.
+	// A turn that was sent and could not be evaluated counts as ERROR, unless it
+	// was sent again and then was.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// True exactly when verdict is VERDICT_PASSED.
 	Success bool `protobuf:"varint,2,opt,name=success,proto3" json:"success,omitempty"`
-	// Turns evaluated.
+	// Turns sent, those included that could not be evaluated.
 	TurnCount int32 `protobuf:"varint,3,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Turns that did not pass, by turn_id.
+	// Turns that failed, erred or could not be evaluated, by turn_id.
 	FailedTurnIds []int64 `protobuf:"varint,4,rep,packed,name=failed_turn_ids,json=failedTurnIds,proto3" json:"failed_turn_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1147,7 +1152,8 @@ type BatchOpen struct {
 	// Labels, as in EvaluateRequest.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Leave every result's reason, checks and metadata out of answers to items
-	// that passed: for large back-fills that look only at failures.
+	// that passed: for large back-fills that look only at failures. A metric that
+	// was unavailable keeps them, or its value 0 would look like a measurement.
 	Brief         bool `protobuf:"varint,4,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1526,7 +1532,8 @@ type EvaluatorTotals struct {
 	FailedCount int64 `protobuf:"varint,2,opt,name=failed_count,json=failedCount,proto3" json:"failed_count,omitempty"`
 	// Evaluations that gave no verdict.
 	ErrorCount int64 `protobuf:"varint,3,opt,name=error_count,json=errorCount,proto3" json:"error_count,omitempty"`
-	// Mean of the measured values, when there are any.
+	// Mean of the measured values, when there are any; metrics that were
+	// unavailable are left out.
 	MeanValue     *float64 `protobuf:"fixed64,4,opt,name=mean_value,json=meanValue,proto3,oneof" json:"mean_value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -37,7 +37,8 @@ type ChatMessage struct {
 	// and not an enum, because the set is owned by someone else and grows; a
 	// server must accept a role it does not know.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Body of the message. Not set means null.
+	// Body of the message. Not set means null. An assistant message without
+	// text, tool calls and refusal is no answer; the text "" is one.
 	//
 	// Types that are valid to be assigned to Content:
 	//
@@ -231,10 +232,23 @@ func (x *ContentBlockList) GetItems() []*ContentBlock {
 }
 
 // ContentBlock is one part of a multi-part message.
+//
+// The message's text is that of its blocks of type "text", "input_text" and
+// "output_text", and of those without a type, joined with nothing between.
+// Blocks of other types are not text. Their type is an open set: an image, a
+// file, a source, "refusal" or "reasoning" stay as they are.
+//
+// A tool call does not belong here but into ChatMessage.tool_calls, and a
+// tool's result into a message of role "tool". A block of a type that the
+// server does not know and that looks like a text or a call ("tool_use",
+// "tool-call", a `text`, a field `arguments`) is not passed over: every
+// evaluator that reads the message gives ERROR with code UNREADABLE_CONTENT
+// and the block's path. In messages_json such blocks of other APIs are read.
+// A call holds at most 10,000 blocks.
 type ContentBlock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Part type, for example "text", "image_url", "input_audio", "file" or
-	// "refusal". An open set.
+	// "refusal".
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// The part's text, for part types that have one.
 	Text *string `protobuf:"bytes,2,opt,name=text,proto3,oneof" json:"text,omitempty"`

@@ -171,7 +171,8 @@ type EvaluationResult struct {
 	Verdict Verdict `protobuf:"varint,7,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// What the evaluator measured, in its own unit. Metrics: the measurement.
 	// Assertions that measure something (a latency, a count): that number. Not
-	// set is different from zero.
+	// set is different from zero. A metric whose data was not given has 0 here, a
+	// reason that says so, and "available": false in metadata.
 	Value *float64 `protobuf:"fixed64,8,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// Explanation for people. At most 8 KiB; a server cuts longer ones.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -565,13 +566,16 @@ type AggregatedEvaluation struct {
 	// The score under the policy asked for: the lowest one, or the weighted mean.
 	// Not set when no enforced assertion gave a score.
 	Score *float64 `protobuf:"fixed64,3,opt,name=score,proto3,oneof" json:"score,omitempty"`
-	// Reason of the first enforced failure or error in index order, else
-	// "All evaluators passed".
+	// Reason of the first enforced failure or error in index order, else what
+	// counted: "All evaluators passed", or for example "No assertion counted:
+	// 2 metrics only" where nothing gates. For people; programs read verdict and
+	// counts.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Every result, in index order. Empty in Evaluate's stream, where results are
 	// sent on their own.
 	Results []*EvaluationResult `protobuf:"bytes,5,rep,name=results,proto3" json:"results,omitempty"`
-	// Measured values of metrics by name.
+	// Measured values of metrics by name. A metric that was unavailable, broke or
+	// was skipped is not in it.
 	Metrics map[string]float64 `protobuf:"bytes,6,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// How many enforced assertions passed.
 	PassedCount int32 `protobuf:"varint,7,opt,name=passed_count,json=passedCount,proto3" json:"passed_count,omitempty"`

@@ -594,7 +594,10 @@ func (x *CreditGrant) GetDelta() int32 {
 	return 0
 }
 
-// WorkerDraining announces that a worker stops.
+// WorkerDraining announces that a worker stops. It finishes its open tasks and
+// then half-closes its side of the stream. A type that nobody else offers stays
+// listed, as unavailable, for the lease time of the server, and then leaves the
+// catalogue; the type of a worker whose stream just breaks stays listed.
 type WorkerDraining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for the operator's eyes.
@@ -982,7 +985,11 @@ func (x *ServerWelcome) GetServerCount() int32 {
 	return 0
 }
 
-// ServerDraining announces that the server stops.
+// ServerDraining announces that the server stops. The worker finishes its open
+// tasks, sends their outputs, and then half-closes its side of the stream; the
+// server ends the stream with OK. It gets no new tasks meanwhile, and connects
+// again after reconnect_delay. A worker that does not half-close is cut off
+// when grace_period is over.
 type ServerDraining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for the operator's eyes.

@@ -195,7 +195,10 @@ type EvaluationTask struct {
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The turn, with messages always in typed form.
 	Context *v1.EvaluatorContext `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
-	// Config, already checked against the type's schema.
+	// Config, already checked by the server against the type's config_schema_json.
+	// A plugin need not check that again. What no schema can say it must check
+	// itself, and answer ERROR with the code INVALID_CONFIG; so it should, too, when
+	// it is called by others than evald servers, or offers a type without a schema.
 	Config *structpb.Struct `protobuf:"bytes,5,opt,name=config,proto3" json:"config,omitempty"`
 	// Time left for the task when it was sent. A duration and not a time of day,
 	// because clocks differ. On unary calls the gRPC deadline says the same.
@@ -295,27 +298,30 @@ func (x *EvaluationTask) GetAttempt() int32 {
 	return 0
 }
 
-// EvaluationOutput is what a plugin says about one task. The server adds the
-// rest of evald.v1.EvaluationResult.
+// EvaluationOutput is what a plugin says about one task, in at most 1 MiB. The
+// server adds the rest of evald.v1.EvaluationResult. An output that breaks what
+// stands here is an ERROR with the code CONTRACT_VIOLATION, which names the field.
 type EvaluationOutput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Outcome.
 	Verdict v1.Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
-	// What was measured; for metrics, the measurement.
+	// What was measured; for metrics, the measurement. A metric that lacks the
+	// data to measure answers 0 with "available": false in metadata: such a 0 is
+	// in no map of metrics, no mean and no histogram.
 	Value *float64 `protobuf:"fixed64,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// Explanation for people.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Structured evidence.
+	// Structured evidence. At most 256 KiB, 10,000 items and 32 levels.
 	Metadata *structpb.Struct `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Set exactly when verdict is VERDICT_ERROR.
 	Error *v1.EvaluationError `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// Tokens spent on the task.
+	// Tokens spent on the task, each count 0 or more and below 2^53.
 	TokenUsage *v1.TokenUsage `protobuf:"bytes,6,opt,name=token_usage,json=tokenUsage,proto3" json:"token_usage,omitempty"`
-	// Money spent on the task.
+	// Money spent on the task, 0 or more.
 	Cost *v1.Cost `protobuf:"bytes,7,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Assertions: quality from 0 to 1.
+	// Assertions: quality from 0 to 1. Not set when verdict is VERDICT_ERROR.
 	Score *float64 `protobuf:"fixed64,8,opt,name=score,proto3,oneof" json:"score,omitempty"`
-	// Single findings behind the verdict.
+	// Single findings behind the verdict, at most 1,000 and 256 KiB of text.
 	Checks []*v1.Check `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
 	// On a failed verdict of a turn that is not final: a later turn can still make
 	// it pass.
