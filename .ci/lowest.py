@@ -5,6 +5,6 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 extras = project["optional-dependencies"]
-for requirement in project["dependencies"] + extras["fast"] + extras["similarity"]:
+for requirement in project["dependencies"] + extras["server"] + extras["fast"]:
     name, _, version = requirement.partition(">=")
     print(f"{name}=={version}.*")

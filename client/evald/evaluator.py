@@ -11,7 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from numbers import Real
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+)
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -20,6 +31,10 @@ from .context import EvaluatorContext
 from .contract import ContractViolation
 from .fields import did_you_mean, schema_keys
 from .result import Kind, Result, Verdict, failed, measured, passed
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+    from jsonschema_rs import Draft202012Validator
 
 Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any]
 """What a function may return: a Result; whether it passed, perhaps with a reason; a
@@ -391,27 +406,41 @@ def metric(
     return lambda evaluate: define_evaluator(type=type, kind=Kind.METRIC, evaluate=evaluate, **options)
 
 
+def compile_schema(schema: Mapping[str, Any]) -> "Draft202012Validator":
+    """Compile a JSON Schema. References to other documents are never followed.
+
+    Raises ValueError for what is not a JSON Schema of draft 2020-12.
+    """
+    from jsonschema_rs import Draft202012Validator  # takes longer to import than grpc
+
+    # Without a retriever the library opens http and file references.
+    return Draft202012Validator(dict(schema), retriever=_refuse_reference)
+
+
+def _refuse_reference(uri: str) -> NoReturn:
+    raise ValueError("references to other documents are never followed")
+
+
 def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise InvalidConfig with everything that is wrong. References to other documents are never
-    followed."""
-    from jsonschema import Draft202012Validator  # costs as much as grpc to import
-    from referencing import Registry
+    """Check a config against the JSON Schema of its evaluator.
 
-    validator = Draft202012Validator(dict(schema), registry=Registry())
-    problems = [
-        _schema_problem(error) for error in islice(validator.iter_errors(dict(config)), _MAX_PROBLEMS)
-    ]
-    if problems:
-        raise InvalidConfig(problems)
+    Raises InvalidConfig with up to 20 problems.
+    """
+    try:
+        errors = list(islice(compile_schema(schema).iter_errors(dict(config)), _MAX_PROBLEMS))
+    except ValueError as problem:  # the schema is none, or the config holds what is no JSON
+        message = getattr(problem, "message", str(problem))
+        raise InvalidConfig([ConfigProblem("", f"cannot be checked: {message[:_MAX_MESSAGE]}")]) from None
+    if errors:
+        raise InvalidConfig([_schema_problem(schema, error) for error in errors])
 
 
-def _schema_problem(error: Any) -> ConfigProblem:
-    path = "".join(f"/{str(part)[:_LONGEST_PART]}" for part in error.absolute_path)
-    if error.validator == "additionalProperties" and error.validator_value is False:
-        known = list(error.schema.get("properties", {}))
-        unknown = [key for key in error.instance if key not in known]
-        if unknown and not error.schema.get("patternProperties"):
-            return ConfigProblem(f"{path}/{unknown[0][:_LONGEST_PART]}", unknown_key(unknown[0], known))
+def _schema_problem(schema: Mapping[str, Any], error: "jsonschema_rs.ValidationError") -> ConfigProblem:
+    path = "".join(f"/{str(part)[:_LONGEST_PART]}" for part in error.instance_path)
+    unknown = getattr(error.kind, "unexpected", None)
+    if unknown:
+        known = schema_keys(schema, error.instance_path)
+        return ConfigProblem(f"{path}/{unknown[0][:_LONGEST_PART]}", unknown_key(unknown[0], known))
     return ConfigProblem(path, error.message[:_MAX_MESSAGE])
 
 

@@ -1,5 +1,5 @@
 """One server, wired: registry, engine, services, telemetry, ports. Nobody imports this but the
-command line and `evald.testing`."""
+command line and `evald_server.testing`."""
 
 import asyncio
 import logging

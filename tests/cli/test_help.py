@@ -3,9 +3,14 @@
 import subprocess
 import sys
 import time
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.alone
@@ -55,6 +60,40 @@ def test_every_command_explains_itself(evald: Any, command: str) -> None:
     done = evald(command, "--help")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) > 5
+
+
+def _run_without(package: str, command: str) -> "subprocess.CompletedProcess[str]":
+    script = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"  # as if it were not installed
+        "from evald_server.cli import main\n"
+        f"sys.exit(main([{command!r}]))"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+def _server_packages() -> list[str]:
+    """The packages of the extra `server`, by the names that Python imports."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {found.partition(">=")[0] for found in project["optional-dependencies"]["server"]}
+    return sorted(
+        name
+        for name, distributions in packages_distributions().items()
+        if wanted & set(distributions) and not name.startswith("_")
+    )
+
+
+@pytest.mark.parametrize("package", _server_packages())
+def test_without_a_package_of_the_server_a_command_says_what_to_install(package: str) -> None:
+    done = _run_without(package, "serve")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "evald serve needs the server: pip install 'evald[server]'\n"
+
+
+def test_the_server_s_packages_are_needed_by_every_command_but_not_by_help() -> None:
+    assert _run_without("rich", "demo").stderr.startswith("evald demo needs the server: ")
+    assert _run_without("rich", "--version").returncode == 0
+    assert _run_without("rich", "--help").returncode == 0
 
 
 def test_the_module_is_the_command() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import evald
-from evald import testing
 from evald.result import TokenUsage
+from evald_server import testing
 
 from .expected import CHECKS, check_evaluation, check_turn
 from .objects import OBJECTS, dumped

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import evald
-from evald import testing
+from evald_server import testing
 
 from .expected import CHECKS, check_evaluation, check_turn
 from .record import LIBRARY, RECORDED

@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from evald import AsyncClient, Client, Evaluation, testing
+from evald import AsyncClient, Client, Evaluation
 from evald.session_summary import SessionSummary
+from evald_server import testing
 
 T = TypeVar("T")
 

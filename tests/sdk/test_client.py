@@ -20,10 +20,10 @@ from evald import (
     Turn,
     Verdict,
     errors,
-    testing,
 )
 from evald.calls import BatchProgress
 from evald.result import Kind
+from evald_server import testing
 
 from .both import Calls, awaiting_server, blocking_server
 

@@ -24,8 +24,41 @@ def seconds(code: str) -> float:
 
 def test_a_caller_needs_neither_pydantic_nor_the_server() -> None:
     loaded = run("import sys, evald; evald.Client; evald.AsyncClient; print(*sys.modules)").split()
-    unwanted = {"pydantic", "evald_server", "jsonschema", "google.rpc", "pytest", "importlib.metadata"}
+    unwanted = {"pydantic", "evald_server", "jsonschema_rs", "google.rpc", "pytest", "importlib.metadata"}
     assert not unwanted & set(loaded)
+
+
+def test_the_sdk_works_without_the_packages_of_the_server() -> None:
+    """An author's whole day: a class, a function with a schema, both evaluated, and a worker made."""
+    code = """
+import sys
+blocked = "evald_server openai rich jsonschema prometheus_client re2 yaml rapidfuzz grpc_reflection pytest".split()
+for name in blocked:
+    sys.modules[name] = None  # importing it fails
+
+import importlib, pathlib, evald
+from evald import testing
+
+for file in pathlib.Path(evald.__path__[0]).rglob("*.py"):
+    module = file.relative_to(pathlib.Path(evald.__path__[0]).parent).with_suffix("")
+    importlib.import_module(".".join(module.parts).removesuffix(".__init__"))
+
+class Short(evald.Evaluator):
+    type = "acme.short"
+    kind = evald.ASSERTION
+    words: int = 3
+    def evaluate(self, ctx):
+        return evald.passed("short")
+
+schema = {"type": "object", "properties": {"word": {"type": "string"}}, "additionalProperties": False}
+says = evald.assertion("acme.says", config_schema=schema)(lambda ctx: ctx.config["word"] in ctx.answer)
+assert testing.evaluate(Short, {"words": 2}, evald.Turn(response="x")).passed
+assert testing.evaluate(says, {"word": "x"}, evald.Turn(response="x")).passed
+evald.ListeningWorker(Short, says)
+evald.DiallingWorker(Short, says)
+assert not [name for name in blocked if sys.modules[name] is not None]
+"""
+    run(code)
 
 
 def test_no_thread_is_started_by_importing_or_by_making_an_asyncio_client() -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 import evald
 from evald import Evaluator, EvaluatorContext, Result, Turn, Verdict, define_evaluator, testing
 from evald.evaluator import InvalidConfig
+from evald_server import testing as server_testing
 
 
 class Longer(Evaluator):
@@ -78,7 +79,7 @@ def test_a_result_that_breaks_the_contract_is_refused() -> None:
 
 def test_a_server_serves_the_evaluators_it_is_given_and_leaves_no_thread() -> None:
     before = threading.active_count()
-    with testing.server(Longer, counting, max_messages=2) as server, server.client() as client:
+    with server_testing.server(Longer, counting, max_messages=2) as server, server.client() as client:
         evaluation = client.evaluate(
             Turn(response="hello"), [{"type": "acme.longer", "config": {"characters": 1}}]
         )
@@ -93,18 +94,18 @@ def test_a_server_serves_the_evaluators_it_is_given_and_leaves_no_thread() -> No
 
 def test_a_server_that_cannot_start_says_why() -> None:
     with (
-        testing.server() as server,
+        server_testing.server() as server,
         pytest.raises(Exception, match="cannot be had"),
-        testing.server(listen=server.address),
+        server_testing.server(listen=server.address),
     ):
         pass
-    with pytest.raises(ValueError, match="max_messages"), testing.server(max_messages=0):
+    with pytest.raises(ValueError, match="max_messages"), server_testing.server(max_messages=0):
         pass
 
 
 def test_a_server_runs_in_the_event_loop_of_an_async_test() -> None:
     async def main() -> None:
-        async with testing.async_server(counting) as server, server.async_client() as client:
+        async with server_testing.async_server(counting) as server, server.async_client() as client:
             evaluation = await client.evaluate(Turn(response="hello"), ["acme.counting"])
             assert evaluation.metrics == {"acme.counting": 5}
 
@@ -112,7 +113,7 @@ def test_a_server_runs_in_the_event_loop_of_an_async_test() -> None:
 
 
 def test_the_pytest_fixtures_work(tmp_path: Path) -> None:
-    tmp_path.joinpath("conftest.py").write_text('pytest_plugins = ["evald.pytest_plugin"]\n')
+    tmp_path.joinpath("conftest.py").write_text('pytest_plugins = ["evald_server.pytest_plugin"]\n')
     tmp_path.joinpath("test_it.py").write_text(
         "def test_it(evald_client, evald_server):\n"
         "    assert evald_client.server == evald_server.address\n"

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import evald
-from evald import Verdict, testing
+from evald import Verdict
 from evald.blocks import MAX_BLOCKS
 from evald.messages import MAX_NODES, MAX_UNKNOWN_KEYS
 from evald.v1 import context_pb2
+from evald_server import testing
 
 QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import evald
-from evald import testing
+from evald_server import testing
 
 from ..cli.conftest import clean_environment
 from ..remote.test_processes import Caller, Process, Server

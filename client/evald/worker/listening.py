@@ -269,9 +269,11 @@ def _trace_context(context: Any) -> dict[str, str]:
 
 
 def _add_reflection(server: Any) -> None:
-    """For grpcurl and its like."""
-    from grpc_reflection.v1alpha import reflection
-
+    """Serve reflection, for tools such as grpcurl, when grpcio-reflection is installed; the SDK does not need it."""
+    try:
+        from grpc_reflection.v1alpha import reflection
+    except ModuleNotFoundError:
+        return
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 from .parser import parse
 
@@ -12,6 +13,10 @@ _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 
 _MODULES = {"types": "catalog"}
+
+# What `evald[server]` installs beside the SDK, by the names that Python imports. All optional there, so that
+# this module must not import them.
+_SERVER_PACKAGES = ("grpc_reflection", "openai", "prometheus_client", "rapidfuzz", "re2", "rich", "yaml")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         sys.stdout.write(f"evald {version('evald')}\n")
         return 0
+    if not all(map(find_spec, _SERVER_PACKAGES)):
+        sys.stderr.write(f"evald {args.command} needs the server: pip install 'evald[server]'\n")
+        return 2
     try:
         code = _run(args.command, args)
         sys.stdout.flush()  # a closed pipe is found out here, not at exit
