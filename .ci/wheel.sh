@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel and installs it alone, three times: with the newest packages there are, with the oldest ones
-# that pyproject.toml promises, and as the Dockerfile does. Each has to serve and evaluate; with the oldest ones
-# all tests run as well, because a lower bound that nothing tests is a guess.
+# Builds the wheel and installs it alone: the SDK, then the server with the newest packages there are, with the oldest
+# ones that pyproject.toml promises, and as the Dockerfile does. Each has to serve and evaluate. With the oldest ones
+# the tests of what depends on their versions run as well, because a lower bound that nothing tests is a guess.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -28,17 +28,27 @@ environment() {
   "$2/bin/python" --version
 }
 
-echo "-- newest packages"
+# at_most NUMBER ENVIRONMENT: fails when it holds more packages beside evald.
+at_most() {
+  local count
+  count=$("$2/bin/pip" list --format=freeze | grep -cvE '^(pip|setuptools|evald)==')
+  echo "$count packages beside evald, at most $1"
+  [ "$count" -le "$1" ]
+}
+
+echo "-- newest packages: the SDK alone, then the server"
+environment "$newest" "$work/sdk"
+"$work/sdk/bin/pip" install --quiet "$wheel"
+at_most 10 "$work/sdk"
 environment "$newest" "$work/newest"
-"$work/newest/bin/pip" install --quiet "$wheel"
-packages=$("$work/newest/bin/pip" list --format=freeze | grep -cvE '^(pip|setuptools|evald)==')
-echo "evald installs $packages packages beside itself"
-.ci/smoke.sh "$work/newest/bin"
+"$work/newest/bin/pip" install --quiet "$wheel[server]"
+at_most 30 "$work/newest"
+.ci/smoke.sh "$work/newest/bin" "$work/sdk/bin"
 
 echo "-- oldest packages"
 environment "$oldest" "$work/oldest"
 .venv/bin/python .ci/lowest.py >"$work/lowest.txt"
-"$work/oldest/bin/pip" install --quiet "$wheel[fast,similarity]" pytest pytest-xdist hypothesis buf-bin llmock --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel[server,fast]" pytest pytest-xdist hypothesis buf-bin llmock --constraint "$work/lowest.txt"
 "$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
 # What depends on the versions of packages; the rest was tested above.
@@ -49,5 +59,5 @@ environment "$oldest" "$work/oldest"
 echo "-- locked packages, as in the Dockerfile"
 environment "$newest" "$work/locked"
 "$work/locked/bin/pip" install --quiet --require-hashes -r deploy/requirements.lock
-"$work/locked/bin/pip" install --quiet ".[fast]"
+"$work/locked/bin/pip" install --quiet ".[server,fast]"
 .ci/smoke.sh "$work/locked/bin"
