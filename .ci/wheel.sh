@@ -54,7 +54,7 @@ environment "$oldest" "$work/oldest"
 # What depends on the versions of packages; the rest was tested above.
 .ci/test.sh "$work/oldest/bin" -p no:cacheprovider \
   --ignore=tests/{calibration,conformance,docs,frameworks,scripts,vectors} \
-  --ignore=tests/{engine/test_fault_matrix,evaluators/test_hostile,services/test_hostile_requests}.py
+  --ignore=tests/{engine/test_fault_matrix,evaluators/test_hostile,rpc/test_hostile_requests}.py
 
 echo "-- locked packages, as in the Dockerfile"
 environment "$newest" "$work/locked"

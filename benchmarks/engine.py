@@ -18,7 +18,8 @@ from evald.v1 import context_pb2, result_pb2
 from evald_server.app import App
 from evald_server.config import load_settings
 from evald_server.engine.planner import Planner
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 
 from . import workload
 
@@ -32,10 +33,9 @@ def evaluator() -> Callable[[bytes], bytes]:
     def evaluate(data: bytes) -> bytes:
         plan = planner.plan(specs)
         view = EvaluatorContext(context_pb2.EvaluatorContext.FromString(data))
-        evaluation = Evaluation(plan, view, threads)
-        assert evaluation.run_inline(), "an evaluator of this workload waits"
-        evaluation.finish()
-        return evaluation.whole()
+        run = EvaluationRun(plan, view, threads)
+        assert run.finished, "an evaluator of this workload waits"
+        return aggregated(run).SerializeToString()
 
     return evaluate
 

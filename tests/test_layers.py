@@ -1,4 +1,4 @@
-"""Imports go downwards only: cli -> app -> services, http -> engine -> evaluators -> evald -> generated code."""
+"""Imports go downwards only: cli -> app -> rpc, http -> engine -> evaluators -> evald -> generated code."""
 
 import ast
 import subprocess
@@ -30,10 +30,9 @@ BELOW = {
     "judge": {"evaluators", "config"},
     "scripts": {"kernel"},
     "remote": {"evaluators", "encoding", "later", "wire_pb2"},
-    "engine": {"evaluators", "encoding", "wire_pb2"},
+    "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
-        "encoding",
         "engine",
         "evaluators",
         "wire_pb2",
@@ -43,23 +42,13 @@ BELOW = {
         "logs",
         "workers",
     },
-    "services": {
-        "batch",
-        "engine",
-        "evaluators",
-        "remote",
-        "telemetry",
-        "config",
-        "encoding",
-        "later",
-        "wire_pb2",
-    },
+    "rpc": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "wire_pb2"},
     "telemetry": {"engine"},
     "http": {"engine", "telemetry", "config"},
     "calibration": set(),
     "app": {
         "batch",
-        "services",
+        "rpc",
         "http",
         "engine",
         "evaluators",

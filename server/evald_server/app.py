@@ -18,9 +18,11 @@ from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
+from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
+from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
@@ -35,23 +37,24 @@ from evald_server.remote.remotes import Remotes
 from evald_server.remote.statics import StaticTarget
 from evald_server.remote.store import SqliteStore
 from evald_server.remote.targets import read_target
-from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
-from evald_server.services import catalog, evaluation, registry
-from evald_server.services.admission import Admission
-from evald_server.services.answers import Answers
-from evald_server.services.batches import Batches
-from evald_server.services.edge import Edge
-from evald_server.services.runner import Runner
-from evald_server.services.sessions import Sessions
-from evald_server.services.standard import (
+from evald_server.rpc import catalog, evaluate, registry
+from evald_server.rpc.admission import Admission
+from evald_server.rpc.batch import BatchService
+from evald_server.rpc.batching import CallBatcher
+from evald_server.rpc.evaluate import EvaluateService
+from evald_server.rpc.health import (
     HEALTH,
     REFLECTION,
     REFLECTION_ALPHA,
     Health,
     reflection_handlers,
 )
+from evald_server.rpc.idempotency import IdempotencyStore
+from evald_server.rpc.server import RpcServer
+from evald_server.rpc.session import SessionService
+from evald_server.scripts.evaluator import code_definition
+from evald_server.scripts.policy import Policy
+from evald_server.scripts.runner import Scripts
 from evald_server.telemetry import Telemetry
 
 _log = logging.getLogger("evald.server")
@@ -108,23 +111,22 @@ class App:
         self.address = ""
         self.http_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
-        planner = Planner(self.registry, self.telemetry, limits, fail_open=settings.on_error == "fail_open")
+        planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
-        admission = Admission(settings.max_inflight, settings.max_queued, settings.max_queue_seconds)
-        self.telemetry.watch(inflight=lambda: admission.inflight, queued=lambda: admission.queued)
-        runner = Runner(
-            planner,
-            Contexts(settings.max_messages),
-            self.threads,
-            admission,
+        self.admission = Admission(
+            settings.max_inflight,
+            settings.max_queued,
+            settings.max_queue_seconds,
             concurrency=settings.concurrency,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
+        self.telemetry.watch(inflight=lambda: self.admission.inflight, queued=lambda: self.admission.queued)
+        engine = Engine(planner, Contexts(settings.max_messages), self.threads)
         # Before the first call, so that these have their place before any remote's.
         for entry in self.registry.types():
             self.telemetry.announce(entry.definition.type, int(entry.definition.kind))
-        self._edge = Edge(
+        self._rpc = RpcServer(
             self.telemetry,
             max_message_bytes=settings.max_message_bytes,
             max_streams=settings.max_streams,
@@ -134,10 +136,11 @@ class App:
         self.telemetry.watch_remotes(
             instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
         )
-        self._registrations = registry.RegistryService(self.remotes, connect_allowed=settings.remote_connect)
-        self.admission = admission
-        self._health = Health((evaluation.NAME, catalog.NAME, registry.NAME))
-        self._services = self._table(runner, planner)
+        self._registrations = registry.RegistrationService(
+            self.remotes, connect_allowed=settings.remote_connect
+        )
+        self._health = Health((evaluate.NAME, catalog.NAME, registry.NAME))
+        self._services = self._table(engine)
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
@@ -175,7 +178,7 @@ class App:
         server.add_generic_rpc_handlers(
             [
                 *(grpc.method_handlers_generic_handler(*service) for service in self._services.items()),
-                self._edge.unknown(),
+                self._rpc.unknown(),
             ]
         )
         host, port = split_address(settings.listen)
@@ -231,11 +234,11 @@ class App:
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
         # gRPC's server goes on meanwhile: stopping, it ends calls that it has not handed over yet with CANCELLED.
-        await self._edge.drain(grace)
+        await self._rpc.drain(grace)
         stopping = asyncio.create_task(server.stop(_LAST_WORDS_SECONDS))
         # Callers are to hear that the connection ends before they are refused, so that they do not use it again.
         await asyncio.wait([stopping], timeout=_GOODBYE_SECONDS)
-        self._edge.end()
+        self._rpc.end()
         await stopping
         draining.cancel()
         await self.remotes.stop()
@@ -263,33 +266,34 @@ class App:
         if self._server is not None:
             await self._server.wait_for_termination()
 
-    def _table(self, runner: Runner, planner: Planner) -> dict[str, dict[str, Any]]:
-        edge, observer = self._edge, self.telemetry
-        evaluations = evaluation.Evaluations(
-            runner, planner, Answers(self.settings.answer_cache_bytes), observer
+    def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
+        rpc, admission, metrics = self._rpc, self.admission, self.telemetry
+        batcher = CallBatcher(discard=EvaluationRun.abandon)
+        evaluations = EvaluateService(
+            engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
         )
-        catalogue = catalog.Catalog(self.registry)
-        service = evaluation.NAME
+        sessions = SessionService(engine, batcher, admission, metrics)
+        batches = BatchService(engine, admission, metrics, self.batch_processes)
+        types = catalog.CatalogService(self.registry)
+        service = evaluate.NAME
         table: dict[str, dict[str, Any]] = {
             service: {
-                "Evaluate": edge.one_to_stream(service, "Evaluate", evaluations.evaluate),
-                "EvaluateUnary": edge.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
-                "EvaluateSession": edge.stream(service, "EvaluateSession", Sessions(runner, observer).serve),
-                "EvaluateBatch": edge.stream(
-                    service, "EvaluateBatch", Batches(runner, observer, self.batch_processes).serve
-                ),
-                "ValidateSpecs": edge.unary(service, "ValidateSpecs", evaluations.validate),
+                "Evaluate": rpc.server_stream(service, "Evaluate", evaluations.evaluate),
+                "EvaluateUnary": rpc.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
+                "EvaluateSession": rpc.stream(service, "EvaluateSession", sessions.evaluate_session),
+                "EvaluateBatch": rpc.stream(service, "EvaluateBatch", batches.evaluate_batch),
+                "ValidateSpecs": rpc.unary(service, "ValidateSpecs", evaluations.validate),
             },
             catalog.NAME: {
-                "ListEvaluatorTypes": edge.unary(catalog.NAME, "ListEvaluatorTypes", catalogue.list_types),
-                "GetEvaluatorType": edge.unary(catalog.NAME, "GetEvaluatorType", catalogue.get_type),
-                "WatchEvaluatorTypes": edge.watch(catalog.NAME, "WatchEvaluatorTypes", catalogue.watch),
+                "ListEvaluatorTypes": rpc.unary(catalog.NAME, "ListEvaluatorTypes", types.list_types),
+                "GetEvaluatorType": rpc.unary(catalog.NAME, "GetEvaluatorType", types.get_type),
+                "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
             },
-            registry.NAME: registry.handlers(self._registrations, edge.unary, edge.stream, edge.watch),
-            HEALTH: self._health.handlers(edge.endless),
+            registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
+            HEALTH: self._health.handlers(rpc.endless),
         }
         if self.settings.reflection:
-            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], edge.endless)
+            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
         return table
 
     def _judge_available(self, available: bool) -> None:

@@ -28,7 +28,7 @@ from evald.v1 import evaluation_service_pb2 as evald_dot_v1_dot_evaluation__serv
 from evald.v1 import result_pb2 as evald_dot_v1_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65vald_server/wire.proto\x12\nevald.wire\x1a&evald/plugin/v1/registry_service.proto\x1a\x16\x65vald/v1/context.proto\x1a!evald/v1/evaluation_service.proto\x1a\x15\x65vald/v1/result.proto\"\xdf\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\x12\x0f\n\x07options\x18\x04 \x01(\x0c\x12\x37\n\x06labels\x18\x05 \x03(\x0b\x32\'.evald.wire.EvaluateRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x14\x45valuateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.evald.wire.EvaluateRequest\"\xb1\x01\n\x10\x45valuateResponse\x12\x0f\n\x07started\x18\x01 \x01(\x0c\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.evald.v1.EvaluationResult\x12.\n\x08progress\x18\x03 \x03(\x0b\x32\x1c.evald.v1.EvaluationProgress\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1e.evald.v1.AggregatedEvaluation\"q\n\x16\x45valuateSessionRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.evald.wire.SessionOpenH\x00\x12%\n\x04turn\x18\x02 \x01(\x0b\x32\x15.evald.v1.SessionTurnH\x00\x42\x07\n\x05\x66rame\"\xc8\x01\n\x0bSessionOpen\x12\x30\n\x0c\x62\x61se_context\x18\x01 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x02 \x03(\x0c\x12\x0f\n\x07options\x18\x03 \x01(\x0c\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.evald.wire.SessionOpen.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x01\n\x17\x45valuateSessionResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\x03\x12-\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1c.evald.wire.EvaluateResponseH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.evald.v1.EvaluationErrorH\x00\x12\x33\n\x0fsession_summary\x18\x04 \x01(\x0b\x32\x18.evald.v1.SessionSummaryH\x00\x42\x07\n\x05\x66rame\"J\n\x14\x45valuateBatchRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x15.evald.wire.BatchOpen\x12\r\n\x05items\x18\x02 \x03(\x0c\"\xa1\x01\n\tBatchOpen\x12\x12\n\nevaluators\x18\x01 \x03(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.evald.wire.BatchOpen.LabelsEntry\x12\r\n\x05\x62rief\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\tBatchItem\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\"Q\n\x15\x45valuateBatchResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x03(\x0c\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.evald.v1.BatchSummary\"\x1e\n\x0cTaskResponse\x12\x0e\n\x06output\x18\x01 \x01(\x0c\"0\n\rTaskCompleted\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\x0c\"\xb7\x02\n\x0e\x43onnectRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.evald.plugin.v1.WorkerHelloH\x00\x12.\n\tcompleted\x18\x02 \x01(\x0b\x32\x19.evald.wire.TaskCompletedH\x00\x12\x31\n\x08progress\x18\x03 \x01(\x0b\x32\x1d.evald.plugin.v1.TaskProgressH\x00\x12.\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x1c.evald.plugin.v1.CreditGrantH\x00\x12\x33\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x1f.evald.plugin.v1.WorkerDrainingH\x00\x12%\n\x04pong\x18\x06 \x01(\x0b\x32\x15.evald.plugin.v1.PongH\x00\x42\x07\n\x05\x66rameb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65vald_server/wire.proto\x12\nevald.wire\x1a&evald/plugin/v1/registry_service.proto\x1a\x16\x65vald/v1/context.proto\x1a!evald/v1/evaluation_service.proto\x1a\x15\x65vald/v1/result.proto\"\xdf\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\x12\x0f\n\x07options\x18\x04 \x01(\x0c\x12\x37\n\x06labels\x18\x05 \x03(\x0b\x32\'.evald.wire.EvaluateRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x14\x45valuateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.evald.wire.EvaluateRequest\"8\n\x11\x45valuationStarted\x12\x15\n\revaluation_id\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x03(\x0c\"\xd0\x01\n\x10\x45valuateResponse\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1d.evald.wire.EvaluationStarted\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.evald.v1.EvaluationResult\x12.\n\x08progress\x18\x03 \x03(\x0b\x32\x1c.evald.v1.EvaluationProgress\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1e.evald.v1.AggregatedEvaluation\"q\n\x16\x45valuateSessionRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.evald.wire.SessionOpenH\x00\x12%\n\x04turn\x18\x02 \x01(\x0b\x32\x15.evald.v1.SessionTurnH\x00\x42\x07\n\x05\x66rame\"\xc8\x01\n\x0bSessionOpen\x12\x30\n\x0c\x62\x61se_context\x18\x01 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x02 \x03(\x0c\x12\x0f\n\x07options\x18\x03 \x01(\x0c\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.evald.wire.SessionOpen.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x01\n\x17\x45valuateSessionResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\x03\x12-\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1c.evald.wire.EvaluateResponseH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.evald.v1.EvaluationErrorH\x00\x12\x33\n\x0fsession_summary\x18\x04 \x01(\x0b\x32\x18.evald.v1.SessionSummaryH\x00\x42\x07\n\x05\x66rame\"J\n\x14\x45valuateBatchRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x15.evald.wire.BatchOpen\x12\r\n\x05items\x18\x02 \x03(\x0c\"\xa1\x01\n\tBatchOpen\x12\x12\n\nevaluators\x18\x01 \x03(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.evald.wire.BatchOpen.LabelsEntry\x12\r\n\x05\x62rief\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\tBatchItem\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\"Q\n\x15\x45valuateBatchResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x03(\x0c\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.evald.v1.BatchSummary\"\x1e\n\x0cTaskResponse\x12\x0e\n\x06output\x18\x01 \x01(\x0c\"0\n\rTaskCompleted\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\x0c\"\xb7\x02\n\x0e\x43onnectRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.evald.plugin.v1.WorkerHelloH\x00\x12.\n\tcompleted\x18\x02 \x01(\x0b\x32\x19.evald.wire.TaskCompletedH\x00\x12\x31\n\x08progress\x18\x03 \x01(\x0b\x32\x1d.evald.plugin.v1.TaskProgressH\x00\x12.\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x1c.evald.plugin.v1.CreditGrantH\x00\x12\x33\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x1f.evald.plugin.v1.WorkerDrainingH\x00\x12%\n\x04pong\x18\x06 \x01(\x0b\x32\x15.evald.plugin.v1.PongH\x00\x42\x07\n\x05\x66rameb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,30 +47,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVALUATEREQUEST_LABELSENTRY']._serialized_end=385
   _globals['_EVALUATEUNARYREQUEST']._serialized_start=387
   _globals['_EVALUATEUNARYREQUEST']._serialized_end=455
-  _globals['_EVALUATERESPONSE']._serialized_start=458
-  _globals['_EVALUATERESPONSE']._serialized_end=635
-  _globals['_EVALUATESESSIONREQUEST']._serialized_start=637
-  _globals['_EVALUATESESSIONREQUEST']._serialized_end=750
-  _globals['_SESSIONOPEN']._serialized_start=753
-  _globals['_SESSIONOPEN']._serialized_end=953
+  _globals['_EVALUATIONSTARTED']._serialized_start=457
+  _globals['_EVALUATIONSTARTED']._serialized_end=513
+  _globals['_EVALUATERESPONSE']._serialized_start=516
+  _globals['_EVALUATERESPONSE']._serialized_end=724
+  _globals['_EVALUATESESSIONREQUEST']._serialized_start=726
+  _globals['_EVALUATESESSIONREQUEST']._serialized_end=839
+  _globals['_SESSIONOPEN']._serialized_start=842
+  _globals['_SESSIONOPEN']._serialized_end=1042
   _globals['_SESSIONOPEN_LABELSENTRY']._serialized_start=340
   _globals['_SESSIONOPEN_LABELSENTRY']._serialized_end=385
-  _globals['_EVALUATESESSIONRESPONSE']._serialized_start=956
-  _globals['_EVALUATESESSIONRESPONSE']._serialized_end=1151
-  _globals['_EVALUATEBATCHREQUEST']._serialized_start=1153
-  _globals['_EVALUATEBATCHREQUEST']._serialized_end=1227
-  _globals['_BATCHOPEN']._serialized_start=1230
-  _globals['_BATCHOPEN']._serialized_end=1391
+  _globals['_EVALUATESESSIONRESPONSE']._serialized_start=1045
+  _globals['_EVALUATESESSIONRESPONSE']._serialized_end=1240
+  _globals['_EVALUATEBATCHREQUEST']._serialized_start=1242
+  _globals['_EVALUATEBATCHREQUEST']._serialized_end=1316
+  _globals['_BATCHOPEN']._serialized_start=1319
+  _globals['_BATCHOPEN']._serialized_end=1480
   _globals['_BATCHOPEN_LABELSENTRY']._serialized_start=340
   _globals['_BATCHOPEN_LABELSENTRY']._serialized_end=385
-  _globals['_BATCHITEM']._serialized_start=1393
-  _globals['_BATCHITEM']._serialized_end=1486
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=1488
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=1569
-  _globals['_TASKRESPONSE']._serialized_start=1571
-  _globals['_TASKRESPONSE']._serialized_end=1601
-  _globals['_TASKCOMPLETED']._serialized_start=1603
-  _globals['_TASKCOMPLETED']._serialized_end=1651
-  _globals['_CONNECTREQUEST']._serialized_start=1654
-  _globals['_CONNECTREQUEST']._serialized_end=1965
+  _globals['_BATCHITEM']._serialized_start=1482
+  _globals['_BATCHITEM']._serialized_end=1575
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=1577
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=1658
+  _globals['_TASKRESPONSE']._serialized_start=1660
+  _globals['_TASKRESPONSE']._serialized_end=1690
+  _globals['_TASKCOMPLETED']._serialized_start=1692
+  _globals['_TASKCOMPLETED']._serialized_end=1740
+  _globals['_CONNECTREQUEST']._serialized_start=1743
+  _globals['_CONNECTREQUEST']._serialized_end=2054
 # @@protoc_insertion_point(module_scope)

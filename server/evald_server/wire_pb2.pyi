@@ -36,17 +36,25 @@ class EvaluateUnaryRequest(_message.Message):
     request: EvaluateRequest
     def __init__(self, request: _Optional[_Union[EvaluateRequest, _Mapping]] = ...) -> None: ...
 
+class EvaluationStarted(_message.Message):
+    __slots__ = ("evaluation_id", "plan")
+    EVALUATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    evaluation_id: str
+    plan: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, evaluation_id: _Optional[str] = ..., plan: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class EvaluateResponse(_message.Message):
     __slots__ = ("started", "results", "progress", "summary")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
-    started: bytes
+    started: EvaluationStarted
     results: _containers.RepeatedCompositeFieldContainer[_result_pb2.EvaluationResult]
     progress: _containers.RepeatedCompositeFieldContainer[_evaluation_service_pb2.EvaluationProgress]
     summary: _result_pb2.AggregatedEvaluation
-    def __init__(self, started: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[_result_pb2.EvaluationResult, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[_evaluation_service_pb2.EvaluationProgress, _Mapping]]] = ..., summary: _Optional[_Union[_result_pb2.AggregatedEvaluation, _Mapping]] = ...) -> None: ...
+    def __init__(self, started: _Optional[_Union[EvaluationStarted, _Mapping]] = ..., results: _Optional[_Iterable[_Union[_result_pb2.EvaluationResult, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[_evaluation_service_pb2.EvaluationProgress, _Mapping]]] = ..., summary: _Optional[_Union[_result_pb2.AggregatedEvaluation, _Mapping]] = ...) -> None: ...
 
 class EvaluateSessionRequest(_message.Message):
     __slots__ = ("open", "turn")

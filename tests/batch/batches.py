@@ -13,7 +13,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server.encoding import delimited
 from evald_server.evaluators import BUILT_INS
 
-from ..services.live import Live, request, serving, spec
+from ..rpc.live import Live, request, serving, spec
 
 Message = evaluation_service_pb2.EvaluateBatchRequest
 Response = evaluation_service_pb2.EvaluateBatchResponse

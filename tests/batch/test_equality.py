@@ -8,7 +8,7 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2
 
-from ..services.live import CONTAINS, Live, run, spec
+from ..rpc.live import CONTAINS, Live, run, spec
 from ..telemetry.scrape import samples
 from .batches import Response, messages, send, serving_with, specs
 

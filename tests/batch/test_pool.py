@@ -20,7 +20,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
 
-from ..services.live import CONTAINS, request, spec
+from ..rpc.live import CONTAINS, request, spec
 from .batches import Message, gone
 
 _RULES = Rules(Limits(), fail_open=False, max_messages=100, auto={}, log=("auto", "warning"))
@@ -117,7 +117,11 @@ def test_a_message_is_evaluated_from_any_item_on(run: Run) -> None:
             process = await started(made)
             report = await process.evaluate(job_of(made, plan), FOUR, 3, brief=False)
             assert report is not None
-            assert (report.end, report.verdicts[1], report.sums.perfect) == (4, 1, 1)
+            assert (report.end, report.verdicts[1], [counts[1] for counts in report.sums.counts]) == (
+                4,
+                1,
+                [1] * len(plan.evaluators),
+            )
 
     run(main())
 
@@ -212,7 +216,7 @@ def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> N
         async with pool() as made:
             process = await started(made)
             job = job_of(made, plan)
-            lying = job._replace(work=job.work._replace(started=other.started))
+            lying = job._replace(work=job.work._replace(announced=tuple(other.template.specs)))
             report = await process.evaluate(lying, FOUR, 1, brief=False)
             assert report is not None
             assert (report.end, report.left, report.answers) == (4, [1, 2, 3], b"")

@@ -18,7 +18,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.engine.registry import Origin
 
 from ..conftest import ENVIRONMENT
-from ..services.live import CONTAINS, Live, request, run, serving, until
+from ..rpc.live import CONTAINS, Live, request, run, serving, until
 from .batches import Message, Response, gone, helped, send, serving_with
 from .test_equality import answers_of
 
@@ -110,7 +110,7 @@ def test_a_caller_that_goes_away_takes_nothing_along() -> None:
             call = stream(live)(iter([message(n * 50, 50, opens=not n) for n in range(20)]))
             await until(lambda: _held(live, pid))
             call.cancel()
-            await until(lambda: live.app._edge.open_streams == 0)
+            await until(lambda: live.app._rpc.open_streams == 0)
             os.kill(pid, signal.SIGCONT)
             assert_complete(await send(live, [message(0, 300, opens=True)]), 300)
             assert live.app.batch_processes.processes == [pid]

@@ -7,7 +7,7 @@ import pytest
 from evald.structs import struct_to_dict
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 
-from ..services.live import Request, run, spec
+from ..rpc.live import Request, run, spec
 from .batches import Message, send, serving_with
 
 # Every metric that may lack its data.

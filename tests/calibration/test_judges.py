@@ -10,7 +10,7 @@ from evald_server.calibration.asks import Answer, Ask
 from evald_server.calibration.judges import GENERAL_QUESTION, asked_through, with_criteria, with_question
 from evald_server.judge.config import LlmJudge
 from evald_server.testing import async_server
-from tests.services.live import run
+from tests.rpc.live import run
 
 from .scripted import case
 

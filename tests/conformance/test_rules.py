@@ -14,7 +14,7 @@ from evald_server.conformance.suite import Outcome, Report, UnknownSample, check
 from evald_server.conformance.target import TargetLink
 from evald_server.conformance.trial import Pace
 
-from ..services.live import run
+from ..rpc.live import run
 from ..worker.evaluators import Sleepy, length
 from .plugins import SLOW_SECONDS, Plugin, dialling, listening
 

@@ -165,7 +165,7 @@ def _rows(markdown: str, heading: str) -> list[list[str]]:
 
 
 def test_the_table_of_call_errors_is_the_server_s() -> None:
-    from evald_server.services.errors import REASONS
+    from evald_server.rpc.errors import REASONS
 
     rows = _rows((ROOT / "protos/README.md").read_text(encoding="utf-8"), "When a call fails")
     written = {row[2].strip("`"): (row[1].strip("`"), "RetryInfo" in row[3]) for row in rows}

@@ -7,13 +7,13 @@ from typing import Any
 from evald.context import EvaluatorContext
 from evald.evaluator import EvaluatorDefinition, Metric
 from evald.result import Kind, Verdict, errored, failed, measured, passed, skipped
-from evald.scope import Scope
 from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 
 Behaviour = Callable[[EvaluatorContext], Any]
 
@@ -114,20 +114,16 @@ class Engine:
         plan = self.planner.plan(raw, given)
         pb = context_pb2.EvaluatorContext(turn=1, is_final=is_final)
         pb.messages.add(role="assistant", text="hello")
-        evaluation = Evaluation(plan, EvaluatorContext(pb), self.threads)
+        run = EvaluationRun(plan, EvaluatorContext(pb), self.threads)
 
-        async def wait() -> None:
-            if evaluation.alone:
-                await evaluation.run_alone(seconds, Scope())
-            else:
-                async for _ in evaluation.run_waiting(seconds, 16):
-                    pass
+        async def complete() -> None:
+            async for _ in run.run_pending(seconds, 16):
+                pass
 
-        if not evaluation.run_inline():
-            asyncio.run(wait())
-        evaluation.finish()
+        if run.pending:
+            asyncio.run(complete())
         self.threads.close()
-        return result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
+        return aggregated(run)
 
     def verdict(self, specs: Sequence[Mapping[str, Any]], **options: Any) -> Verdict:
         """The verdict of the call."""

@@ -10,15 +10,16 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind, Result, passed
 from evald.scope import Scope, current_scope
 from evald.threads import Threads
-from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 
 from .scripted import spec
 
 
-def evaluation_of(behaviour: Any, *specs: Any, **options: Any) -> Evaluation:
+def evaluation_of(behaviour: Any, *specs: Any, **options: Any) -> EvaluationRun:
     """An evaluation of a type `waits` that behaves so, begun."""
     registry = Registry()
     registry.register(
@@ -27,9 +28,14 @@ def evaluation_of(behaviour: Any, *specs: Any, **options: Any) -> Evaluation:
     raw = tuple(one.SerializeToString() for one in specs or (spec("waits"),))
     given = evaluation_service_pb2.EvaluateOptions(**options).SerializeToString()
     plan = Planner(registry).plan(raw, given)
-    evaluation = Evaluation(plan, EvaluatorContext(context_pb2.EvaluatorContext()), Threads())
-    assert not evaluation.run_inline()
+    evaluation = EvaluationRun(plan, EvaluatorContext(context_pb2.EvaluatorContext()), Threads())
+    assert not evaluation.finished
     return evaluation
+
+
+async def complete(run: EvaluationRun, seconds: float, scope: Scope = Scope()) -> list[int]:  # noqa: B008
+    """The indexes of what was pending, in the order in which it finished."""
+    return [index async for finished in run.run_pending(seconds, 16, scope) for index in finished]
 
 
 async def told(_ctx: EvaluatorContext) -> Result:
@@ -42,11 +48,9 @@ async def told(_ctx: EvaluatorContext) -> Result:
 def test_it_sees_its_call_and_leaves_nothing_of_it_behind() -> None:
     async def main() -> None:
         evaluation = evaluation_of(told, skip_cache=True)
-        assert evaluation.alone
-        assert await evaluation.run_alone(2, Scope(evaluation_id="call-1")) == 0
+        assert await complete(evaluation, 2, Scope(evaluation_id="call-1")) == [0]
         assert current_scope() == Scope()
-        evaluation.finish()
-        summary = result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
+        summary = aggregated(evaluation)
         assert summary.results[0].reason == "call-1, True, True"
         assert summary.results[0].start_time.seconds
         assert summary.success
@@ -61,12 +65,11 @@ def test_its_time_is_limited_and_the_call_goes_on() -> None:
 
     async def main() -> None:
         evaluation = evaluation_of(hangs)
-        await evaluation.run_alone(0.02, Scope())
+        await complete(evaluation, 0.02)
         task = asyncio.current_task()
         assert task is not None
         assert not task.cancelling()
-        evaluation.finish()
-        (result,) = result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+        (result,) = aggregated(evaluation).results
         assert result.error.code == "TIMEOUT"
 
     asyncio.run(main())
@@ -83,7 +86,7 @@ def test_a_call_that_is_cancelled_cancels_it() -> None:
                 cancelled.set()
             raise AssertionError
 
-        call = asyncio.create_task(evaluation_of(hangs).run_alone(5, Scope()))
+        call = asyncio.create_task(complete(evaluation_of(hangs), 5))
         await asyncio.sleep(0.01)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -100,11 +103,14 @@ def test_a_call_that_is_cancelled_cancels_it() -> None:
 )
 def test_with_others_or_with_progress_it_is_not_alone(specs: Any, options: Any) -> None:
     async def main() -> None:
-        evaluation = evaluation_of(told, *specs, **options)
-        assert not evaluation.alone
-        done: list[int] = []
-        async for finished in evaluation.run_waiting(2, 16):
-            done += finished
+        tasks = set()
+
+        async def notes_task(_ctx: EvaluatorContext) -> Result:
+            tasks.add(asyncio.current_task())
+            return passed("ran")
+
+        done = await complete(evaluation_of(notes_task, *specs, **options), 2)
         assert sorted(done) == list(range(len(specs) or 1))
+        assert asyncio.current_task() not in tasks
 
     asyncio.run(main())

@@ -10,13 +10,13 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.result import Result, Verdict, passed
-from evald.scope import Scope
 from evald.threads import Threads
-from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 
 from .scripted import definition, spec
 
@@ -51,8 +51,8 @@ def burns(seconds: float) -> Callable[[EvaluatorContext], Result]:
 
 def begin(
     types: dict[str, Callable[[EvaluatorContext], Any]], *specs: Any, **options: Any
-) -> tuple[Evaluation, bool]:
-    """An evaluation of plain types that behave so, its slice used, and whether it is done."""
+) -> tuple[EvaluationRun, bool]:
+    """A run of plain types that behave so, its slice used, and whether it is done."""
     registry, threads = Registry(), Threads()
     for name, behaviour in types.items():
         registry.register(definition(name, behaviour), Origin.BUILT_IN)
@@ -60,19 +60,15 @@ def begin(
         registry.register(one, Origin.BUILT_IN)
     raw = tuple(one.SerializeToString() for one in specs or (spec(name) for name in types))
     plan = Planner(registry).plan(raw, evaluation_service_pb2.EvaluateOptions(**options).SerializeToString())
-    evaluation = Evaluation(plan, EvaluatorContext(context_pb2.EvaluatorContext()), threads)
-    return evaluation, evaluation.run_inline()
+    evaluation = EvaluationRun(plan, EvaluatorContext(context_pb2.EvaluatorContext()), threads)
+    return evaluation, evaluation.finished
 
 
-async def complete(evaluation: Evaluation, seconds: float | None = 20) -> Any:
+async def complete(evaluation: EvaluationRun, seconds: float | None = 20) -> Any:
     """The results of an evaluation that has more to do."""
-    if evaluation.alone:
-        await evaluation.run_alone(seconds, Scope())
-    else:
-        async for _ in evaluation.run_waiting(seconds, 16):
-            pass
-    evaluation.finish()
-    return result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+    async for _ in evaluation.run_pending(seconds, 16):
+        pass
+    return aggregated(evaluation).results
 
 
 @pytest.mark.alone
@@ -193,10 +189,7 @@ def test_fail_fast_holds_for_what_was_left_for_later() -> None:
             return Result(FAILED, "failed", 0.0)
 
         evaluation, done = begin({"fails": fails, "last": last}, fail_fast=True)
-        results = [] if done else await complete(evaluation)
-        if done:
-            evaluation.finish()
-            results = result_pb2.AggregatedEvaluation.FromString(evaluation.whole()).results
+        results = aggregated(evaluation).results if done else await complete(evaluation)
         assert [result.verdict for result in results] == [FAILED, SKIPPED]
         assert not ran
 

@@ -12,7 +12,8 @@ from evald.v1 import result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 
 
@@ -25,16 +26,15 @@ def evaluate(
     for one in [*(each.definition() for each in BUILT_INS.values()), *combinators(threads)]:
         registry.register(one, Origin.BUILT_IN)
     plan = Planner(registry).plan(tuple(spec_to_pb(spec).SerializeToString() for spec in specs), b"")
-    evaluation = Evaluation(plan, ctx, threads)
 
-    async def wait() -> None:
-        if not evaluation.run_inline():
-            async for _ in evaluation.run_waiting(seconds, 8):
+    async def main() -> EvaluationRun:
+        run = EvaluationRun(plan, ctx, threads)
+        if run.pending:
+            async for _ in run.run_pending(seconds, 8):
                 pass
+        return run
 
-    asyncio.run(wait())
-    evaluation.finish()
-    return result_pb2.AggregatedEvaluation.FromString(evaluation.whole())
+    return aggregated(asyncio.run(main()))
 
 
 def deep(levels: int, inside: str = "1") -> str:

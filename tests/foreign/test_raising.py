@@ -17,11 +17,11 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.plugins import PluginError, load_plugins
 
 from ..batch.batches import serving_with
-from ..services.live import CONTAINS, Live, request, run, spec, until
-from ..services.test_batches import items
-from ..services.test_batches import opened as opened_batch
-from ..services.test_sessions import opened as opened_session
-from ..services.test_sessions import turn
+from ..rpc.live import CONTAINS, Live, request, run, spec, until
+from ..rpc.test_batches import items
+from ..rpc.test_batches import opened as opened_batch
+from ..rpc.test_sessions import opened as opened_session
+from ..rpc.test_sessions import turn
 from .faults import FAULTS, FORMS, TURN_THAT_BREAKS, UNPREPARED, broken_evaluators, sibling
 
 # Far less than the deadline, and more than a busy machine needs.

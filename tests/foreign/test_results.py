@@ -22,7 +22,7 @@ from evald.v1 import result_pb2
 from evald.worker.offer import Offer
 from evald.worker.tasks import Tasks
 
-from ..services.live import CONTAINS, Live, request, run, serving, spec
+from ..rpc.live import CONTAINS, Live, request, run, serving, spec
 from ..worker.registry import task
 
 NAN, INF = math.nan, math.inf

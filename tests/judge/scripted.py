@@ -15,7 +15,8 @@ from evald.turn import Turn
 from evald.v1.result_pb2 import AggregatedEvaluation
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.judge.parsing import read_object
 from evald_server.judge.question import Answer, JudgeFault, Models, Question, Spending
@@ -153,12 +154,11 @@ async def evaluate_later(
     registry.register(judge_definition(models), Origin.BUILT_IN)
     raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
     plan = Planner(registry).plan(raw, b"")
-    evaluation = Evaluation(plan, turn.context, Threads())
-    if not evaluation.run_inline():
-        async for _ in evaluation.run_waiting(seconds, 16):
+    run = EvaluationRun(plan, turn.context, Threads())
+    if run.pending:
+        async for _ in run.run_pending(seconds, 16):
             pass
-    evaluation.finish()
-    return AggregatedEvaluation.FromString(evaluation.whole())
+    return aggregated(run)
 
 
 def criteria(success: bool, failure: bool = False, confidence: float = 0.9, why: str = "because") -> Reply:

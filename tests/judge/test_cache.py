@@ -12,7 +12,7 @@ from evald_server.judge.cache import Cache, DiskCache, Kept, MemoryCache, NoCach
 from evald_server.judge.question import Answer as AnAnswer
 from evald_server.judge.question import Spending
 
-from ..services.live import run
+from ..rpc.live import run
 from .asking import asking, fault, question, within
 from .wire import Answer, answer, completion, wire
 

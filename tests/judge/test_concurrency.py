@@ -7,7 +7,7 @@ import pytest
 
 from evald_server.judge.concurrency import Gate
 
-from ..services.live import run
+from ..rpc.live import run
 
 
 class Time:

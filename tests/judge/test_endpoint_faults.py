@@ -13,7 +13,7 @@ import pytest
 from evald.errorcodes import CODES
 from evald_server.judge.question import Spending
 
-from ..services.live import run
+from ..rpc.live import run
 from .asking import KEY, asking, fault, question, within
 from .wire import Answer, answer, chunk, completion, events, wire
 

@@ -10,7 +10,7 @@ from llmock.scenarios import Delay, Fail, Reply
 from evald_server.judge.forms import Form
 from evald_server.judge.question import Spending
 
-from ..services.live import run
+from ..rpc.live import run
 from .asking import asking, fault, question, within
 
 NO_SCHEMA = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."

@@ -17,7 +17,7 @@ from llmock.testing import LLMockServer
 from evald.result import Verdict
 from evald_server.config import JudgeSettings
 
-from ..services.live import request, run, spec
+from ..rpc.live import request, run, spec
 from ..telemetry.scrape import value
 from .test_service import VERDICT, judging
 

@@ -11,7 +11,7 @@ from evald_server.judge.prices import Price
 from evald_server.judge.purse import Purse
 from evald_server.judge.question import JudgeFault, Spending
 
-from ..services.live import run
+from ..rpc.live import run
 from .asking import asking, fault, question
 from .wire import Answer, answer, completion, wire
 

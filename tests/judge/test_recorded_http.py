@@ -9,7 +9,7 @@ import pytest
 
 from evald_server.judge.question import Spending
 
-from ..services.live import run
+from ..rpc.live import run
 from .asking import SCHEMA, asking, fault, question
 from .wire import answer, wire
 

@@ -9,7 +9,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.engine.registry import Origin
 from evald_server.judge.llm_judge import judge_definition
 
-from ..services.live import CONTAINS, Live, request, run, serving
+from ..rpc.live import CONTAINS, Live, request, run, serving
 from .scripted import ScriptedModels, criteria, fault, inside
 
 FAILURE_MODE = context_pb2.FailureCriteriaMode.Value

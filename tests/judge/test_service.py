@@ -16,7 +16,7 @@ from evald_server.config import JudgePrice, JudgeSettings, Settings
 from evald_server.engine.registry import State
 from evald_server.telemetry import Telemetry
 
-from ..services.live import Live, request, run, serving, spec, until
+from ..rpc.live import Live, request, run, serving, spec, until
 from ..telemetry.scrape import samples, value
 from .asking import KEY
 from .wire import Answer, answer, completion, wire

@@ -17,7 +17,7 @@ from evald_server.judge.prices import Price
 from evald_server.judge.reachability import behind_proxy
 from evald_server.judge.wiring import build_models
 
-from ..services.live import run, until
+from ..rpc.live import run, until
 from .asking import Counted
 
 KEY = "sk-canary-0123456789abcdef"

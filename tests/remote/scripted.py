@@ -15,7 +15,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
 
-from ..services.live import Live, request, spec, until
+from ..rpc.live import Live, request, spec, until
 
 Behave = Callable[[task_pb2.EvaluationTask], Awaitable[task_pb2.EvaluationOutput]]
 

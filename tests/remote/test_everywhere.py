@@ -13,7 +13,7 @@ from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluation_service_pb2
 from evald_server.config import Settings
 
-from ..services.live import request, run, serving, spec, until
+from ..rpc.live import request, run, serving, spec, until
 from .scripted import WORD, Worker, active, answers, hangs, listening, register, worker
 
 LOOPBACK = ["127.0.0.1"]

@@ -16,7 +16,7 @@ from evald_server.remote.instance import State as InstanceState
 from evald_server.remote.limits import Limits
 from evald_server.remote.offer import read_plugin
 
-from ..services.live import Live, refusal, request, run, serving, spec, until
+from ..rpc.live import Live, refusal, request, run, serving, spec, until
 from ..worker.evaluators import polite
 from .scripted import WORD, Worker, listening, plugin_info, register, worker
 

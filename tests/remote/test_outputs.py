@@ -19,7 +19,7 @@ from evald_server.remote import connection, output
 from evald_server.remote.output import read_output
 from evald_server.remote.task import Broken
 
-from ..services.live import request, run, serving, spec
+from ..rpc.live import request, run, serving, spec
 from .scripted import WORD, answers, evaluator_type, listening, register, worker
 
 Output = task_pb2.EvaluationOutput

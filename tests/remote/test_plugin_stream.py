@@ -10,7 +10,7 @@ import pytest
 import evald
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import request, run, serving, until
+from ..rpc.live import request, run, serving, until
 from .scripted import PASSED, WORD, Listening, Refused, active, code_of, listening, register
 
 LOOPBACK = ["127.0.0.1/32"]

@@ -11,7 +11,7 @@ from evald_server.remote.limits import Limits
 from evald_server.remote.offer import Plugin, read_plugin
 from evald_server.remote.pool import NoPlace, Pool, Slot
 
-from ..services.live import run
+from ..rpc.live import run
 from .scripted import plugin_info
 
 LIMITS = Limits(inflight=100, queued=10, queue_seconds=5.0)

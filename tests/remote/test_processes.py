@@ -18,7 +18,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import evaluation_service_pb2
 
 from ..cli.conftest import clean_environment
-from ..services.live import EVALUATION, request, run, spec, until
+from ..rpc.live import EVALUATION, request, run, spec, until
 from .scripted import REGISTRY
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import Live, refusal, request, run, serving, spec, until
+from ..rpc.live import Live, refusal, request, run, serving, spec, until
 from .scripted import (
     PASSED,
     REGISTRY,

@@ -13,7 +13,7 @@ from evald_server.config import Settings
 from evald_server.remote.refusal import Refusal
 from evald_server.remote.store import FILE_NAME, Registration, SqliteStore
 
-from ..services.live import refusal, request, run, serving, until
+from ..rpc.live import refusal, request, run, serving, until
 from .scripted import WORD, active, deregister, listening, register, renew, states
 
 ROW = Registration("lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", "who", 30.0, 1.5)

@@ -10,7 +10,7 @@ import pytest
 
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import request, run, serving, spec, until
+from ..rpc.live import request, run, serving, spec, until
 from .scripted import (
     PASSED,
     WORD,

@@ -12,7 +12,7 @@ import pytest
 from evald_server.remote.refusal import Refusal
 from evald_server.remote.targets import Allowed, Dial, Resolver, read_target
 
-from ..services.live import refusal, request, run, serving, until
+from ..rpc.live import refusal, request, run, serving, until
 from .scripted import WORD, Listening, listening, register
 
 EVERYTHING = ("0.0.0.0/0", "::/0", "*.example", "example", "unix:/run/evald")

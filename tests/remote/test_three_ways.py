@@ -10,7 +10,7 @@ import pytest
 from evald.plugin.v1 import task_pb2
 from evald.v1 import catalog_service_pb2, evaluator_pb2, result_pb2
 
-from ..services.live import CATALOG, CONTAINS, Live, refusal, request, run, serving, spec, until
+from ..rpc.live import CATALOG, CONTAINS, Live, refusal, request, run, serving, spec, until
 from .scripted import (
     SCHEMA,
     WORD,

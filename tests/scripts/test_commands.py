@@ -11,7 +11,7 @@ from evald_server.scripts.commands import Changed, Command, Commands, NotAllowed
 from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts
 
-from ..services.live import run
+from ..rpc.live import run
 from .programs import PASSES, SHELL, Folder, judge, judge_with, refused, words
 
 

@@ -16,7 +16,7 @@ from evald_server.scripts import isolation, landlock, seccomp
 from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts
 
-from ..services.live import run
+from ..rpc.live import run
 from .programs import PASSES, Folder, judge, judge_with, refused, words
 
 SECRET = "canary-0b9e"

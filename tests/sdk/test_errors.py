@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from evald import EvaldError, InvalidInput, errors
 from evald.errors import from_rpc_error
-from evald_server.services.errors import REASONS, CallError, FieldViolation
+from evald_server.rpc.errors import REASONS, CallError, FieldViolation
 
 
 class Failed(grpc.RpcError):

@@ -21,7 +21,8 @@ from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import DuplicateType, Origin, Registry
-from evald_server.engine.run import Evaluation
+from evald_server.engine.response import aggregated
+from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.scripts.evaluator import code_definition
@@ -155,12 +156,11 @@ class Call:
         except InvalidPlan as problem:
             said = [f"evaluators[{found.index}]{found.path}: {found.message}" for found in problem.violations]
             return Outcome(refused="; ".join(said))
-        evaluation = Evaluation(plan, self.turn.context, threads)
-        if not evaluation.run_inline():
-            async for _ in evaluation.run_waiting(seconds=10.0, concurrency=8):
+        run = EvaluationRun(plan, self.turn.context, threads)
+        if run.pending:
+            async for _ in run.run_pending(seconds=10.0, concurrency=8):
                 pass
-        evaluation.finish()
-        summary = AggregatedEvaluation.FromString(evaluation.whole())
+        summary = aggregated(run)
         return Outcome(list(summary.results), summary)
 
 

@@ -15,7 +15,7 @@ from evald.v1 import result_pb2
 from evald.worker import channels, dialling
 from evald.worker.backoff import Backoff
 
-from ..services.live import run, until
+from ..rpc.live import run, until
 from .evaluators import Blocking, Counting, Rude, Sleepy, length, polite, scoped
 from .registry import PATIENCE, Registry, registry, take, task
 

@@ -17,7 +17,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_
 from evald.v1 import result_pb2
 from evald.worker.listening import SERVICE, _TaskStream
 
-from ..services.live import run, until
+from ..rpc.live import run, until
 from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
 from .registry import Registry, registry, take, task
 from .test_tasks import tasks_of

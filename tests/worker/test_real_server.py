@@ -14,7 +14,7 @@ from evald_server import testing
 
 from ..cli.conftest import clean_environment
 from ..remote.test_processes import Caller, Process, Server
-from ..services.live import run, until
+from ..rpc.live import run, until
 from .evaluators import BROKEN, Sleepy, length, polite
 
 TURN = [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": "Yes, please."}]

@@ -13,7 +13,7 @@ from evald.v1 import result_pb2
 from evald.worker.offer import Offer
 from evald.worker.tasks import Tasks
 
-from ..services.live import run, until
+from ..rpc.live import run, until
 from .evaluators import BROKEN, Blocking, Counting, Sleepy, length, polite, scoped, scoped_async, scopes
 from .registry import task
 

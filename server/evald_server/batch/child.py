@@ -19,10 +19,12 @@ from google.protobuf.message import DecodeError
 from evald.threads import Threads
 from evald_server import kernel, wire_pb2
 from evald_server.engine.combinators import combinators
-from evald_server.engine.compiler import Compiler
 from evald_server.engine.contexts import Contexts, InvalidContext
+from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
@@ -50,8 +52,8 @@ _yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 _log = logging.getLogger("evald.batch")
 
-_NO_SUMS: Final = Sums(0, (), ())
-_NOTHING_HEARD: Final = Heard((), ())
+_NO_SUMS: Final = Sums((), ())
+_NOTHING_HEARD: Final = Heard(())
 
 # How long one item may take here, where no other caller waits. Longer ones are left to the server, which
 # cuts them at their deadline.
@@ -63,23 +65,21 @@ class Evaluating:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._threads = Threads()
-        self._contexts = Contexts(rules.max_messages)
-        self._registry = _registry(rules, self._threads)
-        self._open: dict[int, tuple[Plan, Recorder]] = {}
+        threads = Threads()
+        planner = Planner(_registry(rules, threads), rules.limits, fail_open=rules.fail_open)
+        self._engine = Engine(planner, Contexts(rules.max_messages), threads)
+        self._open: dict[int, Plan] = {}
 
     def open(self, number: int, work: Work) -> None:
         """Make the plan of a work."""
-        recorder = Recorder(work.measures)
-        compiler = Compiler(self._registry, recorder, self._rules.limits, self._rules.fail_open)
         try:
-            plan = compiler.plan(work.specs, work.options, None)
+            plan = self._engine.planner.plan(tuple(work.specs), work.options)
         except InvalidPlan:
             return  # it names what only the server has
-        if plan.started != work.started:
+        if list(plan.template.specs) != list(work.announced):
             _log.warning("a plan is not the server's; its batches are evaluated there")
             return
-        self._open[number] = plan, recorder
+        self._open[number] = plan
 
     def close(self, number: int) -> None:
         """Forget a work."""
@@ -92,24 +92,22 @@ class Evaluating:
         if opened is None:
             left = list(range(start, len(items)))
             return Report(len(items), left, (), b"", (), _NO_SUMS, _NOTHING_HEARD).packed()
-        return self._report(*opened, items, start, brief).packed()
+        return self._report(opened, items, start, brief).packed()
 
-    def _report(
-        self, plan: Plan, recorder: Recorder, items: Sequence[bytes], start: int, brief: bool
-    ) -> Report:
+    def _report(self, plan: Plan, items: Sequence[bytes], start: int, brief: bool) -> Report:
         seconds: list[tuple[int, float]] = []
         left: list[int] = []
+        recorder = Recorder()
 
-        def observe(verdict: int, took: float) -> None:
-            seconds.append((int(verdict), took))
+        def observe(run: EvaluationRun) -> None:
+            seconds.append((int(run.aggregate.verdict), run.nanos * 1e-9))
+            recorder.add(run)
 
-        part = Part(self._contexts, self._threads, observe, brief=brief, slice_nanos=_SLICE_NANOS)
+        part = Part(self._engine, observe, brief=brief, slice_nanos=_SLICE_NANOS)
         end = start
         for data in items[start:]:
-            mark = recorder.mark()
             if not _evaluated(part, data, plan):
                 left.append(end)
-                recorder.forget(mark)
             end += 1
             if not end % _YIELD_EVERY:
                 _yield()

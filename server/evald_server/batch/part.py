@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from evald.result import ErrorInfo, Verdict
-from evald.threads import Threads
-from evald.v1 import evaluator_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
-from evald_server.encoding import delimited, size
-from evald_server.engine.contexts import Contexts
+from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Plan
-from evald_server.engine.report import fill_error
-from evald_server.engine.run import SLICE_NANOS, Evaluation
+from evald_server.engine.response import fill_aggregated, fill_error
+from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 
 from .rules import Report
 from .totals import Totals
@@ -27,9 +25,6 @@ MAX_BYTES: Final = 2 << 20
 
 _PASSED: Final = Verdict.PASSED
 
-# Fields of evald.v1.BatchAnswer, as they begin on the wire.
-_SUMMARY, _ERROR = b"\x12", b"\x1a"
-
 
 class Part:
     """Evaluates items.
@@ -40,10 +35,9 @@ class Part:
 
     __slots__ = (
         "_brief",
-        "_contexts",
+        "_engine",
         "_observe",
         "_slice",
-        "_threads",
         "answers",
         "size",
         "totals",
@@ -52,18 +46,15 @@ class Part:
 
     def __init__(
         self,
-        contexts: Contexts,
-        threads: Threads,
-        observe: Callable[[int, float], None],
+        engine: Engine,
+        observe: Callable[[EvaluationRun], None],
         *,
         brief: bool,
         slice_nanos: int = SLICE_NANOS,
     ) -> None:
-        """observe: hears the verdict of every item evaluated, and how many seconds it took. brief: leave
-        what only explains out of what passed. slice_nanos: how long an item may take before it is left to
-        the caller like one that waits."""
-        self._contexts = contexts
-        self._threads = threads
+        """observe: called with the finished run of every item. brief: leave what only explains out of what
+        passed. slice_nanos: how long an item may take before it is left to the caller like one that waits."""
+        self._engine = engine
         self._observe = observe
         self._brief = brief
         self._slice = slice_nanos
@@ -72,36 +63,36 @@ class Part:
         self.verdicts = [0] * (len(Verdict) + 1)
         self.totals: dict[int, Totals] = {}
 
-    def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> Evaluation | None:
-        """Evaluate an item. None when it is done; an evaluation that has to wait for something is the
-        caller's to finish, and to hand to `add`. Raises InvalidContext."""
-        evaluation = Evaluation(plan, self._contexts.view(item.context), self._threads, self._slice)
-        if not evaluation.run_inline():
-            return evaluation
-        self.add(item.item_id, evaluation)
+    def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> EvaluationRun | None:
+        """Evaluate an item. Returns None when it is done, else a run that the caller has to finish and to hand
+        to `add`. Raises InvalidContext."""
+        run = self._engine.start(plan, item.context, self._slice)
+        if run.pending:
+            return run
+        self.add(item.item_id, run)
         return None
 
-    def add(self, item_id: str, evaluation: Evaluation) -> None:
-        """Finish an evaluation in which nothing waits any more."""
-        verdict = evaluation.finish()
-        plan = evaluation.plan
+    def add(self, item_id: str, run: EvaluationRun) -> None:
+        """Add the answer of a finished run."""
+        verdict = run.aggregate.verdict
         self.verdicts[verdict] += 1
-        self._observe(verdict, evaluation.nanos * 1e-9)
-        totals = self.totals.get(id(plan))
+        self._observe(run)
+        totals = self.totals.get(id(run.plan))
         if totals is None:
-            totals = self.totals[id(plan)] = Totals(plan)
-        totals.add(evaluation)
-        summary = evaluation.whole()
+            totals = self.totals[id(run.plan)] = Totals(run.plan)
+        totals.add(run)
+        answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
+        fill_aggregated(answer.summary, run)
         if self._brief and verdict is _PASSED:
-            summary = _brief(summary)
-        self._answer(item_id, _SUMMARY, summary)
+            _make_brief(answer.summary)
+        self._answer(answer)
 
     def refuse(self, item_id: str, message: str) -> None:
         """Answer an item that cannot be evaluated."""
-        error = result_pb2.EvaluationError()
-        fill_error(error, ErrorInfo("INVALID_ITEM", message))
+        answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
+        fill_error(answer.error, ErrorInfo("INVALID_ITEM", message))
         self.verdicts[Verdict.ERROR] += 1
-        self._answer(item_id, _ERROR, error.SerializeToString())
+        self._answer(answer)
 
     def merge(self, plan: Plan, report: Report) -> None:
         """Take over what another process has done of this part. plan: equal to the one that it had."""
@@ -128,24 +119,20 @@ class Part:
         self.answers, self.size = [], 0
         return [b"".join(message) for message in messages]
 
-    def _answer(self, item_id: str, tag: bytes, outcome: bytes) -> None:
-        """Keep a BatchAnswer."""
-        body = b"".join((delimited(1, item_id.encode()), tag, size(outcome), outcome))
-        answer = delimited(1, body)
-        self.answers.append(answer)
-        self.size += len(answer)
+    def _answer(self, answer: evaluation_service_pb2.BatchAnswer) -> None:
+        data = wire_pb2.EvaluateBatchResponse(answers=[answer.SerializeToString()]).SerializeToString()
+        self.answers.append(data)
+        self.size += len(data)
 
 
-def _brief(data: bytes) -> bytes:
-    """A serialised AggregatedEvaluation without what only explains.
+def _make_brief(summary: result_pb2.AggregatedEvaluation) -> None:
+    """Leave out what only explains.
 
     That a metric is unavailable is more than an explanation: without it, its value 0 is taken for a measurement.
     """
-    summary = result_pb2.AggregatedEvaluation.FromString(data)
     for result in summary.results:
         is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
         if is_metric and result.verdict == result_pb2.VERDICT_PASSED and result.name not in summary.metrics:
             continue
         for name in ("reason", "checks", "metadata"):
             result.ClearField(name)
-    return summary.SerializeToString()

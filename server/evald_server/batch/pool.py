@@ -74,9 +74,8 @@ class Pool:
         if plan in self._jobs:
             return self._jobs[plan]
         job = None
-        if all(use.inline and use.origin is Origin.BUILT_IN for use in plan.uses):
-            measures = tuple(use.tally.measures for use in plan.uses)
-            job = Job(next(self._numbers), Work(tuple(specs), options, plan.started, measures))
+        if all(one.inline and one.origin is Origin.BUILT_IN for one in plan.evaluators):
+            job = Job(next(self._numbers), Work(tuple(specs), options, tuple(plan.template.specs)))
             weakref.finalize(plan, self._close, job.number).atexit = False
         self._jobs[plan] = job
         return job

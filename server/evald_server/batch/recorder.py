@@ -1,91 +1,21 @@
-"""What tallies hear in one process, to be told to those of another."""
+"""Results of a batch process, to be counted by the server's telemetry."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from evald.evaluator import Metric
-from evald_server.engine.plan import Plan
+from evald.result import measurement
+from evald_server.engine.plan import Plan, PlannedEvaluator
+from evald_server.engine.run import EvaluationRun
 
-Note: TypeAlias = tuple[Any, ...]
-"""A result that is not of the usual kind: the use's number and the arguments of `Tally.add`; or an error: the
-number and the argument of `Tally.error`."""
+Key: TypeAlias = tuple[int, int, float | None, float | None, str]
+"""The evaluator's index, verdict, score, value and error code of a result."""
 
-Mark: TypeAlias = tuple[list[tuple[int, ...]], int]
-
-
-class Heard(NamedTuple):
-    """What was heard. usual: by use, as `Tally.usual`. notes: the rest, in order."""
-
-    usual: Sequence[Sequence[int]]
-    notes: Sequence[Note]
-
-    def tell(self, plan: Plan) -> None:
-        """Have the tallies of an equal plan hear it."""
-        for use, (count, nanos) in zip(plan.uses, self.usual, strict=True):
-            if count:
-                usual = use.tally.usual
-                usual[0] += count
-                usual[1] += nanos
-        for number, *note in self.notes:
-            tally = plan.uses[number].tally
-            if len(note) == 1:
-                tally.error(*note)
-            else:
-                tally.add(*note)
+# Results that took no longer are counted together: they are in the first bucket of every histogram.
+_SHORT_NANOS: Final = 1_000_000
 
 
-class Recorder:
-    """The observer of one plan: gives a tally to each use, in the plan's order, and remembers what they hear.
-
-    measures: whether the tallies that will be told want the values of results, by use.
-    """
-
-    def __init__(self, measures: Sequence[bool]) -> None:
-        self._measures = measures
-        self._usual: list[list[int]] = []
-        self._notes: list[Note] = []
-
-    def tally(
-        self,
-        type: str,  # noqa: A002 - the word of the contract
-        kind: int,
-        *,
-        enforced: bool,
-        origin: str,
-        metric: Metric | None,
-    ) -> "_Tally":
-        """The tally of the next use."""
-        number = len(self._usual)
-        self._usual.append([0, 0])
-        # A plan of another length is no equal one: nobody will be told.
-        measures = number < len(self._measures) and self._measures[number]
-        return _Tally(number, self._usual[number], self._notes, measures=measures)
-
-    def mark(self) -> Mark:
-        """How far it has come."""
-        return list(map(tuple, self._usual)), len(self._notes)
-
-    def forget(self, mark: Mark) -> None:
-        """Unhear what came after the mark."""
-        for usual, before in zip(self._usual, mark[0], strict=True):
-            usual[:] = before
-        del self._notes[mark[1] :]
-
-    def take(self) -> Heard:
-        """What was heard since the last time."""
-        heard = Heard([usual[:] for usual in self._usual], self._notes[:])
-        for usual in self._usual:
-            usual[:] = 0, 0
-        self._notes.clear()
-        return heard
-
-
-class _Tally:
-    def __init__(self, number: int, usual: list[int], notes: list[Note], *, measures: bool) -> None:
-        self.usual = usual
-        self.measures = measures
-        self._number = number
-        self._notes = notes
+class Tally(Protocol):
+    """Counts the results of one evaluator type."""
 
     def add(
         self,
@@ -94,8 +24,57 @@ class _Tally:
         score: float | None,
         value: float | None,
         trace_id: str | None = None,
+        count: int = 1,
     ) -> None:
-        self._notes.append((self._number, int(verdict), seconds, score, value))
+        """Count results. seconds: their mean."""
 
     def error(self, code: str) -> None:
-        self._notes.append((self._number, code))
+        """Count an error code."""
+
+
+class Heard(NamedTuple):
+    """Results: key, number, and the mean of their seconds."""
+
+    results: Sequence[tuple[Key, int, float]]
+
+    def tell(self, plan: Plan, tally_of: Callable[[PlannedEvaluator], Tally]) -> None:
+        """Count them. plan: equal to the one that they come from."""
+        for (index, verdict, score, value, code), count, seconds in self.results:
+            tally = tally_of(plan.evaluators[index])
+            if code:
+                for _ in range(count):
+                    tally.error(code)
+            tally.add(verdict, seconds, score, value, None, count)
+
+
+class Recorder:
+    """Collects the results of finished runs."""
+
+    def __init__(self) -> None:
+        self._short: dict[Key, list[int]] = {}
+        self._long: list[tuple[Key, int, float]] = []
+
+    def add(self, run: EvaluationRun) -> None:
+        """Add the results of a run."""
+        for evaluator, outcome in zip(run.plan.evaluators, run.outcomes, strict=True):
+            assert outcome is not None
+            result, nanos, _ = outcome
+            value = measurement(result.value, result.metadata) if evaluator.is_metric else None
+            code = "" if result.error is None else result.error.code
+            key = (evaluator.index, int(result.verdict), result.score, value, code)
+            if nanos > _SHORT_NANOS:
+                self._long.append((key, 1, nanos * 1e-9))
+                continue
+            found = self._short.get(key)
+            if found is None:
+                self._short[key] = [1, nanos]
+            else:
+                found[0] += 1
+                found[1] += nanos
+
+    def take(self) -> Heard:
+        """Return and reset the collected results."""
+        short = [(key, count, nanos * 1e-9 / count) for key, (count, nanos) in self._short.items()]
+        heard = Heard([*short, *self._long])
+        self._short, self._long = {}, []
+        return heard

@@ -47,14 +47,13 @@ class Rules(NamedTuple):
 class Work(NamedTuple):
     """What items of a batch share.
 
-    specs, options: of the plan, serialised. started: the server's plan of them, as `Plan.started`; a
-    process that comes to another one must not evaluate. measures: of its tallies, by use.
+    specs, options: of the plan, serialised. announced: the specs of the server's plan; a process that comes
+    to other ones must not evaluate.
     """
 
     specs: Sequence[bytes]
     options: bytes
-    started: bytes
-    measures: Sequence[bool]
+    announced: Sequence[bytes]
 
 
 class Report(NamedTuple):

@@ -6,51 +6,43 @@ from typing import NamedTuple
 from evald.result import Verdict, measurement
 from evald.v1 import evaluation_service_pb2
 from evald_server.engine.plan import Plan
-from evald_server.engine.run import Evaluation
+from evald_server.engine.run import EvaluationRun
 
 
 class Sums(NamedTuple):
-    """Totals as plain numbers. By use: counts by the verdict's number, and the sum of what was measured."""
+    """Totals as plain numbers. By evaluator: counts by the verdict's number, and the sum of what was measured."""
 
-    perfect: int
     counts: Sequence[Sequence[int]]
     sums: Sequence[float]
 
 
 class Totals:
-    """The evaluators of one plan over a batch. perfect: items in which all of them simply passed."""
+    """The evaluators of one plan over a batch."""
 
-    __slots__ = ("_counts", "_perfect", "_plan", "_sums")
+    __slots__ = ("_counts", "_plan", "_sums")
 
     def __init__(self, plan: Plan) -> None:
         # Holding the plan also keeps its id from being given to another one.
         self._plan = plan
-        self._perfect = 0
-        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.uses]
-        self._sums = [0.0] * len(plan.uses)
+        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.evaluators]
+        self._sums = [0.0] * len(plan.evaluators)
 
-    def add(self, evaluation: Evaluation) -> None:
+    def add(self, run: EvaluationRun) -> None:
         """Count the results of one item."""
-        if evaluation.perfect and not self._plan.measures:
-            self._perfect += 1
-            return
-        for use, outcome in zip(self._plan.uses, evaluation.outcomes, strict=True):
-            if outcome is None:
-                continue
-            if use.is_metric and outcome.verdict is Verdict.PASSED:
-                value = measurement(outcome.value, outcome.metadata)
+        for evaluator, result in zip(self._plan.evaluators, run.results, strict=True):
+            if evaluator.is_metric and result.verdict is Verdict.PASSED:
+                value = measurement(result.value, result.metadata)
                 if value is None:
                     continue
-                self._sums[use.index] += value
-            self._counts[use.index][outcome.verdict] += 1
+                self._sums[evaluator.index] += value
+            self._counts[evaluator.index][result.verdict] += 1
 
     def sums(self) -> Sums:
         """These totals, for another process."""
-        return Sums(self._perfect, self._counts, self._sums)
+        return Sums(self._counts, self._sums)
 
     def merge(self, other: Sums) -> None:
         """Count what another process has counted under an equal plan."""
-        self._perfect += other.perfect
         for counts, more in zip(self._counts, other.counts, strict=True):
             for verdict, count in enumerate(more):
                 counts[verdict] += count
@@ -59,14 +51,14 @@ class Totals:
 
     def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
         """Add up by the evaluators' names. means: sum and count of what metrics measured."""
-        for use, counts, total in zip(self._plan.uses, self._counts, self._sums, strict=True):
-            pb = summary.evaluators[use.name]
+        for evaluator, counts, total in zip(self._plan.evaluators, self._counts, self._sums, strict=True):
+            pb = summary.evaluators[evaluator.name]
             measured = counts[Verdict.PASSED]
             pb.error_count += counts[Verdict.ERROR]
-            if not use.is_metric:
-                pb.passed_count += measured + self._perfect
+            if not evaluator.is_metric:
+                pb.passed_count += measured
                 pb.failed_count += counts[Verdict.FAILED]
             elif measured:
-                mean = means.setdefault(use.name, [0.0, 0])
+                mean = means.setdefault(evaluator.name, [0.0, 0])
                 mean[0] += total
                 mean[1] += measured

@@ -20,10 +20,10 @@ from evald.scope import current_scope
 from evald.threads import Threads
 
 from .aggregate import ROUNDING
-from .compiler import Scope
-from .outcome import NOT_FINAL, adjust, checked, crashed
-from .plan import Use
-from .wait import call, discard
+from .compiler import ChildScope
+from .invoke import discard, invoke
+from .plan import PlannedEvaluator
+from .postprocess import NOT_FINAL, adjust, checked, crashed
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -40,7 +40,7 @@ class Votes(NamedTuple):
     Either way an error makes nothing look better than it is.
     """
 
-    uses: list[Use]
+    evaluators: list[PlannedEvaluator]
     results: list[Result]
     worth_of_error: float
 
@@ -142,7 +142,9 @@ class AtLeast(_Combinator):
             reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
             # A weight of 0 says that the child is only to be shown.
-            weighty = [r for use, r in zip(votes.uses, votes.results, strict=True) if use.weight]
+            weighty = [
+                r for evaluator, r in zip(votes.evaluators, votes.results, strict=True) if evaluator.weight
+            ]
             verdicts = {result.verdict for result in weighty or votes.results}
             certain, possible = verdicts == {_PASSED}, _FAILED not in verdicts
             reason = f"{passed} of {total} evaluators passed, all must"
@@ -153,18 +155,18 @@ class AtLeast(_Combinator):
         return _FAILED, score, reason
 
     def _share(self, votes: Votes, when_error: float) -> float:
-        weights = sum(use.weight for use in votes.uses)
+        weights = sum(evaluator.weight for evaluator in votes.evaluators)
         if not weights:
             return 0.0
         total = 0.0
-        for use, result in zip(votes.uses, votes.results, strict=True):
+        for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
             if result.verdict is _ERROR:
                 worth = when_error
             elif self.measure == "score":
                 worth = _score(result)
             else:
                 worth = float(result.verdict is _PASSED)
-            total += use.weight * worth
+            total += evaluator.weight * worth
         return total / weights
 
 
@@ -183,54 +185,54 @@ class _Compile:
     def __call__(self, config: Mapping[str, Any]) -> Evaluate:
         raise InvalidConfig([ConfigProblem("/evaluators", "can only be compiled as part of a plan")])
 
-    def nested(self, config: Mapping[str, Any], scope: Scope) -> Evaluate:
+    def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
         """The function that asks the children. Their problems are noted in the scope."""
         combinator = self._cls.from_config(config)
-        uses = scope.compile(combinator.evaluators)
-        return partial(_evaluate, combinator, uses, self._threads, float(scope.inverted))
+        evaluators = scope.compile(combinator.evaluators)
+        return partial(_evaluate, combinator, evaluators, self._threads, float(scope.inverted))
 
 
 def _evaluate(
     combinator: _Combinator,
-    uses: Sequence[Use],
+    evaluators: Sequence[PlannedEvaluator],
     threads: Threads,
     worth_of_error: float,
     ctx: EvaluatorContext,
 ) -> Any:
     results: list[Result | None] = []
     waiting: list[tuple[int, Any]] = []
-    for position, use in enumerate(uses):
+    for position, evaluator in enumerate(evaluators):
         outcome: Any
-        if use.final_only and not ctx.is_final:
+        if evaluator.final_only and not ctx.is_final:
             outcome = NOT_FINAL
-        elif not use.inline:
+        elif not evaluator.inline:
             outcome = _LATER
         else:
             try:
                 ctx.check_time()
-                outcome = use.evaluate(ctx)
+                outcome = evaluator.evaluate(ctx)
             except OutOfTime:
                 # It is asked again as a whole, and so are those of its children that have begun to wait.
                 for _, pending in waiting:
                     discard(pending)
                 raise
             except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
-                outcome = crashed(use, problem)
+                outcome = crashed(evaluator, problem)
         if outcome is _LATER or inspect.isawaitable(outcome):
             results.append(None)
             waiting.append((position, outcome))
         else:
-            results.append(adjust(use, checked(use, outcome)))
+            results.append(adjust(evaluator, checked(evaluator, outcome)))
     if not waiting:
         return _combined(
-            combinator, uses, [result for result in results if result is not None], worth_of_error
+            combinator, evaluators, [result for result in results if result is not None], worth_of_error
         )
-    return _await(combinator, uses, threads, worth_of_error, ctx, results, waiting)
+    return _await(combinator, evaluators, threads, worth_of_error, ctx, results, waiting)
 
 
 async def _await(
     combinator: _Combinator,
-    uses: Sequence[Use],
+    evaluators: Sequence[PlannedEvaluator],
     threads: Threads,
     worth_of_error: float,
     ctx: EvaluatorContext,
@@ -240,22 +242,34 @@ async def _await(
     scope = current_scope()
     answers = await asyncio.gather(
         *(
-            call(uses[position], ctx, threads, None, scope, pending if inspect.isawaitable(pending) else None)
+            invoke(
+                evaluators[position],
+                ctx,
+                threads,
+                None,
+                scope,
+                pending if inspect.isawaitable(pending) else None,
+            )
             for position, pending in waiting
         )
     )
     for (position, _), answer in zip(waiting, answers, strict=True):
-        results[position] = adjust(uses[position], answer)
-    return _combined(combinator, uses, [result for result in results if result is not None], worth_of_error)
+        results[position] = adjust(evaluators[position], answer)
+    return _combined(
+        combinator, evaluators, [result for result in results if result is not None], worth_of_error
+    )
 
 
 def _combined(
-    combinator: _Combinator, uses: Sequence[Use], results: Sequence[Result], worth_of_error: float
+    combinator: _Combinator,
+    evaluators: Sequence[PlannedEvaluator],
+    results: Sequence[Result],
+    worth_of_error: float,
 ) -> Result:
     votes = Votes([], [], worth_of_error)
-    for use, result in zip(uses, results, strict=True):
+    for evaluator, result in zip(evaluators, results, strict=True):
         if result.verdict is not _SKIPPED:
-            votes.uses.append(use)
+            votes.evaluators.append(evaluator)
             votes.results.append(result)
     if not votes.results:
         return skipped("All evaluators were skipped")
@@ -266,8 +280,8 @@ def _combined(
     if verdict is not _PASSED and failing is not None:
         reason = f"{reason}; first: {failing.reason}"
     checks = [
-        Check(use.name, result.verdict is _PASSED, f"{result.verdict.name}: {result.reason}")
-        for use, result in zip(uses, results, strict=True)
+        Check(evaluator.name, result.verdict is _PASSED, f"{result.verdict.name}: {result.reason}")
+        for evaluator, result in zip(evaluators, results, strict=True)
     ]
     error = None
     if verdict is _ERROR:

@@ -1,6 +1,6 @@
-"""Compiles specs: looked up, checked and made ready before anything runs.
+"""Compiles specs into a plan: looks types up, validates configs and compiles them before anything runs.
 
-Whatever can be refused is refused here, with the place of what is wrong.
+Whatever can be refused is refused here, with the path of the field.
 """
 
 import inspect
@@ -16,12 +16,12 @@ from evald.fields import shown
 from evald.foreign import Guard
 from evald.result import Kind
 from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
-from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
-from .aggregate import ALL_PASSED, DEFAULT_THRESHOLD, Policy
-from .observer import NoObserver, Observer
-from .plan import Criteria, InvalidPlan, Limits, Plan, Use, Violation, nothing_counted
+from .aggregate import DEFAULT_THRESHOLD, Policy
+from .plan import Criteria, InvalidPlan, Limits, Plan, PlannedEvaluator, Violation
 from .registry import Entry, Registry, UnknownType
+from .response import ResponseTemplate
 
 Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
 """Where a value is: the place of what holds it, and its key there."""
@@ -37,8 +37,8 @@ _MAX_VIOLATIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Where a nested spec stands: what a combinator needs to compile its children.
+class ChildScope:
+    """The place of a combinator's children: what it needs to compile them.
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
     inverted: a high score counts against the call, because this spec is
@@ -51,17 +51,16 @@ class Scope:
     depth: int
     inverted: bool
 
-    def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
-        """The children's uses. What is wrong with them is noted with its path."""
+    def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[PlannedEvaluator]:
+        """The children's evaluators. What is wrong with them is noted with its path."""
         return self.compiler.compile_children(self, specs)
 
 
 class Compiler:
     """Compiles one list of specs and notes everything that is wrong with it."""
 
-    def __init__(self, registry: Registry, observer: Observer, limits: Limits, fail_open: bool) -> None:
+    def __init__(self, registry: Registry, limits: Limits, *, fail_open: bool) -> None:
         self._registry = registry
-        self._observer = observer
         self._limits = limits
         self._fail_open = fail_open
         self._count = 0
@@ -83,12 +82,12 @@ class Compiler:
             )
         if criteria is not None:
             specs.append(self._criteria_spec(criteria))
-        uses = self.compile_all(specs, criteria=criteria is not None)
+        evaluators = self.compile_all(specs, criteria=criteria is not None)
         if self.violations:
             raise InvalidPlan(self.violations)
         if not options.skip_auto_evaluators:
-            self._add_autos(specs, uses)
-        return self._finished(specs, uses, options)
+            self._add_autos(specs, evaluators)
+        return self._finished(specs, evaluators, options)
 
     def fits(self, size: int) -> bool:
         """Whether the specs of a call, which have so many bytes, are not too large together."""
@@ -105,8 +104,8 @@ class Compiler:
 
     def compile_all(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec], *, criteria: bool = False
-    ) -> list[Use]:
-        """The uses of the specs that are right; what is wrong is in `violations`."""
+    ) -> list[PlannedEvaluator]:
+        """The evaluators of the specs that are right; what is wrong is in `violations`."""
         if len(specs) > self._limits.evaluators:
             self._note(
                 None,
@@ -115,42 +114,44 @@ class Compiler:
                 f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
             )
             return []
-        uses: list[Use] = []
+        evaluators: list[PlannedEvaluator] = []
         names: set[str] = set()
         for index, spec in enumerate(specs):
-            use = self._compile(spec, index, "", 0, names)
-            if use is not None:
-                uses.append(use)
+            evaluator = self._compile(spec, index, "", 0, names)
+            if evaluator is not None:
+                evaluators.append(evaluator)
             if len(self.violations) >= _MAX_VIOLATIONS:
                 break
         if criteria and any(v.index == len(specs) - 1 for v in self.violations):
             self._explain_criteria(len(specs) - 1)
-        return uses
+        return evaluators
 
-    def compile_children(self, scope: Scope, specs: Sequence[Mapping[str, Any]]) -> list[Use]:
-        """The uses of a combinator's children; what is wrong is in `violations`."""
+    def compile_children(
+        self, scope: ChildScope, specs: Sequence[Mapping[str, Any]]
+    ) -> list[PlannedEvaluator]:
+        """The evaluators of a combinator's children; what is wrong is in `violations`."""
         from evald.convert import spec_to_pb
 
-        uses: list[Use] = []
+        evaluators: list[PlannedEvaluator] = []
         names: set[str] = set()
         for position, child in enumerate(specs):
             if len(self.violations) >= _MAX_VIOLATIONS:
-                return uses
+                return evaluators
             path = f"{scope.path}/{position}"
             if scope.depth >= MAX_NESTING:
                 self._note(scope.index, path, "TOO_DEEP", f"combinators nest at most {MAX_NESTING} deep")
-                return uses
+                return evaluators
             try:
                 spec = spec_to_pb(child)
             except (ValueError, TypeError) as problem:
                 self._note(scope.index, path, "INVALID_SPEC", str(problem))
                 continue
-            use = self._compile(
+            evaluator = self._compile(
                 spec, scope.index, path, scope.depth + 1, names, position, inverted=scope.inverted
             )
-            if use is None:
+            if evaluator is None:
                 continue
-            if use.is_metric:
+            if evaluator.is_metric:
                 self._note(
                     scope.index,
                     f"{path}/type",
@@ -158,8 +159,8 @@ class Compiler:
                     f'"{spec.type}" is a metric; a combinator takes assertions only',
                 )
                 continue
-            uses.append(use)
-        return uses
+            evaluators.append(evaluator)
+        return evaluators
 
     def _parse(self, raw: Sequence[bytes]) -> list[evaluator_pb2.EvaluatorSpec]:
         specs = []
@@ -214,7 +215,7 @@ class Compiler:
         position: int | None = None,
         *,
         inverted: bool = False,
-    ) -> Use | None:
+    ) -> PlannedEvaluator | None:
         before = len(self.violations)
         self._count += 1
         if self._count == self._limits.evaluators + 1:
@@ -240,33 +241,25 @@ class Compiler:
         evaluate = None
         if config is not None:
             try:
-                children = Scope(self, index, f"{path}/config/evaluators", depth, inverted != spec.negate)
+                children = ChildScope(
+                    self, index, f"{path}/config/evaluators", depth, inverted != spec.negate
+                )
                 evaluate = self._compiled(definition, config, children)
             except InvalidConfig as problem:
                 for found in problem.problems:
                     self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
         if evaluate is None or len(self.violations) > before:
             return None
-        enforced = spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
-        observer = self._observer if position is None else NoObserver()
         evaluator = getattr(evaluate, "__self__", None)
-        return Use(
+        return PlannedEvaluator(
             index=index if position is None else position,
             name=_unique(spec.name or spec.type, names),
             definition=definition,
             origin=entry.origin,
             evaluate=evaluate,
             is_async=inspect.iscoroutinefunction(evaluate),
-            tally=observer.tally(
-                definition.type,
-                int(definition.kind),
-                enforced=enforced,
-                origin=entry.origin.name.lower(),
-                metric=evaluator.measures()
-                if isinstance(evaluator, Evaluator | Guard)
-                else definition.metric,
-            ),
-            enforced=enforced,
+            metric=(evaluator.measures() if isinstance(evaluator, Evaluator | Guard) else definition.metric),
+            enforced=spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW,
             fail_open=(
                 spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN
                 if spec.error_policy
@@ -287,7 +280,9 @@ class Compiler:
                 return self._registry.find(other).entry, {}
         return found.entry, found.implied
 
-    def _compiled(self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: Scope) -> Evaluate:
+    def _compiled(
+        self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: ChildScope
+    ) -> Evaluate:
         # A combinator compiles its children with this very compiler, so that limits and paths hold
         # for them too.
         compile_nested = getattr(definition.compile, "nested", None)
@@ -388,42 +383,39 @@ class Compiler:
             for v in self.violations
         ]
 
-    def _add_autos(self, specs: list[evaluator_pb2.EvaluatorSpec], uses: list[Use]) -> None:
-        names = {use.name for use in uses}
+    def _add_autos(
+        self, specs: list[evaluator_pb2.EvaluatorSpec], evaluators: list[PlannedEvaluator]
+    ) -> None:
+        names = {evaluator.name for evaluator in evaluators}
         for entry in self._registry.autos():
             # Asked for by the caller already: running it twice would count it twice.
-            if any(use.definition.type == entry.definition.type for use in uses):
+            if any(evaluator.definition.type == entry.definition.type for evaluator in evaluators):
                 continue
             spec = evaluator_pb2.EvaluatorSpec(type=entry.definition.type)
             spec.config.update(entry.auto_config or {})
-            use = self._compile(spec, len(uses), "", 0, names)
-            if use is None:
+            evaluator = self._compile(spec, len(evaluators), "", 0, names)
+            if evaluator is None:
                 raise InvalidPlan(self.violations)
             specs.append(spec)
-            uses.append(use)
+            evaluators.append(evaluator)
 
     def _finished(
         self,
         specs: Sequence[evaluator_pb2.EvaluatorSpec],
-        uses: list[Use],
+        evaluators: list[PlannedEvaluator],
         options: evaluation_service_pb2.EvaluateOptions,
     ) -> Plan:
-        started = evaluation_service_pb2.EvaluationStarted()
-        for spec, use in zip(specs, uses, strict=True):
-            definition = use.definition
-            planned = started.plan.add()
-            planned.CopyFrom(spec)
-            planned.type, planned.name, planned.version = definition.type, use.name, definition.version
-        perfect = result_pb2.AggregatedEvaluation(
-            verdict=result_pb2.VERDICT_PASSED,
-            success=True,
-            passed_count=sum(use.counts for use in uses),
-            reason=ALL_PASSED if any(use.counts for use in uses) else nothing_counted(uses),
-        )
-        if perfect.passed_count:
-            perfect.score = perfect.min_score = perfect.mean_score = 1
+        planned = []
+        for spec, evaluator in zip(specs, evaluators, strict=True):
+            announced = evaluator_pb2.EvaluatorSpec()
+            announced.CopyFrom(spec)
+            announced.type, announced.name = evaluator.definition.type, evaluator.name
+            announced.version = evaluator.definition.version
+            # The order of a map's entries differs from process to process, and processes compare their plans.
+            planned.append(announced.SerializeToString(deterministic=True))
         return Plan(
-            uses=uses,
+            evaluators=evaluators,
+            template=ResponseTemplate(evaluators, planned),
             policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
             threshold=options.threshold if options.HasField("threshold") else DEFAULT_THRESHOLD,
             fail_fast=options.fail_fast,
@@ -431,10 +423,6 @@ class Compiler:
             timeout=duration_ms(options.timeout) / 1000 if options.HasField("timeout") else None,
             include_progress=options.include_progress,
             skip_cache=options.skip_cache,
-            # The order of a map's entries differs from process to process, and processes compare their plans.
-            started=started.SerializeToString(deterministic=True),
-            perfect=perfect.SerializeToString(),
-            measures=any(use.is_metric for use in uses),
         )
 
     def _note(self, index: int | None, path: str, reason: str, message: str) -> None:

@@ -1,5 +1,4 @@
-"""Makes plans and keeps them by the bytes of their specs, because a caller sends the same ones again
-and again."""
+"""Caches plans by the bytes of their specs, because a caller sends the same ones again and again."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,19 +7,18 @@ from typing import Final, TypeAlias
 from evald.v1 import evaluator_pb2
 
 from .compiler import Compiler
-from .observer import NoObserver, Observer
 from .plan import Criteria, Limits, Plan, Violation
 from .registry import Registry
 
 # Measured: see _size. Without these, tiny specs that differ all the time would take a hundred times the bound.
-_USE_BYTES: Final = 8192
+_EVALUATOR_BYTES: Final = 8192
 _BYTES_PER_BYTE: Final = 40
 
 Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
 
 
 class Planner:
-    """Makes plans out of specs and keeps them. Not for use in several threads at a time.
+    """Compiles specs into plans and caches those. Not thread-safe.
 
     generation: changes when plans made before are no longer right.
     """
@@ -28,40 +26,28 @@ class Planner:
     def __init__(
         self,
         registry: Registry,
-        observer: Observer | None = None,
         limits: Limits = Limits(),  # noqa: B008 - immutable
         *,
         fail_open: bool = False,
     ) -> None:
         self._registry = registry
-        self._observer: Observer = observer or NoObserver()
         self._limits = limits
         self._fail_open = fail_open
         self.generation = 0
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
-        self._last: tuple[Key, Plan] | None = None
         registry.subscribe(self._forget)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
-        """The plan of serialised evald.v1.EvaluatorSpec messages and EvaluateOptions.
+        """Return the plan of serialised evald.v1.EvaluatorSpec messages and EvaluateOptions.
 
-        Raises InvalidPlan with everything that is wrong.
+        Raises InvalidPlan with every violation.
         """
         key = (specs, options, criteria)
-        # Most callers send what they sent last, and to compare that is cheaper than to hash it.
-        last = self._last
-        if last is not None and key == last[0]:
-            return last[1]
         plan = self._kept.get(key)
-        if plan is None:
-            return self._compiled(key)
-        self._last = key, plan
-        return plan
-
-    def _compiled(self, key: Key) -> Plan:
-        specs, options, criteria = key
-        plan = Compiler(self._registry, self._observer, self._limits, self._fail_open).plan(
+        if plan is not None:
+            return plan
+        plan = Compiler(self._registry, self._limits, fail_open=self._fail_open).plan(
             specs, options, criteria
         )
         size = _size(key)
@@ -74,15 +60,14 @@ class Planner:
         return plan
 
     def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
-        """Everything wrong with specs; empty when they can be run."""
-        compiler = Compiler(self._registry, NoObserver(), self._limits, self._fail_open)
+        """Return every violation of the specs; none when they can be run."""
+        compiler = Compiler(self._registry, self._limits, fail_open=self._fail_open)
         if compiler.fits(sum(spec.ByteSize() for spec in specs)):
             compiler.compile_all(specs)
         return compiler.violations
 
     def _forget(self) -> None:
         self.generation += 1
-        self._last = None
         self._kept.clear()
         self._kept_bytes = 0
 
@@ -92,4 +77,4 @@ def _size(key: Key) -> int:
     Schema 40 times its own size."""
     specs, options, criteria = key
     size = sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))
-    return _USE_BYTES * (len(specs) + 1) + _BYTES_PER_BYTE * size
+    return _EVALUATOR_BYTES * (len(specs) + 1) + _BYTES_PER_BYTE * size

@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from evald import evaluator
-from evald.result import Kind
+from evald.result import Kind, measurement
+from evald_server.engine.plan import PlannedEvaluator
+from evald_server.engine.run import EvaluationRun
 
 from . import buckets
 from .families import add_count, add_histogram, counter
 from .histogram import Histogram, series_of
 from .labels import ASSERTION_VERDICTS, OTHER, VERDICT_NAMES, verdicts
 from .room import Codes, Room
-from .tally import ERROR_CODES, Subject, Tally
+from .tally import ERROR_CODES, Tally, TypeSeries
 from .values import Measured, value_families
 
 
@@ -23,10 +25,10 @@ class EvaluatorTallies:
         self._room = room
         self._clock = clock
         self._announced: dict[str, Kind] = {}
-        self._subjects: dict[str, Subject] = {}
+        self._subjects: dict[str, TypeSeries] = {}
         self._tallies: dict[tuple[str, bool], Tally] = {}
         self._by_unit: dict[tuple[Tally, str], Tally] = {}
-        self._other = Subject(OTHER, OTHER, Histogram(buckets.DURATION), Codes(len(ERROR_CODES)))
+        self._other = TypeSeries(OTHER, OTHER, Histogram(buckets.DURATION), Codes(len(ERROR_CODES)))
         self._other_tallies: dict[tuple[Kind, bool], Tally] = {}
 
     def tally(
@@ -61,6 +63,30 @@ class EvaluatorTallies:
         tally = self._tallies[type, enforced] = self._new_tally(subject, Kind(kind), enforced)
         return self._in_unit(tally, metric)
 
+    def count(self, run: EvaluationRun) -> None:
+        """Count the results of a finished run."""
+        for planned, outcome in zip(run.plan.evaluators, run.outcomes, strict=True):
+            assert outcome is not None
+            result = outcome.result
+            tally = self.of(planned)
+            if result.error is not None:
+                tally.error(result.error.code)
+            value = result.value
+            if value is not None and planned.is_metric:
+                value = measurement(value, result.metadata)
+            tally.add(result.verdict, outcome.nanos * 1e-9, result.score, value)
+
+    def of(self, planned: PlannedEvaluator) -> Tally:
+        """Return the tally of a planned evaluator."""
+        definition = planned.definition
+        return self.tally(
+            definition.type,
+            definition.kind,
+            enforced=planned.enforced,
+            origin=planned.origin.name.lower(),
+            metric=planned.metric,
+        )
+
     def announce(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
         """Show a type's verdicts from now on, with zeros: a rate needs to see them rise from there.
 
@@ -68,11 +94,6 @@ class EvaluatorTallies:
         """
         if type not in self._subjects and type not in self._announced and self._room.admit("evaluator", 0):
             self._announced[type] = Kind(kind)
-
-    def tick(self, now: float) -> None:
-        """Let the time pass, for what is counted without a look at the clock."""
-        for tally in (*self._tallies.values(), *self._other_tallies.values()):
-            tally.tick(now)
 
     def _in_unit(self, tally: Tally, metric: evaluator.Metric | None) -> Tally:
         if metric is None or tally.subject is self._other:
@@ -89,7 +110,7 @@ class EvaluatorTallies:
             measured = tally.subject.measured.setdefault(unit, Measured(bounds))
         return self._by_unit.setdefault((tally, unit), tally.measuring(measured))
 
-    def _subject(self, label: str, kind: Kind, origin: str) -> Subject:
+    def _subject(self, label: str, kind: Kind, origin: str) -> TypeSeries:
         found = self._subjects.get(label)
         if found is not None:
             return found
@@ -100,7 +121,7 @@ class EvaluatorTallies:
         if scores:
             series += series_of(scores.bounds) + 1  # the pass ratio
         if self._room.admit("detail", series):
-            subject = Subject(
+            subject = TypeSeries(
                 label,
                 origin,
                 Histogram(buckets.DURATION),
@@ -108,10 +129,10 @@ class EvaluatorTallies:
                 scores=scores,
             )
         else:
-            subject = Subject(label, OTHER, self._other.durations, self._other.errors)
+            subject = TypeSeries(label, OTHER, self._other.durations, self._other.errors)
         return self._subjects.setdefault(label, subject)
 
-    def _new_tally(self, subject: Subject, kind: Kind, enforced: bool) -> Tally:
+    def _new_tally(self, subject: TypeSeries, kind: Kind, enforced: bool) -> Tally:
         return Tally(
             subject,
             (subject.label, kind.name.lower(), "enforced" if enforced else "shadow"),
@@ -140,7 +161,7 @@ class EvaluatorTallies:
                 add_count(
                     results,
                     {**names, "verdict": VERDICT_NAMES[verdict]},
-                    tally.count(verdict),
+                    tally.counts[verdict],
                     tally.exemplars.get(verdict),
                 )
             ratio = tally.window.ratio(self._clock()) if tally.window else None
@@ -176,7 +197,7 @@ class EvaluatorTallies:
         yield from (results, durations, errors, scores, ratios)
         yield from value_families((subject.label, subject.measured) for subject in subjects)
 
-    def _detailed_subjects(self) -> list[Subject]:
+    def _detailed_subjects(self) -> list[TypeSeries]:
         """Those with histograms of their own, and the one that the rest share."""
         subjects = list(self._subjects.values())
         detailed = [subject for subject in subjects if subject.durations is not self._other.durations]

@@ -28,7 +28,7 @@ def gauge(name: str, documentation: str, read: Callable[[], float] | None) -> Me
 
 def add_histogram(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:
     """Append one histogram, with a trace for each bucket that has one."""
-    *counts, total = histogram.snapshot()
+    *counts, total = histogram.cells[:]
     shown: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
     below = 0.0
     for index, (bound, count) in enumerate(zip((*histogram.bounds, "+Inf"), counts, strict=True)):

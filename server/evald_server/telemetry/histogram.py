@@ -23,47 +23,25 @@ class Exemplar(NamedTuple):
     time: float
 
 
-class Usual(NamedTuple):
-    """Observations of one bucket that are counted elsewhere: see `engine.observer.Tally.usual`.
-
-    column: which of the cells times scale is their sum.
-    """
-
-    cells: list[int]
-    bucket: int
-    column: int
-    scale: float
-
-
 class Histogram:
     """Observations by bucket.
 
     `cells`: one count per upper bound (inclusive), the count above them all, then the sum.
     """
 
-    __slots__ = ("bounds", "cells", "exemplars", "usual")
+    __slots__ = ("bounds", "cells", "exemplars")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(float(bound) for bound in bounds)
         self.cells: list[float] = [0] * (len(self.bounds) + 2)
         self.exemplars: dict[int, Exemplar] = {}
-        self.usual: list[Usual] = []
 
-    def snapshot(self) -> list[float]:
-        """The cells of this moment, with what is counted elsewhere."""
-        cells = self.cells[:]
-        for usual in self.usual[:]:
-            now = usual.cells[:]
-            cells[usual.bucket] += now[0]
-            cells[-1] += now[usual.column] * usual.scale
-        return cells
-
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, count: int = 1) -> None:
         """Count a number. Infinities and NaN are left out."""
         if -_LARGEST < value < _LARGEST:
             cells = self.cells
-            cells[bisect_left(self.bounds, value)] += 1
-            cells[-1] += value
+            cells[bisect_left(self.bounds, value)] += count
+            cells[-1] += value * count
 
     def trace(self, value: float, trace_id: str) -> None:
         """Let the bucket of this number point to a trace."""

@@ -1,4 +1,4 @@
-"""What is counted of the results of one evaluator type."""
+"""Counters for the results of one evaluator type."""
 
 import time
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from copy import copy
 from evald.errorcodes import CODES
 from evald.result import Verdict
 
-from .histogram import Exemplar, Histogram, Usual, is_trace_id
+from .histogram import Exemplar, Histogram, is_trace_id
 from .labels import OTHER
 from .room import Codes
 from .values import Measured
@@ -21,8 +21,8 @@ _ERROR_INDEX = {code: index for index, code in enumerate(ERROR_CODES)}
 _FAILED, _SKIPPED = int(Verdict.FAILED), int(Verdict.SKIPPED)
 
 
-class Subject:
-    """What all uses of one evaluator type count together.
+class TypeSeries:
+    """The series that all results of one evaluator type share, enforced or not.
 
     scores: of enforced assertions; None for metrics. measured: what it measures, by unit.
     """
@@ -64,14 +64,13 @@ class Tally:
         "exemplars",
         "labels",
         "subject",
-        "usual",
         "verdicts",
         "window",
     )
 
     def __init__(
         self,
-        subject: Subject,
+        subject: TypeSeries,
         labels: tuple[str, str, str],
         verdicts: Sequence[Verdict],
         clock: Callable[[], float],
@@ -84,8 +83,7 @@ class Tally:
         self.verdicts = verdicts
         self.counts = [0] * (len(Verdict) + 1)  # by the verdict's number; 0 is no verdict
         self.exemplars: dict[int, Exemplar] = {}
-        self.usual = [0, 0]  # how many, and their nanoseconds
-        self.window = PassWindow(self.counts, self.usual) if gates else None
+        self.window = PassWindow(self.counts) if gates else None
         scores = subject.scores if gates else None
         self._score_bounds = scores.bounds if scores else ()
         self._score_cells = scores.cells if scores else None
@@ -95,26 +93,9 @@ class Tally:
         self._clock = clock
         if self.window is not None:
             self.window.turn(clock())
-        subject.durations.usual.append(Usual(self.usual, 0, 1, 1e-9))
-        if scores is not None:
-            scores.usual.append(Usual(self.usual, bisect_left(scores.bounds, 1.0), 0, 1.0))
-
-    @property
-    def measures(self) -> bool:
-        """Whether values are wanted."""
-        return self._measured is not None
-
-    def count(self, verdict: Verdict) -> int:
-        """How many results had this verdict."""
-        return self.counts[verdict] + (self.usual[0] if verdict is Verdict.PASSED else 0)
-
-    def tick(self, now: float) -> None:
-        """Let the time pass: `usual` is counted without a look at the clock."""
-        if self.window is not None and now >= self.window.ends:
-            self.window.turn(now)
 
     def measuring(self, measured: Measured) -> "Tally":
-        """The same counters for uses that measure in another unit."""
+        """Return these counters with another histogram for values."""
         other = copy(self)
         other._measured = measured  # noqa: SLF001 - a copy of itself
         return other
@@ -126,13 +107,14 @@ class Tally:
         score: float | None,
         value: float | None,
         trace_id: str | None = None,
+        count: int = 1,
     ) -> None:
-        """Count one result.
+        """Count results.
 
         verdict: number of an `evald.Verdict`. seconds: how long the evaluator took; not counted
-        when skipped, because nothing ran. value: None as well when the data was unavailable: the
-        0 that stands for it is no measurement. trace_id: 32 hex digits, as in `traceparent`;
-        anything else is no trace.
+        when skipped, because nothing ran. value: None when the data was unavailable: the 0 that
+        stands for it is no measurement. trace_id: 32 hex digits, as in `traceparent`; anything
+        else is ignored. count: how many equal results; seconds is their mean.
         """
         window = self.window
         if window is not None and verdict <= _FAILED:
@@ -142,20 +124,20 @@ class Tally:
             scores = self._score_cells
             if score is not None and scores is not None and 0.0 <= score <= 1.0:
                 # `Histogram.observe` without its call, here and below: a third of what `add` costs.
-                scores[bisect_left(self._score_bounds, score)] += 1
-                scores[-1] += score
-        self.counts[verdict] += 1
+                scores[bisect_left(self._score_bounds, score)] += count
+                scores[-1] += score * count
+        self.counts[verdict] += count
         if verdict != _SKIPPED:
             cells = self._duration_cells
-            cells[bisect_left(self._duration_bounds, seconds)] += 1
-            cells[-1] += seconds
+            cells[bisect_left(self._duration_bounds, seconds)] += count
+            cells[-1] += seconds * count
         if value is not None and self._measured is not None:
-            self._measured.observe(value)
+            self._measured.observe(value, count)
         if trace_id is not None and is_trace_id(trace_id):
             self.exemplars[verdict] = Exemplar(trace_id, 1.0, time.time())
             if verdict != _SKIPPED:
                 self.subject.durations.trace(seconds, trace_id)
 
     def error(self, code: str) -> None:
-        """Count the code of a result that is an error, besides `add`. One outside the closed list is "other"."""
+        """Count the code of an error, besides `add`. One outside the closed list counts as "other"."""
         self.subject.errors.add(_ERROR_INDEX.get(code, len(CODES)))

@@ -18,9 +18,9 @@ class Measured:
         self.histogram = Histogram(bounds)
         self.last: float | None = None
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, count: int = 1) -> None:
         """Count a value."""
-        self.histogram.observe(value)
+        self.histogram.observe(value, count)
         self.last = value
 
 

@@ -14,18 +14,17 @@ class PassWindow:
     of ten seconds began.
     """
 
-    __slots__ = ("_counts", "_slots", "_usual", "ends")
+    __slots__ = ("_counts", "_slots", "ends")
 
-    def __init__(self, counts: Sequence[int], usual: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int]) -> None:
         self._counts = counts
-        self._usual = usual
         self._slots: tuple[tuple[int, int, int], ...] = ()  # replaced, never changed: another thread reads it
         self.ends = float("-inf")
 
     def turn(self, now: float) -> None:
         """Begin the slot of this moment. Call once `ends` has passed, before counting."""
         slot = int(now // _SLOT_SECONDS)
-        self._slots = (*self._slots[1 - _SLOTS :], (slot, self._passed(), self._counts[2]))
+        self._slots = (*self._slots[1 - _SLOTS :], (slot, self._counts[1], self._counts[2]))
         self.ends = (slot + 1) * _SLOT_SECONDS
 
     def ratio(self, now: float) -> float | None:
@@ -33,13 +32,10 @@ class PassWindow:
         oldest = int(now // _SLOT_SECONDS) - _SLOTS
         for slot, passed_before, failed_before in self._slots:
             if slot > oldest:
-                passed = self._passed() - passed_before
+                passed = self._counts[1] - passed_before
                 failed = self._counts[2] - failed_before
                 return passed / (passed + failed) if passed + failed else None
         return None
-
-    def _passed(self) -> int:
-        return self._counts[1] + self._usual[0]
 
 
 class RecentWorst:

@@ -15,8 +15,8 @@ from evald_server.remote.offer import CONTRACT
 from evald_server.remote.refusal import Refusal
 from evald_server.remote.remotes import Remotes
 
-from .edge import Context, Stream, UnaryHandler, parse
-from .errors import CallError, FieldViolation, invalid
+from .errors import BadField, CallError, invalid
+from .server import Context, RpcStream, UnaryHandler, parse
 
 NAME: Final = "evald.plugin.v1.RegistryService"
 
@@ -29,7 +29,7 @@ _RENEWALS: Final = 3
 _pb = registry_service_pb2
 
 
-class RegistryService:
+class RegistrationService:
     """The handlers of RegistryService. connect_allowed: whether plugins may dial in."""
 
     def __init__(self, remotes: Remotes, *, connect_allowed: bool = True) -> None:
@@ -42,14 +42,14 @@ class RegistryService:
         """End the streams that would hold up the server's stop: renewals and watches."""
         self._draining.set()
 
-    async def connect(self, stream: Stream, context: Context) -> None:
+    async def connect(self, stream: RpcStream) -> None:
         """A worker's session."""
         if not self._connect_allowed:
             raise CallError(
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
             )
         try:
-            await self._remotes.workers.serve(stream, context.peer(), _principal(context))
+            await self._remotes.workers.serve(stream, stream.context.peer(), _principal(stream.context))
         except Refusal as problem:
             raise refused(problem) from None
 
@@ -67,7 +67,7 @@ class RegistryService:
         response.renew_interval.FromMilliseconds(round(granted.ttl * 1000 / _RENEWALS))
         return response.SerializeToString()
 
-    async def keep_alive(self, stream: Stream, _context: Context) -> None:
+    async def keep_alive(self, stream: RpcStream) -> None:
         """Renew leases, one answer per request, in order."""
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
@@ -81,7 +81,7 @@ class RegistryService:
                 response.ttl.FromMilliseconds(round(ttl * 1000))
             await stream.send(response.SerializeToString())
 
-    def renew_lease(self, data: bytes, _context: Context) -> bytes:
+    async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
         request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
         state, ttl = self._remotes.registrar.renew(request.lease_id, request.active_tasks)
@@ -102,7 +102,7 @@ class RegistryService:
             raise refused(problem) from None
         return _pb.DeregisterResponse().SerializeToString()
 
-    def list_registrations(self, data: bytes, _context: Context) -> bytes:
+    async def list_registrations(self, data: bytes, _context: Context) -> bytes:
         """A page of instances, ordered by id."""
         request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
         if request.page_size < 0:
@@ -123,11 +123,9 @@ class RegistryService:
             response.next_page_token = base64.urlsafe_b64encode(found[size - 1].id.encode()).decode()
         return response.SerializeToString()
 
-    async def watch_registrations(self, stream: Stream, _context: Context) -> None:
+    async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
         """The instances, then their changes, for as long as the caller listens."""
-        request = parse(
-            _pb.WatchRegistrationsRequest, stream.request, "evald.plugin.v1.WatchRegistrationsRequest"
-        )
+        request = parse(_pb.WatchRegistrationsRequest, data, "evald.plugin.v1.WatchRegistrationsRequest")
         directory = self._directory
         revision = request.after_revision
         if revision < 0:
@@ -178,7 +176,7 @@ class RegistryService:
             pb.expire_time.FromMilliseconds(now.ToMilliseconds() + round(left * 1000))
         return pb
 
-    async def _until_drained(self, stream: Stream) -> AsyncIterator[bytes]:
+    async def _until_drained(self, stream: RpcStream) -> AsyncIterator[bytes]:
         while True:
             try:
                 data: bytes = await self._or_drained(anext(stream))
@@ -207,7 +205,7 @@ async def _completed(work: Awaitable[Any]) -> Any:
 
 
 def handlers(
-    service: RegistryService,
+    service: RegistrationService,
     unary: Callable[[str, str, UnaryHandler], Any],
     stream: Callable[[str, str, Any], Any],
     watch: Callable[[str, str, Any], Any],
@@ -226,7 +224,7 @@ def handlers(
 
 def refused(problem: Refusal) -> CallError:
     """The refusal as a status."""
-    violations = [FieldViolation(problem.field, problem.message)] if problem.field else []
+    violations = [BadField(problem.field, problem.message)] if problem.field else []
     message = problem.message
     if problem.field and not message.startswith(problem.field):
         message = f"{problem.field}: {message}"
@@ -258,6 +256,6 @@ def _after(token: str) -> str:
         raise invalid("page_token", "not a token that this server gave; start without one") from None
 
 
-async def _send(stream: Stream, revision: int, **event: Any) -> None:
+async def _send(stream: RpcStream, revision: int, **event: Any) -> None:
     message = _pb.WatchRegistrationsResponse(revision=revision, **event)
     await stream.send(message.SerializeToString())

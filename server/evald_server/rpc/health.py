@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from .edge import Handler, abort
+from .server import Handler, abort
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"

@@ -1,7 +1,6 @@
-"""Cohorts by a clock that the tests turn, and over a real channel."""
+"""Batches of calls, by a clock that the tests turn and over a real channel."""
 
 import asyncio
-import inspect
 import logging
 from contextvars import ContextVar
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
-from evald_server.services import cohort
-from evald_server.services.cohort import Cohort
-from evald_server.services.edge import settled
+from evald_server.rpc import batching
+from evald_server.rpc.batching import CallBatcher
 
 from .live import CONTAINS, Live, refusal, request, run, serving, spec
 
@@ -36,8 +34,8 @@ class Clock:
 class Log:
     """What was run, in order, and how many were run without the loop getting a turn."""
 
-    def __init__(self, cohort: Cohort, clock: Clock, takes: int = 0) -> None:
-        self.cohort = cohort
+    def __init__(self, batcher: CallBatcher, clock: Clock, takes: int = 0) -> None:
+        self.batcher = batcher
         self.clock = clock
         self.takes = takes
         self.done: list[Any] = []
@@ -48,7 +46,7 @@ class Log:
         return name
 
     def call(self, name: Any) -> Any:
-        return self.cohort.run(self.work, name)
+        return self.batcher.submit(self.work, name)
 
 
 async def quiet(clock: Clock) -> None:
@@ -67,9 +65,9 @@ async def together(log: Log, count: int) -> list[Any]:
 
 
 async def used_to_sixteen() -> Log:
-    """Of a cohort that has learned to wait for sixteen."""
+    """Of a batcher that has learned to wait for sixteen."""
     clock = Clock()
-    log = Log(Cohort(clock), clock)
+    log = Log(CallBatcher(clock=clock), clock)
     for _ in range(10):
         await together(log, 16)
     return log
@@ -78,7 +76,7 @@ async def used_to_sixteen() -> Log:
 def test_calls_that_come_one_by_one_are_hardly_ever_held_back() -> None:
     async def main() -> None:
         clock = Clock()
-        log = Log(Cohort(clock), clock)
+        log = Log(CallBatcher(clock=clock), clock)
         held = 0
         for name in range(5000):
             answer = log.call(name)
@@ -98,7 +96,7 @@ def test_calls_that_come_one_by_one_are_hardly_ever_held_back() -> None:
 def test_two_or_three_calls_at_a_time_are_not_worth_it() -> None:
     async def main() -> None:
         clock = Clock()
-        log = Log(Cohort(clock), clock)
+        log = Log(CallBatcher(clock=clock), clock)
         for _ in range(20):
             await together(log, 3)
         answers = [log.call(name) for name in range(3)]
@@ -110,7 +108,7 @@ def test_two_or_three_calls_at_a_time_are_not_worth_it() -> None:
 def test_many_calls_are_run_together_in_the_order_they_came_in() -> None:
     async def main() -> None:
         clock = Clock()
-        log = Log(Cohort(clock), clock)
+        log = Log(CallBatcher(clock=clock), clock)
         for _ in range(10):
             assert await together(log, 16) == list(range(16))
         log.done.clear()
@@ -172,7 +170,12 @@ def test_what_goes_wrong_is_the_callers_own() -> None:
         def worse() -> None:
             raise StopIteration
 
-        answers = [log.call("before"), log.cohort.run(broken), log.cohort.run(worse), log.call("after")]
+        answers = [
+            log.call("before"),
+            log.batcher.submit(broken),
+            log.batcher.submit(worse),
+            log.call("after"),
+        ]
         await quiet(log.clock)
         assert await answers[0] == "before"
         assert await answers[3] == "after"
@@ -211,7 +214,7 @@ def test_what_a_call_sets_in_its_context_stays_with_it() -> None:
         answers = []
         for name in range(16):
             token = own.set(f"caller {name}")
-            answers.append(log.cohort.run(leave, "left behind"))
+            answers.append(log.batcher.submit(leave, "left behind"))
             own.reset(token)
         assert [await answer for answer in answers] == [f"caller {name}" for name in range(16)]
         assert own.get() == "nothing"
@@ -221,15 +224,18 @@ def test_what_a_call_sets_in_its_context_stays_with_it() -> None:
 
 def test_a_caller_that_goes_away_just_after_its_turn_leaves_nothing_behind() -> None:
     async def main() -> None:
-        held: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        waits_for_it = asyncio.ensure_future(settled(held))
+        discarded: list[str] = []
+        log = await used_to_sixteen()
+        log.batcher._discard = discarded.append
+        calls = [asyncio.ensure_future(log.batcher.run(log.work, name)) for name in range(16)]
+        log.done.clear()
         await asyncio.sleep(0)
-        rest = settled(b"never begun")
-        held.set_result(rest)
-        waits_for_it.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waits_for_it
-        assert inspect.getcoroutinestate(rest) == inspect.CORO_CLOSED
+        assert log.done == list(range(16)), "all had their turn"
+        calls[3].cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(answers.pop(3), asyncio.CancelledError)
+        assert answers == [name for name in range(16) if name != 3]
+        assert discarded == [3]
 
     run(main())
 
@@ -257,16 +263,16 @@ def test_callers_at_the_same_time_get_their_own_answers_whatever_the_others_send
     # pytest keeps what is logged, tracebacks and the calls in them included, and gRPC counts those as open.
     caplog.set_level(logging.CRITICAL, "evald.engine")
     sizes: list[int] = []
-    go = Cohort._go
+    go = CallBatcher._go
 
-    def counted(self: Cohort) -> None:
+    def counted(self: CallBatcher) -> None:
         sizes.append(len(self._held))
         go(self)
 
-    monkeypatch.setattr(Cohort, "_go", counted)
+    monkeypatch.setattr(CallBatcher, "_go", counted)
     # Long enough that calls come together on a slow machine too.
-    monkeypatch.setattr(cohort, "_QUIET_NANOS", 5_000_000)
-    monkeypatch.setattr(cohort, "_LONGEST_NANOS", 20_000_000)
+    monkeypatch.setattr(batching, "_QUIET_NANOS", 5_000_000)
+    monkeypatch.setattr(batching, "_LONGEST_NANOS", 20_000_000)
 
     def break_down(ctx: Any) -> bool:
         raise RuntimeError("broken on purpose")

@@ -10,8 +10,8 @@ from evald.convert import type_to_pb
 from evald.v1 import catalog_service_pb2, evaluator_pb2
 from evald_server.engine.registry import Change, Entry, Registry, RevisionGone, UnknownType
 
-from .edge import Context, Stream, parse
 from .errors import CallError, invalid
+from .server import Context, RpcStream, parse
 
 NAME: Final = "evald.v1.CatalogService"
 
@@ -32,13 +32,13 @@ def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
     return pb
 
 
-class Catalog:
+class CatalogService:
     """The handlers of CatalogService."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def list_types(self, data: bytes, _context: Context) -> bytes:
+    async def list_types(self, data: bytes, _context: Context) -> bytes:
         """A page of types, ordered by name and version."""
         request = parse(
             catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
@@ -60,7 +60,7 @@ class Catalog:
             response.next_page_token = _token(_place(entries[size - 1]))
         return response.SerializeToString()
 
-    def get_type(self, data: bytes, _context: Context) -> bytes:
+    async def get_type(self, data: bytes, _context: Context) -> bytes:
         """One type, by name or alias."""
         request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest")
         if not request.type:
@@ -72,11 +72,11 @@ class Catalog:
         response = catalog_service_pb2.GetEvaluatorTypeResponse(evaluator_type=describe(entry))
         return response.SerializeToString()
 
-    async def watch(self, stream: Stream, _context: Context) -> None:
+    async def watch(self, data: bytes, stream: RpcStream) -> None:
         """The catalogue, then its changes, for as long as the caller listens."""
         request = parse(
             catalog_service_pb2.WatchEvaluatorTypesRequest,
-            stream.request,
+            data,
             "evald.v1.WatchEvaluatorTypesRequest",
         )
         registry = self._registry
@@ -112,7 +112,7 @@ class Catalog:
 
 
 async def _send(
-    stream: Stream,
+    stream: RpcStream,
     revision: int,
     upserted: evaluator_pb2.EvaluatorType | None = None,
     removed: catalog_service_pb2.EvaluatorTypeRef | None = None,

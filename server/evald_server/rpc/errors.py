@@ -1,4 +1,4 @@
-"""Why a call as a whole is refused: status code, reason, details.
+"""Errors of a call as a whole: status code, reason, details.
 
 The table of reasons is the one in protos/README.md; a test compares the two.
 """
@@ -22,8 +22,8 @@ _MAX_DETAILS_BYTES: Final = 4000
 _MAX_TEXT: Final = 1000
 
 
-class FieldViolation(NamedTuple):
-    """One field that is wrong. field: path such as `evaluators[2].config.maxMs`."""
+class BadField(NamedTuple):
+    """One wrong field. field: path such as `evaluators[2].config.maxMs`."""
 
     field: str
     message: str
@@ -71,13 +71,13 @@ REASONS: Final[dict[str, Reason]] = {
 
 
 class CallError(Exception):
-    """The call is refused. metadata: every dynamic part of the message, for programs."""
+    """Raised to refuse a call. metadata: every dynamic part of the message, for programs."""
 
     def __init__(
         self,
         reason: str,
         message: str,
-        violations: Sequence[FieldViolation] = (),
+        violations: Sequence[BadField] = (),
         **metadata: str,
     ) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class CallError(Exception):
         self.metadata = metadata
 
     def details(self) -> bytes:
-        """Serialised google.rpc.Status, at most 4 KB."""
+        """Return a serialised google.rpc.Status of at most 4 KB."""
         status = status_pb2.Status(code=self.code.value[0], message=self.message[:_MAX_TEXT])
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN)
         for key, value in self.metadata.items():
@@ -115,25 +115,22 @@ class CallError(Exception):
 
 
 def invalid(field: str, message: str) -> CallError:
-    """One field of the request is wrong; the message says what it got and what it wants."""
-    return CallError("INVALID_FIELD", f"{field}: {message}", [FieldViolation(field, message)], field=field)
+    """Return the error of one wrong field. The message says what was received and what is wanted."""
+    return CallError("INVALID_FIELD", f"{field}: {message}", [BadField(field, message)], field=field)
 
 
-def refused_context(problem: InvalidContext) -> CallError:
-    """The turn cannot be evaluated."""
-    field = problem.field
-    violations = [FieldViolation(field, problem.problem)]
-    return CallError("INVALID_FIELD", problem.message, violations, field=field, **problem.details)
-
-
-def refused_plan(problem: InvalidPlan) -> CallError:
-    """The specs cannot be run."""
-    violations = [FieldViolation(violation_field(v), v.message, v.reason) for v in problem.violations]
+def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
+    """Return the status of a turn or of specs that cannot be evaluated."""
+    if isinstance(problem, InvalidContext):
+        violations = [BadField(problem.field, problem.problem)]
+        return CallError("INVALID_FIELD", problem.message, violations, field=problem.field, **problem.details)
+    violations = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
     first = problem.violations[0]
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    place = "" if first.index is None else f"{violations[0].field}: "
     return CallError(
         "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD",
-        f"{_place(violations[0], first)}{first.message}{more}",
+        f"{place}{first.message}{more}",
         violations,
         field=violations[0].field,
         violation=first.reason,
@@ -141,7 +138,7 @@ def refused_plan(problem: InvalidPlan) -> CallError:
 
 
 def violation_field(violation: Violation) -> str:
-    """The violation's place as a field path: `evaluators[2].config.items[0].name`."""
+    """Return a violation's field path: `evaluators[2].config.items[0].name`."""
     parts = [part for part in violation.path.split("/") if part]
     if violation.index is not None:
         path = f"evaluators[{violation.index}]"
@@ -152,10 +149,6 @@ def violation_field(violation: Violation) -> str:
     for part in parts:
         path += f"[{part}]" if part.isdigit() else f".{part}"
     return path
-
-
-def _place(found: FieldViolation, violation: Violation) -> str:
-    return "" if violation.index is None else f"{found.field}: "
 
 
 def _pack(status: status_pb2.Status, message: Message) -> None:

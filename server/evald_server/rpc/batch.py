@@ -13,14 +13,16 @@ from evald_server.batch.part import MAX_BYTES, MAX_ITEMS, Part
 from evald_server.batch.pool import Pool
 from evald_server.batch.process import Job
 from evald_server.batch.rules import Report
-from evald_server.encoding import delimited
 from evald_server.engine.contexts import InvalidContext
-from evald_server.engine.plan import Plan
-from evald_server.engine.run import Evaluation
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.run import EvaluationRun
+from evald_server.telemetry import Telemetry
 
-from .edge import Context, Stream, parse
-from .errors import CallError, invalid
-from .runner import Count, EvaluationObserver, EvaluationTally, Runner, scope_of
+from .admission import Admission
+from .errors import CallError, as_call_error, invalid
+from .server import RpcStream, parse
+from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
 _Response = wire_pb2.EvaluateBatchResponse
@@ -37,15 +39,16 @@ _WAITING: Final = 64
 _HANDED_OVER: Final = 2
 
 
-class Batches:
+class BatchService:
     """The handler of EvaluateBatch."""
 
-    def __init__(self, runner: Runner, observer: EvaluationObserver, pool: Pool) -> None:
-        self._runner = runner
-        self._count = Count(observer, "EvaluateBatch")
+    def __init__(self, engine: Engine, admission: Admission, metrics: Telemetry, pool: Pool) -> None:
+        self._engine = engine
+        self._admission = admission
+        self._metrics = metrics
         self._pool = pool
 
-    async def serve(self, stream: Stream, context: Context) -> None:
+    async def evaluate_batch(self, stream: RpcStream) -> None:
         """Evaluate items until the caller half-closes."""
         batch: _Batch | None = None
         try:
@@ -54,9 +57,10 @@ class Batches:
                 if batch is None:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message opens the batch")
-                    tally = self._count.tally(message.open.labels)
-                    scope = scope_of(context, self._runner.new_id())
-                    batch = _Batch(self._runner, self._pool, tally, stream, message.open, scope)
+                    scope = scope_of(stream.context, self._engine.new_id())
+                    batch = _Batch(
+                        self._engine, self._admission, self._metrics, self._pool, stream, message.open, scope
+                    )
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.take(message.items, data)
@@ -87,27 +91,30 @@ class _Batch:
 
     def __init__(
         self,
-        runner: Runner,
+        engine: Engine,
+        admission: Admission,
+        metrics: Telemetry,
         pool: Pool,
-        tally: EvaluationTally,
-        stream: Stream,
+        stream: RpcStream,
         opened: wire_pb2.BatchOpen,
         scope: Scope,
     ) -> None:
-        self._runner = runner
+        self._engine = engine
+        self._admission = admission
+        self._metrics = metrics
         self._pool = pool
         self._scope = scope
-        self._tally = tally
+        self._labels = dict(opened.labels)
         self._stream = stream
         self._specs = tuple(opened.evaluators)
         self._options = opened.options
         self._brief = opened.brief
         if self._specs:
             # What is wrong with the shared specs is wrong with every item: refuse it before the first.
-            runner.plan(self._specs, self._options, _Item().context)
+            engine.plan(self._specs, self._options, _Item().context)
         self._plan: Plan | None = None
         self._generation = -1
-        self._part = Part(runner.contexts, runner.threads, tally.add, brief=opened.brief)
+        self._part = Part(engine, self._count, brief=opened.brief)
         self._sending = asyncio.Lock()
         self._waiting: set[asyncio.Task[None]] = set()
         self._portions: set[asyncio.Task[None]] = set()
@@ -163,7 +170,7 @@ class _Batch:
             return None
         try:
             plan = self._shared_plan()
-        except CallError:
+        except InvalidPlan:
             return None  # a type has gone since the batch began: each item says so
         job = self._pool.job(plan, self._specs, self._options)
         return None if job is None else (plan, job)
@@ -188,9 +195,10 @@ class _Batch:
         while (report := await answer) is not None:
             if report.answers:
                 self._part.merge(plan, report)
+                tally = self._metrics.evaluation("EvaluateBatch", self._labels)
                 for verdict, seconds in report.seconds:
-                    self._tally.add(verdict, seconds)
-                report.heard.tell(plan)
+                    tally.add(verdict, seconds)
+                report.heard.tell(plan, self._metrics.tally_of)
             if report.left:
                 await self._evaluate(portion.numbered(report.left))
                 # Doing most of them twice is no help.
@@ -224,29 +232,34 @@ class _Batch:
             item = _parsed(data, number)
             item_id = item.item_id
             waiting = self._part.evaluate(item, self._plan_of(item))
-        except (CallError, InvalidContext) as problem:
-            self._part.refuse(item_id, problem.message)
+        except (CallError, InvalidContext, InvalidPlan) as problem:
+            error = as_call_error(problem) if isinstance(problem, InvalidPlan) else problem
+            self._part.refuse(item_id, error.message)
             return
         if waiting is not None:
             self._spawn(self._waiting, self._wait(waiting, item_id))
 
     def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
         if item.evaluators or item.context.HasField("scenario"):
-            return self._runner.plan(item.evaluators or self._specs, self._options, item.context)
+            return self._engine.plan(item.evaluators or self._specs, self._options, item.context)
         return self._shared_plan()
 
     def _shared_plan(self) -> Plan:
         """Of items that have nothing of their own; found once, not once an item."""
-        generation = self._runner.generation
+        generation = self._engine.planner.generation
         if self._plan is None or self._generation != generation:
-            self._plan = self._runner.plan(self._specs, self._options, _Item().context)
+            self._plan = self._engine.plan(self._specs, self._options, _Item().context)
             self._generation = generation
         return self._plan
 
-    async def _wait(self, evaluation: Evaluation, item_id: str) -> None:
-        await self._runner.finish(evaluation, None, self._scope, patient=True)
-        self._part.add(item_id, evaluation)
+    async def _wait(self, run: EvaluationRun, item_id: str) -> None:
+        async for _ in self._admission.run_pending(run, None, self._scope, patient=True):
+            run.take_progress()
+        self._part.add(item_id, run)
         await self._flush()
+
+    def _count(self, run: EvaluationRun) -> None:
+        self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
 
     async def _flush(self) -> None:
         if not self._part.answers:
@@ -292,5 +305,4 @@ def _portions(items: Sequence[bytes], data: bytes, first: int) -> Iterator[_Port
         return
     for begin in range(0, total, MAX_ITEMS):
         some = items[begin : begin + MAX_ITEMS]
-        # Field 2 of an EvaluateBatchRequest.
-        yield _Portion(first + begin, len(some), b"".join([delimited(2, item) for item in some]))
+        yield _Portion(first + begin, len(some), _Request(items=some).SerializeToString())

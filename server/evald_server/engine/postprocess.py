@@ -1,4 +1,4 @@
-"""What becomes of an evaluator's answer before it counts."""
+"""Turns what an evaluator returned or raised into the result that counts."""
 
 import logging
 import secrets
@@ -12,7 +12,7 @@ from evald.foreign import EvaluatorRaised, raised_by
 from evald.result import Result, Verdict, errored, skipped
 from evald.strict_json import TooLarge
 
-from .plan import Use
+from .plan import PlannedEvaluator
 from .registry import Origin
 
 _log = logging.getLogger("evald.engine")
@@ -23,13 +23,13 @@ NOT_FINAL: Final = skipped("Skipped (not final turn)")
 FAIL_FAST: Final = skipped("Skipped (the call has failed already and fail_fast is on)")
 
 
-def crashed(use: Use, problem: Exception) -> Result:
-    """The result of an evaluator that raised: fixed text, and an incident id that is also in the log."""
+def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:
+    """Return the result for an evaluator that raised: a fixed text and an incident id, which the log has too."""
     if isinstance(problem, ContractViolation):
-        return _broken(use, problem)
+        return _broken(evaluator, problem)
     if isinstance(problem, TooLarge):
         return errored("INPUT_TOO_LARGE", str(problem))
-    if isinstance(problem, RecursionError) and use.origin is Origin.BUILT_IN:
+    if isinstance(problem, RecursionError) and evaluator.origin is Origin.BUILT_IN:
         return errored("INPUT_TOO_LARGE", "The input is nested too deep for this evaluator")
     if isinstance(problem, UnreadableContent):  # the caller's messages, not the evaluator's fault
         return errored("UNREADABLE_CONTENT", str(problem))
@@ -39,7 +39,7 @@ def crashed(use: Use, problem: Exception) -> Result:
     raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
     _log.error(
         "evaluator %s raised, incident %s: Evaluator error: %s",
-        use.definition.type,
+        evaluator.definition.type,
         incident,
         str(raised),  # the exception itself would keep the call open as long as a handler keeps the record
         extra={"exception": raised.trace},
@@ -51,18 +51,18 @@ def crashed(use: Use, problem: Exception) -> Result:
     )
 
 
-def adjust(use: Use, result: Result) -> Result:
-    """The result under the use's own threshold and negation. Errors and skips stay as they are."""
+def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
+    """Apply the evaluator's threshold and negation. Errors and skips stay as they are."""
     verdict, score = result.verdict, result.score
     if verdict not in (_PASSED, _FAILED) or result.unproven:
         return result
     reason, pending = result.reason, result.pending
-    if use.threshold is not None and score is not None:
-        verdict = _PASSED if score >= use.threshold else _FAILED
+    if evaluator.threshold is not None and score is not None:
+        verdict = _PASSED if score >= evaluator.threshold else _FAILED
         if verdict is not result.verdict:
             relation = "reaches" if verdict is _PASSED else "is below"
-            reason = f"{reason} (score {score:.4g} {relation} the threshold {use.threshold:.4g})"
-    if use.negate:
+            reason = f"{reason} (score {score:.4g} {relation} the threshold {evaluator.threshold:.4g})"
+    if evaluator.negate:
         verdict = _FAILED if verdict is _PASSED else _PASSED
         score = None if score is None else 1 - score
         reason, pending = f"Negated: {reason}", False
@@ -83,17 +83,17 @@ def adjust(use: Use, result: Result) -> Result:
     )
 
 
-def checked(use: Use, outcome: Any) -> Result:
-    """The outcome as a result. Those of plugins and remotes were checked where they came in."""
+def checked(evaluator: PlannedEvaluator, outcome: Any) -> Result:
+    """Convert what an evaluator returned to a result. Results of plugins and remotes were checked on arrival."""
     if outcome.__class__ is Result:
         return outcome
-    kind = use.definition.kind
+    kind = evaluator.definition.kind
     try:
-        return contract.checked(kind, to_result(kind, outcome, use.definition.description))
+        return contract.checked(kind, to_result(kind, outcome, evaluator.definition.description))
     except ContractViolation as problem:
-        return _broken(use, problem)
+        return _broken(evaluator, problem)
 
 
-def _broken(use: Use, problem: ContractViolation) -> Result:
-    _log.error("evaluator %s broke the contract: %s", use.definition.type, str(problem))
+def _broken(evaluator: PlannedEvaluator, problem: ContractViolation) -> Result:
+    _log.error("evaluator %s broke the contract: %s", evaluator.definition.type, str(problem))
     return errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")

@@ -1,4 +1,4 @@
-"""Calls of evaluators that may wait: with a time limit, and in threads where they are foreign."""
+"""Invokes evaluators that may wait: within a time limit, and in threads where they are foreign."""
 
 import asyncio
 import inspect
@@ -12,42 +12,43 @@ from evald.result import Result, errored
 from evald.scope import SCOPE, Scope
 from evald.threads import Busy, Threads
 
-from .outcome import checked, crashed
-from .plan import Use
+from .plan import PlannedEvaluator
+from .postprocess import checked, crashed
 from .registry import Origin
 
-# Names the threads in which plain evaluators go on after their slice of the event loop.
+# Names the threads in which plain evaluators run once their slice of the event loop is used up.
 _PLAIN: Final = "plain evaluators"
 
-# More would not be done sooner, because they share one interpreter with the event loop, and would only slow
-# that down; with one, a call that goes on for its whole deadline would hold up all others of its kind.
+# More would only slow the event loop down, because all share one interpreter; with one, a call that runs for
+# its whole deadline would hold up all others of its kind.
 _PLAIN_AT_ONCE: Final = 2
 
-# What of the call's time is kept back to send the summary: a tenth, but not less than this.
+# Kept back of the call's time, to send the summary: a tenth, but not less than this.
 RESERVE_SECONDS: Final = 0.05
 
 
 def budget(seconds: float | None) -> float | None:
-    """What evaluators may use of the time that a call has left."""
+    """Return what evaluators may use of the time that a call has left."""
     if seconds is None:
         return None
     return seconds - max(RESERVE_SECONDS, seconds / 10)
 
 
-async def call(
-    use: Use,
+async def invoke(
+    evaluator: PlannedEvaluator,
     ctx: EvaluatorContext,
     threads: Threads,
     seconds: float | None,
     scope: Scope,
     pending: Awaitable[Result] | None = None,
 ) -> Result:
-    """The result of one use that may wait, within so many seconds. Never raises but when cancelled.
+    """Return the result of one evaluator, within so many seconds. Raises nothing but CancelledError.
 
-    scope: of the call; with the deadline, it is what the use's function is told.
+    scope: of the call; the evaluator sees it, with the deadline. pending: what the evaluator's function
+    returned, when it was called already.
     """
-    if use.timeout is not None and (seconds is None or use.timeout < seconds):
-        seconds = use.timeout
+    if evaluator.timeout is not None and (seconds is None or evaluator.timeout < seconds):
+        seconds = evaluator.timeout
     if seconds is not None:
         if seconds <= 0:
             discard(pending)
@@ -56,31 +57,31 @@ async def call(
     outer = SCOPE.set(scope)
     limit: asyncio.Timeout | None = None
     try:
-        if use.origin is Origin.REMOTE:
+        if evaluator.origin is Origin.REMOTE:
             # It keeps to its deadline by itself, and then knows which instance was late.
-            outcome = await use.evaluate(ctx)  # type: ignore[misc]
+            outcome = await evaluator.evaluate(ctx)  # type: ignore[misc]
         else:
             async with asyncio.timeout(seconds) as limit:
-                outcome = await _begin(use, ctx, threads, pending)
+                outcome = await _begin(evaluator, ctx, threads, pending)
     except OutOfTime:
         return _late(seconds)
     except TimeoutError as problem:
         if limit is None or not limit.expired():
-            return crashed(use, problem)
+            return crashed(evaluator, problem)
         return _late(seconds)
     except asyncio.CancelledError:
         # Foreign code that cancels itself is a crash; a caller that went away is not.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return crashed(use, EvaluatorRaised("the evaluator cancelled itself"))
+        return crashed(evaluator, EvaluatorRaised("the evaluator cancelled itself"))
     except Busy:
         return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
     except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
-        return crashed(use, problem)
+        return crashed(evaluator, problem)
     finally:
         SCOPE.reset(outer)
-    return checked(use, outcome)
+    return checked(evaluator, outcome)
 
 
 def _late(seconds: float | None) -> Result:
@@ -90,24 +91,26 @@ def _late(seconds: float | None) -> Result:
 
 
 def discard(pending: Awaitable[Result] | None) -> None:
-    """Close a coroutine that was made and never begun."""
+    """Close a coroutine that was created and never started."""
     if inspect.iscoroutine(pending) and inspect.getcoroutinestate(pending) == "CORO_CREATED":
         pending.close()
 
 
-async def _begin(use: Use, ctx: EvaluatorContext, threads: Threads, pending: Awaitable[Result] | None) -> Any:
-    """The outcome. pending: what the use's function has returned, where it was called already."""
-    foreign = use.origin is Origin.PLUGIN
+async def _begin(
+    evaluator: PlannedEvaluator, ctx: EvaluatorContext, threads: Threads, pending: Awaitable[Result] | None
+) -> Any:
+    """Return what the evaluator says."""
+    foreign = evaluator.origin is Origin.PLUGIN
     outcome: Any
     if pending is not None:
         outcome = pending
-    elif foreign and not use.is_async:
-        outcome = await threads.run(use.definition.type, use.evaluate, ctx)
-    elif use.inline:
+    elif foreign and not evaluator.is_async:
+        outcome = await threads.run(evaluator.definition.type, evaluator.evaluate, ctx)
+    elif evaluator.inline:
         # It was not done when the call's slice of the event loop was used up.
-        outcome = await threads.run(_PLAIN, use.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
+        outcome = await threads.run(_PLAIN, evaluator.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
     else:
-        outcome = use.evaluate(ctx)
+        outcome = evaluator.evaluate(ctx)
     if not inspect.isawaitable(outcome):
         return outcome
-    return await (threads.run_async(use.definition.type, outcome) if foreign else outcome)  # type: ignore[arg-type]
+    return await (threads.run_async(evaluator.definition.type, outcome) if foreign else outcome)  # type: ignore[arg-type]

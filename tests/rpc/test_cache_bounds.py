@@ -13,8 +13,8 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.cache import Kept, MemoryCache
-from evald_server.services.answers import Answer, Answers
-from evald_server.telemetry import Telemetry
+from evald_server.rpc.idempotency import IdempotencyStore, StoredResponse
+from evald_server.wire_pb2 import EvaluateRequest as Request
 
 from .live import spec
 
@@ -26,13 +26,13 @@ Put = Callable[[int], Awaitable[None]]
 
 
 def answers() -> Put:
-    cache = Answers(BOUND)
+    store = IdempotencyStore(BOUND)
 
     async def put(number: int) -> None:
-        name = f"request-{number}"
-        await cache.claim(name, str(number).encode())
-        cache.keep(name, Answer(b"x" * (1000 + number % 100), b"y" * (300 + number % 100)))
-        cache.release(name)
+        async def call() -> StoredResponse:
+            return StoredResponse(b"x" * (1000 + number % 100), [b"y" * (300 + number % 100)])
+
+        await store.once(Request(request_id=f"request-{number}"), call)
 
     return put
 
@@ -57,7 +57,7 @@ def plans() -> Put:
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
-    planner = Planner(registry, Telemetry(), Limits(cache_bytes=BOUND))
+    planner = Planner(registry, Limits(cache_bytes=BOUND))
 
     async def put(number: int) -> None:
         specs = (

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from evald.v1 import evaluation_service_pb2
-from evald_server.services.edge import abort
+from evald_server.rpc.server import abort
 
 from .live import EVALUATION, Live, request, run, serving, spec, until
 

@@ -9,7 +9,7 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import evaluation_service_pb2
-from evald_server.services.runner import Runner
+from evald_server.rpc.admission import Admission
 
 from ..batch.batches import serving_with
 from .live import CONTAINS, refusal, request, run, spec
@@ -144,7 +144,7 @@ def test_a_batch_that_is_not_opened_right_is_refused(
 def test_an_item_that_the_server_fails_to_finish_is_not_left_out_in_silence(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: Any, **__: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault of ours")
 
     async def slow(_ctx: Any) -> bool:
@@ -153,7 +153,7 @@ def test_an_item_that_the_server_fails_to_finish_is_not_left_out_in_silence(
     async def main() -> None:
         waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
         async with serving([waiting]) as live:
-            monkeypatch.setattr(Runner, "finish", broken)
+            monkeypatch.setattr(Admission, "run_pending", broken)
             found = await refusal(live.batch([opened(spec("slow")), items("x")]))
             assert found.code is grpc.StatusCode.INTERNAL
             assert "a fault of ours" not in found.message

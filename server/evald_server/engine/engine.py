@@ -1,0 +1,59 @@
+"""The engine: plans a call's specs and starts the plan on a turn."""
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from evald.threads import Threads
+from evald.v1 import context_pb2, evaluation_service_pb2
+
+from .contexts import Contexts, criteria_of
+from .plan import Plan
+from .planner import Planner
+from .run import SLICE_NANOS, EvaluationRun
+
+_EVALUATORS_ONLY: Final = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+
+
+class Engine:
+    """Plans and starts evaluations. planner, contexts, threads: its parts, for sessions and batches."""
+
+    def __init__(self, planner: Planner, contexts: Contexts, threads: Threads) -> None:
+        self.planner = planner
+        self.contexts = contexts
+        self.threads = threads
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        """Return an evaluation id: unique in this process, and unlikely to occur in another one."""
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+    def plan(self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext) -> Plan:
+        """Return the plan of a call. Raises InvalidPlan, and InvalidContext for the scenario's criteria.
+
+        specs, options: serialised. context: its scenario may have criteria, which are an implicit judge.
+        """
+        criteria = criteria_of(context)
+        if criteria is not None and specs and _evaluators_only(options):
+            criteria = None
+        return self.planner.plan(tuple(specs), options, criteria)
+
+    def start(
+        self, plan: Plan, context: context_pb2.EvaluatorContext, slice_nanos: int = SLICE_NANOS
+    ) -> EvaluationRun:
+        """Start a plan on a turn. Raises InvalidContext. slice_nanos: how long it may hold the event loop."""
+        return EvaluationRun(plan, self.contexts.view(context), self.threads, slice_nanos)
+
+
+def _evaluators_only(options: bytes) -> bool:
+    if not options:
+        return False
+    try:
+        parsed = evaluation_service_pb2.EvaluateOptions.FromString(options)
+    except DecodeError:
+        return False  # the planner refuses it, with its name
+    return parsed.criteria_policy == _EVALUATORS_ONLY

@@ -1,0 +1,324 @@
+"""Writes the messages of an evaluation: the only place where results become protobuf messages.
+
+Most of a response is the same for every call of a plan. So the plan keeps a response in which everything has
+passed, and a call copies it and sets what differs: 29 us a call, against 40 us from scratch.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from evald.contract import cut
+from evald.errorcodes import CODES
+from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
+from evald.structs import dict_to_struct
+from evald.v1 import evaluator_pb2, message_pb2, result_pb2
+from evald_server import wire_pb2
+
+from .aggregate import ALL_PASSED, Aggregate, aggregate
+from .plan import Plan, PlannedEvaluator
+from .run import EvaluationRun, Outcome
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    Results = RepeatedCompositeFieldContainer[result_pb2.EvaluationResult]
+
+_PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+_SECOND_NANOS: Final = 1_000_000_000
+
+
+class ResponseTemplate:
+    """The messages of a plan in which every evaluator passed: with score 1, or as a metric.
+
+    specs: of the plan, as they are announced. results: by the evaluator's index. aggregated: summary with
+    results. event: the whole answer as one message of a stream. passed: the aggregate of these results.
+    """
+
+    def __init__(self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes]) -> None:
+        self.specs = specs
+        self.results = [_passed_result(evaluator) for evaluator in evaluators]
+        counts = any(evaluator.counts for evaluator in evaluators)
+        self.passed = aggregate(
+            evaluators, [(_PASSED, None if evaluator.is_metric else 1.0) for evaluator in evaluators]
+        )
+        summary = result_pb2.AggregatedEvaluation()
+        _fill_aggregate(summary, self.passed)
+        summary.reason = ALL_PASSED if counts else _nothing_counted(evaluators)
+        self.aggregated = result_pb2.AggregatedEvaluation(results=self.results)
+        self.aggregated.MergeFrom(summary)
+        self.event = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
+        self.event.started.plan.extend(specs)
+
+
+def aggregated(run: EvaluationRun) -> result_pb2.AggregatedEvaluation:
+    """Return the summary and all results of a finished run."""
+    pb = result_pb2.AggregatedEvaluation()
+    fill_aggregated(pb, run)
+    return pb
+
+
+def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    """Write the summary and all results of a finished run."""
+    pb.CopyFrom(run.plan.template.aggregated)
+    _fill_finished(pb.results, pb, run)
+
+
+async def events_of(
+    run: EvaluationRun,
+    evaluation_id: str,
+    steps: AsyncGenerator[list[int]] | None,
+    *,
+    announce_plan: bool = True,
+) -> AsyncGenerator[wire_pb2.EvaluateResponse]:
+    """Yield the messages of a stream: plan, results as they finish, and with the last ones the summary.
+
+    steps: yields the indexes of pending evaluators as they finish; None for a run that is finished.
+    """
+    event = wire_pb2.EvaluateResponse()
+    event.CopyFrom(run.plan.template.event)
+    event.started.evaluation_id = evaluation_id
+    if not announce_plan:
+        event.started.ClearField("plan")
+    if steps is None:
+        _fill_finished(event.results, event.summary, run)
+        yield event
+        return
+    event.ClearField("results")
+    event.ClearField("summary")
+    _add_results(event.results, run, run.ready())
+    try:
+        yield event
+        async with aclosing(steps):
+            async for indexes in steps:
+                event = wire_pb2.EvaluateResponse()
+                _add_results(event.results, run, indexes)
+                for report in run.take_progress():
+                    event.progress.add(index=report.index, message=report.message, fraction=report.fraction)
+                if run.finished:
+                    _fill_summary(event.summary, run)
+                yield event
+    finally:
+        run.abandon()
+
+
+def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
+    """Write an error, with the category and the retry hint of its code."""
+    info = CODES[error.code]
+    pb.code, pb.retryable = error.code, info.retryable
+    pb.category = int(info.category)  # type: ignore[assignment]
+    pb.message = cut(error.message)
+    for key, value in error.details.items():
+        pb.metadata[key] = value
+
+
+def _add_results(results: "Results", run: EvaluationRun, indexes: Iterable[int]) -> None:
+    """Append some results of a run that may not be finished yet."""
+    for index in indexes:
+        outcome = run.outcomes[index]
+        assert outcome is not None
+        pb = results.add()
+        pb.CopyFrom(run.plan.template.results[index])
+        _fill_result(pb, run.plan.evaluators[index], outcome, is_final=run.ctx.is_final)
+
+
+def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    """Write the summary of a finished run, without its results."""
+    plan, results, total = run.plan, run.results, run.aggregate
+    for evaluator, result in zip(plan.evaluators, results, strict=True):
+        if evaluator.is_metric and result.verdict is _PASSED:
+            value = measurement(result.value, result.metadata)
+            if value is not None:
+                pb.metrics[evaluator.name] = value
+        if result.token_usage is not None:
+            _add_usage(pb.token_usage, result.token_usage)
+        if result.cost_usd is not None:
+            pb.cost.currency_code = "USD"
+            pb.cost.amount += result.cost_usd
+    _fill_aggregate(pb, total)
+    pb.reason = cut(_reason(plan, results, total))
+    if total.errors:
+        pb.warnings.extend(_warnings(plan, results, total))
+    _fill_times(pb, run)
+
+
+def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
+    definition = evaluator.definition
+    return result_pb2.EvaluationResult(
+        index=evaluator.index,
+        name=evaluator.name,
+        type=definition.type,
+        version=definition.version,
+        label=definition.label,
+        kind=int(definition.kind),  # type: ignore[arg-type]
+        enforcement=(
+            evaluator_pb2.ENFORCEMENT_ENFORCED if evaluator.enforced else evaluator_pb2.ENFORCEMENT_SHADOW
+        ),
+        verdict=result_pb2.VERDICT_PASSED,
+        success=True,
+        score=None if evaluator.is_metric else 1.0,
+    )
+
+
+def _fill_finished(results: "Results", summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    """Set what differs from the template, which both messages were copied from."""
+    is_final = run.ctx.is_final
+    as_template = True
+    for evaluator, outcome, pb in zip(run.plan.evaluators, run.outcomes, results, strict=True):
+        assert outcome is not None
+        as_template &= _fill_result(pb, evaluator, outcome, is_final=is_final)
+    if as_template and run.aggregate == run.plan.template.passed:
+        _fill_times(summary, run)
+        return
+    for name in ("score", "min_score", "mean_score"):
+        summary.ClearField(name)
+    _fill_summary(summary, run)
+
+
+def _fill_result(
+    pb: result_pb2.EvaluationResult, evaluator: PlannedEvaluator, outcome: Outcome, *, is_final: bool
+) -> bool:
+    """Write a result into a copy of its template. Returns whether the template's summary holds for it."""
+    result, nanos, start_nanos = outcome
+    pb.reason = cut(result.reason)
+    if nanos < _SECOND_NANOS:
+        pb.duration.nanos = nanos
+    else:
+        _set_nanos(pb.duration, nanos)
+    if result.value is not None:
+        pb.value = result.value
+    if start_nanos:
+        _set_nanos(pb.start_time, start_nanos)
+    if (
+        result.verdict is _PASSED
+        and result.score == 1.0
+        and not result.metadata
+        and not result.checks
+        and result.token_usage is None
+        and result.cost_usd is None
+        and result.raw_request is None
+        and not result.instance_id
+        and not result.cached
+    ):
+        return True
+    _fill_unusual(pb, evaluator, result, is_final=is_final)
+    return False
+
+
+def _fill_unusual(
+    pb: result_pb2.EvaluationResult, evaluator: PlannedEvaluator, result: Result, *, is_final: bool
+) -> None:
+    """Write every field in which a result differs from one that passed with score 1."""
+    verdict = result.verdict
+    pb.verdict = int(verdict)  # type: ignore[assignment]
+    pb.success = evaluator.is_metric or verdict is _PASSED or verdict is _SKIPPED
+    if result.score is None:
+        pb.ClearField("score")
+    else:
+        pb.score = result.score
+    pb.pending = result.pending and not is_final and verdict is _FAILED
+    pb.instance_id = result.instance_id
+    pb.cached = result.cached
+    if result.error is not None:
+        fill_error(pb.error, result.error)
+    if result.metadata:
+        dict_to_struct(result.metadata, pb.metadata)
+    for check in result.checks:
+        pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
+    if result.raw_request:
+        dict_to_struct(result.raw_request, pb.raw_request)
+    if result.token_usage is not None:
+        _add_usage(pb.token_usage, result.token_usage)
+    if result.cost_usd is not None:
+        pb.cost.currency_code, pb.cost.amount = "USD", result.cost_usd
+
+
+def _fill_aggregate(pb: result_pb2.AggregatedEvaluation, total: Aggregate) -> None:
+    pb.verdict = int(total.verdict)  # type: ignore[assignment]
+    pb.success = total.verdict is _PASSED
+    if total.score is not None:
+        pb.score = total.score
+    if total.min_score is not None:
+        pb.min_score = total.min_score
+    if total.mean_score is not None:
+        pb.mean_score = total.mean_score
+    pb.passed_count = total.passed
+    pb.failed_count = total.failed
+    pb.error_count = total.errors
+    pb.skipped_count = total.skipped
+
+
+def _fill_times(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    _set_nanos(pb.duration, run.nanos)
+    _set_nanos(pb.start_time, run.start_nanos)
+
+
+def _set_nanos(pb: Duration | Timestamp, nanos: int) -> None:
+    pb.seconds, pb.nanos = divmod(nanos, _SECOND_NANOS)
+
+
+def _reason(plan: Plan, results: Sequence[Result], total: Aggregate) -> str:
+    """Return what decided, or what counted."""
+    if total.deciding is not None:
+        return results[total.deciding].reason
+    if total.verdict is _FAILED:
+        return f"Weighted mean {total.mean_score:.4g} is below the threshold {plan.threshold:.4g}"
+    ignored = len(total.ignored_errors)
+    if total.verdict is _SKIPPED:
+        if ignored:
+            return f"No assertion gave a verdict: {ignored} broke and {_was(ignored)} ignored (fail open)"
+        return "All assertions were skipped"
+    if total.failed:
+        return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
+    if not total.passed:
+        return _nothing_counted(plan.evaluators)
+    if ignored:
+        of = total.passed + ignored
+        return f"{total.passed} of {of} assertions passed, {ignored} broke and {_was(ignored)} ignored (fail open)"
+    return ALL_PASSED
+
+
+def _nothing_counted(evaluators: Sequence[PlannedEvaluator]) -> str:
+    """Return the reason of a call that passes because it has no enforced assertion."""
+    metrics = sum(evaluator.is_metric for evaluator in evaluators)
+    shadows = len(evaluators) - metrics
+    parts = []
+    if metrics:
+        parts.append("1 metric" if metrics == 1 else f"{metrics} metrics")
+    if shadows:
+        parts.append("1 shadow assertion" if shadows == 1 else f"{shadows} shadow assertions")
+    return f"No assertion counted: {' and '.join(parts)} only"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[str]:
+    warnings = [
+        f'"{plan.evaluators[index].name}" gave no verdict ({_code(results[index])}) and was ignored (fail open)'
+        for index in total.ignored_errors
+    ]
+    for evaluator, result in zip(plan.evaluators, results, strict=True):
+        if result.verdict is _ERROR and not evaluator.counts:
+            what = "measured nothing" if evaluator.is_metric else "gave no verdict in shadow"
+            warnings.append(f'"{evaluator.name}" {what} ({_code(result)})')
+    return warnings
+
+
+def _code(result: Result) -> str:
+    return result.error.code if result.error is not None else ""
+
+
+def _add_usage(pb: message_pb2.TokenUsage, usage: TokenUsage) -> None:
+    for name, count in (
+        ("input_tokens", usage.input_tokens),
+        ("output_tokens", usage.output_tokens),
+        ("total_tokens", usage.total),
+    ):
+        if count is not None:
+            setattr(pb, name, getattr(pb, name) + count)

@@ -1,0 +1,147 @@
+"""Which pending evaluations may run, and for how long: slots, the queue before them, and deadlines."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from evald.scope import Scope
+from evald_server.engine.invoke import RESERVE_SECONDS, budget
+from evald_server.engine.plan import Plan
+from evald_server.engine.run import EvaluationRun
+
+from .errors import CallError
+
+
+def check_deadline(plan: Plan, seconds: float | None) -> None:
+    """Raise CallError when a call has too little time left to be answered. seconds: what is left, None: no limit."""
+    if seconds is None:
+        return
+    if seconds <= 0:
+        raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
+    if plan.waits and seconds <= RESERVE_SECONDS:
+        raise _too_short(seconds)
+
+
+class Admission:
+    """A bounded number of slots with a bounded FIFO queue.
+
+    Evaluations that wait for nothing need no slot: they are over before the next one begins.
+
+    slots: evaluations that wait for something at a time. queue: how many may queue for a slot.
+    queue_seconds: for how long. concurrency: evaluators of one evaluation that wait at a time.
+    default_timeout: seconds for calls without a deadline. max_timeout: for all calls.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        queue: int,
+        queue_seconds: float,
+        *,
+        concurrency: int = 16,
+        default_timeout: float = 60.0,
+        max_timeout: float = 60.0,
+    ) -> None:
+        self.inflight = 0
+        self._slots = slots
+        self._queue = queue
+        self._queue_seconds = queue_seconds
+        self._concurrency = concurrency
+        self._default_timeout = default_timeout
+        self._max_timeout = max_timeout
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def run_pending(
+        self, run: EvaluationRun, seconds: float | None, scope: Scope, *, patient: bool = False
+    ) -> AsyncGenerator[list[int]]:
+        """Run the pending evaluators of a run once there is a slot. Yields as `EvaluationRun.run_pending` does.
+
+        seconds: what the call has left, None without a deadline. patient: queue for as long as it takes, and
+        do not count that against the time limit; for items of batches and turns of sessions, whose senders
+        are held up by it. Raises CallError when there is no time or no slot.
+        """
+        left = self._budget(run.plan, seconds)
+        try:
+            if left is not None and left <= 0:
+                raise _too_short(seconds or 0)
+            if not self.enter():
+                began = time.monotonic()
+                await self.wait(patient=patient)
+                if left is not None and not patient:
+                    left -= time.monotonic() - began
+        except BaseException:
+            run.abandon()
+            raise
+        try:
+            async with aclosing(run.run_pending(left, self._concurrency, scope)) as steps:
+                async for finished in steps:
+                    yield finished
+        finally:
+            self.leave()
+
+    def _budget(self, plan: Plan, seconds: float | None) -> float | None:
+        left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
+        if plan.timeout is None or left is None:
+            return left
+        return min(left, plan.timeout)
+
+    @property
+    def queued(self) -> int:
+        """How many evaluations queue for a slot."""
+        return len(self._waiters)
+
+    def enter(self) -> bool:
+        """Try to acquire a slot without waiting. Returns True on success."""
+        if self.inflight >= self._slots or self._waiters:
+            return False
+        self.inflight += 1
+        return True
+
+    async def wait(self, *, patient: bool = False) -> None:
+        """Queue for a slot. Raises CallError OVERLOADED when the queue is full or does not move in time.
+
+        patient: wait for as long as it takes.
+        """
+        if not patient and len(self._waiters) >= self._queue:
+            raise self._overloaded("places and line are full")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        began = time.monotonic()
+        try:
+            await asyncio.wait_for(waiter, None if patient else self._queue_seconds)
+        except TimeoutError:
+            raise self._overloaded(f"no place within {time.monotonic() - began:.3g}s") from None
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.leave()
+            raise
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def leave(self) -> None:
+        """Release the slot, to the waiter that has queued longest."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.inflight -= 1
+
+    def _overloaded(self, why: str) -> CallError:
+        return CallError(
+            "OVERLOADED",
+            f"the server is at its limit of {self._slots} waiting evaluations: {why}; "
+            f"try again after the delay in RetryInfo",
+            limit=str(self._slots),
+        )
+
+
+def _too_short(seconds: float) -> CallError:
+    return CallError(
+        "DEADLINE_TOO_SHORT",
+        f"the call has {seconds * 1000:.0f} ms left and {RESERVE_SECONDS * 1000:.0f} ms are kept to send the "
+        f"answer, so evaluators that wait have no time; give the call a later deadline",
+    )

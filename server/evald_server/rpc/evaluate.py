@@ -1,0 +1,131 @@
+"""EvaluateUnary and Evaluate: one turn, one plan. The whole way of a call from bytes to bytes."""
+
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from evald.v1 import evaluation_service_pb2
+from evald_server import wire_pb2
+from evald_server.engine.engine import Engine
+from evald_server.engine.response import events_of, fill_aggregated
+from evald_server.engine.run import EvaluationRun
+from evald_server.telemetry import Telemetry
+
+from .admission import Admission, check_deadline
+from .batching import CallBatcher
+from .errors import violation_field
+from .idempotency import IdempotencyStore, StoredResponse
+from .server import Context, RpcStream, parse
+from .trace_context import scope_of, trace_id_of
+
+NAME: Final = "evald.v1.EvaluationService"
+
+_Request = wire_pb2.EvaluateRequest
+_UnaryResponse = evaluation_service_pb2.EvaluateUnaryResponse
+
+
+class EvaluateService:
+    """The handlers of EvaluateUnary, Evaluate and ValidateSpecs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        batcher: CallBatcher,
+        admission: Admission,
+        idempotency: IdempotencyStore,
+        metrics: Telemetry,
+    ) -> None:
+        self._engine = engine
+        self._batcher = batcher
+        self._admission = admission
+        self._idempotency = idempotency
+        self._metrics = metrics
+
+    async def evaluate_unary(self, data: bytes, context: Context) -> bytes:
+        """Answer with one message that holds every result."""
+        request = parse(wire_pb2.EvaluateUnaryRequest, data, "evald.v1.EvaluateUnaryRequest").request
+        if not request.request_id:
+            data, _ = await self._unary(request, context)
+            return data
+        stored, _ = await self._idempotency.once(request, lambda: self._unary_to_store(request, context))
+        return stored.data
+
+    async def evaluate(self, data: bytes, stream: RpcStream) -> None:
+        """Answer with the plan, results as they finish, and the summary; in one message when nothing waits."""
+        request = parse(_Request, data, "evald.v1.EvaluateRequest")
+        if not request.request_id:
+            await self._stream(request, stream)
+            return
+        stored, replayed = await self._idempotency.once(
+            request, lambda: self._stream_to_store(request, stream)
+        )
+        if replayed:
+            await stream.send(_as_event(stored).SerializeToString())
+
+    async def validate(self, data: bytes, _context: Context) -> bytes:
+        """Answer with every violation of the specs, without running them."""
+        request = parse(evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest")
+        response = evaluation_service_pb2.ValidateSpecsResponse()
+        for found in self._engine.planner.violations(request.evaluators):
+            response.violations.add(
+                index=found.index or 0,
+                path=found.path,
+                reason=found.reason,
+                message=f"{violation_field(found)}: {found.message}",
+            )
+        return response.SerializeToString()
+
+    def _start(self, request: wire_pb2.EvaluateRequest, context: Context) -> EvaluationRun:
+        plan = self._engine.plan(request.evaluators, request.options, request.context)
+        check_deadline(plan, context.time_remaining())
+        return self._engine.start(plan, request.context)
+
+    async def _unary(
+        self, request: wire_pb2.EvaluateRequest, context: Context
+    ) -> tuple[bytes, EvaluationRun]:
+        # Concurrent calls are started back to back: 17 to 28 % more calls/s at 16 in flight.
+        run = await self._batcher.run(self._start, request, context)
+        response = _UnaryResponse(evaluation_id=request.request_id or self._engine.new_id())
+        if run.pending:
+            scope = scope_of(context, response.evaluation_id)
+            async for _ in self._admission.run_pending(run, context.time_remaining(), scope):
+                run.take_progress()
+        fill_aggregated(response.summary, run)
+        self._metrics.evaluated(run, "EvaluateUnary", request.labels, partial(trace_id_of, context))
+        return response.SerializeToString(), run
+
+    async def _stream(self, request: wire_pb2.EvaluateRequest, stream: RpcStream) -> EvaluationRun:
+        context = stream.context
+        run = await self._batcher.run(self._start, request, context)
+        evaluation_id = request.request_id or self._engine.new_id()
+        steps = None
+        if run.pending:
+            scope = scope_of(context, evaluation_id)
+            steps = self._admission.run_pending(run, context.time_remaining(), scope)
+        async with aclosing(events_of(run, evaluation_id, steps)) as events:
+            async for event in events:
+                if event.HasField("summary"):
+                    self._metrics.evaluated(run, "Evaluate", request.labels, partial(trace_id_of, context))
+                await stream.send(event.SerializeToString())
+        return run
+
+    async def _unary_to_store(self, request: wire_pb2.EvaluateRequest, context: Context) -> StoredResponse:
+        data, run = await self._unary(request, context)
+        return StoredResponse(data, run.plan.template.specs)
+
+    async def _stream_to_store(self, request: wire_pb2.EvaluateRequest, stream: RpcStream) -> StoredResponse:
+        run = await self._stream(request, stream)
+        response = _UnaryResponse(evaluation_id=request.request_id)
+        fill_aggregated(response.summary, run)
+        return StoredResponse(response.SerializeToString(), run.plan.template.specs)
+
+
+def _as_event(stored: StoredResponse) -> wire_pb2.EvaluateResponse:
+    """Return a stored response as the one message of a stream."""
+    response = _UnaryResponse.FromString(stored.data)
+    event = wire_pb2.EvaluateResponse(results=response.summary.results)
+    event.started.evaluation_id = response.evaluation_id
+    event.started.plan.extend(stored.specs)
+    response.summary.ClearField("results")
+    event.summary.CopyFrom(response.summary)
+    return event

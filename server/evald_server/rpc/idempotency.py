@@ -1,0 +1,101 @@
+"""Stores responses by request_id, so that a retried call gets the same response and is not run again."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from evald_server import wire_pb2
+
+from .errors import BadField, CallError
+
+KEEP_SECONDS: Final = 600.0
+MAX_ID_LENGTH: Final = 128
+
+# What the Python objects around a response take, measured.
+_OVERHEAD_BYTES: Final = 400
+
+
+class StoredResponse(NamedTuple):
+    """data: a serialised EvaluateUnaryResponse. specs: the plan as it was announced."""
+
+    data: bytes
+    specs: Sequence[bytes]
+
+
+class _Stored(NamedTuple):
+    digest: bytes
+    response: StoredResponse
+    expires: float
+
+
+class _InFlight(NamedTuple):
+    digest: bytes
+    done: "asyncio.Future[None]"
+
+
+class IdempotencyStore:
+    """Keeps responses for ten minutes, the newest `max_bytes` of them."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._bytes = 0
+        self._stored: OrderedDict[str, _Stored] = OrderedDict()
+        self._in_flight: dict[str, _InFlight] = {}
+
+    async def once(
+        self, request: wire_pb2.EvaluateRequest, call: Callable[[], Awaitable[StoredResponse]]
+    ) -> tuple[StoredResponse, bool]:
+        """Return the response of a request and whether it is a replay; call for it only when there is none yet.
+
+        While the same request is in flight, waits for its response. When a call fails nothing is stored, and the
+        next one with its id runs. Raises CallError when the id stood for another request.
+        """
+        request_id = request.request_id
+        if len(request_id) > MAX_ID_LENGTH:
+            raise _refused(
+                "INVALID_FIELD", f"{len(request_id)} characters; at most {MAX_ID_LENGTH} are allowed"
+            )
+        digest = blake2b(request.SerializeToString(deterministic=True), digest_size=16).digest()
+        while known := self._find(request_id):
+            if known.digest != digest:
+                raise _refused(
+                    "REQUEST_ID_REUSED", "was used for another request already; a new request needs a new id"
+                )
+            if isinstance(known, _Stored):
+                return known.response, True
+            # Waited for, not awaited: a caller that goes away must not take the response from the others.
+            await asyncio.wait([known.done])
+        self._in_flight[request_id] = _InFlight(digest, asyncio.get_running_loop().create_future())
+        try:
+            response = await call()
+            self._stored[request_id] = _Stored(digest, response, self._clock() + KEEP_SECONDS)
+            self._bytes += _size(request_id, response)
+            self._expire()
+        finally:
+            self._in_flight.pop(request_id).done.set_result(None)
+        return response, False
+
+    def _find(self, request_id: str) -> _Stored | _InFlight | None:
+        self._expire()
+        return self._stored.get(request_id) or self._in_flight.get(request_id)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._stored:
+            request_id, stored = next(iter(self._stored.items()))
+            if stored.expires > now and self._bytes <= self._max_bytes:
+                return
+            del self._stored[request_id]
+            self._bytes -= _size(request_id, stored.response)
+
+
+def _refused(reason: str, message: str) -> CallError:
+    return CallError(reason, f"request_id: {message}", [BadField("request_id", message)])
+
+
+def _size(request_id: str, response: StoredResponse) -> int:
+    return len(request_id) + len(response.data) + sum(map(len, response.specs)) + _OVERHEAD_BYTES

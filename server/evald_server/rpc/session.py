@@ -1,0 +1,186 @@
+"""EvaluateSession: one conversation, turn by turn, each sent once."""
+
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from evald.chat import Conversation
+from evald.context import EvaluatorContext
+from evald.result import ErrorInfo, Verdict
+from evald.v1 import context_pb2, evaluation_service_pb2
+from evald_server import wire_pb2
+from evald_server.engine.contexts import InvalidContext, check_duration, check_invocation, check_numbers
+from evald_server.engine.engine import Engine
+from evald_server.engine.response import events_of, fill_error
+from evald_server.engine.run import EvaluationRun
+from evald_server.telemetry import Telemetry
+
+from .admission import Admission
+from .batching import CallBatcher
+from .errors import CallError, invalid
+from .server import RpcStream, parse
+from .trace_context import scope_of, trace_id_of
+
+_Frame = wire_pb2.EvaluateSessionRequest
+_Response = wire_pb2.EvaluateSessionResponse
+
+# Each is kept until the end, and a session may be open for days.
+_MAX_REFUSED: Final = 1000
+
+# Failed outranks error, error outranks passed, passed outranks skipped.
+_WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
+
+
+class SessionService:
+    """The handler of EvaluateSession."""
+
+    def __init__(
+        self, engine: Engine, batcher: CallBatcher, admission: Admission, metrics: Telemetry
+    ) -> None:
+        self._engine = engine
+        self._batcher = batcher
+        self._admission = admission
+        self._metrics = metrics
+
+    async def evaluate_session(self, stream: RpcStream) -> None:
+        """Follow one conversation until the caller half-closes."""
+        opened = await stream.read()
+        if opened is None:
+            raise invalid("frame", "the session ended before its open frame")
+        conversation = self._open(opened)
+        del opened
+        while (data := await stream.read()) is not None:
+            await self._evaluate_turn(conversation, data, stream)
+            del data  # an idle session keeps nothing of its last turn
+        await stream.send(conversation.summary().SerializeToString())
+
+    def _open(self, data: bytes) -> "ConversationState":
+        frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+        kind = frame.WhichOneof("frame")
+        if kind != "open":
+            raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
+        return ConversationState(self._engine, frame.open)
+
+    async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
+        turn = parse_turn(data)
+        turn_id = turn.turn_id
+        try:
+            run = await self._batcher.run(conversation.start_turn, turn)
+        except (CallError, InvalidContext) as problem:
+            conversation.refuse(turn_id)
+            refused = _Response(turn_id=turn_id)
+            fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
+            await stream.send(refused.SerializeToString())
+            return
+        evaluation_id, context = self._engine.new_id(), stream.context
+        steps = None
+        if run.pending:
+            scope = scope_of(context, evaluation_id)
+            steps = self._admission.run_pending(run, None, scope, patient=True)
+        # The plan stands in the first turn only.
+        events = events_of(run, evaluation_id, steps, announce_plan=conversation.turn_count == 1)
+        async with aclosing(events):
+            async for event in events:
+                if event.HasField("summary"):
+                    conversation.record(turn_id, run.aggregate.verdict)
+                    labels, trace_id = conversation.labels, partial(trace_id_of, context)
+                    self._metrics.evaluated(run, "EvaluateSession", labels, trace_id)
+                await stream.send(_Response(turn_id=turn_id, event=event).SerializeToString())
+
+
+def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
+    """Parse a frame that must be a turn."""
+    frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+    if not frame.HasField("turn"):
+        kind = frame.WhichOneof("frame")
+        raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
+    return frame.turn
+
+
+class ConversationState:
+    """The conversation so far, and the plan that runs on each of its turns.
+
+    turn_count: turns that were started. labels: the caller's.
+    """
+
+    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen) -> None:
+        self.labels = dict(opened.labels)
+        self.turn_count = 0
+        self._engine = engine
+        # A copy, because the frame's memory, specs included, lives as long as any part of it.
+        self._pb = context_pb2.EvaluatorContext()
+        self._pb.CopyFrom(opened.base_context)
+        self._pb.ClearField("last_invocation")
+        check_numbers(self._pb, "open.base_context")
+        engine.contexts.complete(self._pb, "open.base_context")
+        # What turns without an `expected` of their own are compared with.
+        self._base = context_pb2.EvaluatorContext(
+            expected=self._pb.expected if self._pb.HasField("expected") else None
+        )
+        self._turn_has_expected = False
+        self._plan = engine.plan(opened.evaluators, opened.options, self._pb)
+        self._conversation = Conversation(self._pb.messages)
+        self._last_id: int | None = None
+        self._verdicts: set[Verdict] = set()
+        self._failed_ids: list[int] = []
+        self._refused_ids: list[int] = []
+
+    def start_turn(self, turn: evaluation_service_pb2.SessionTurn) -> EvaluationRun:
+        """Add a turn and start the plan on it. Raises CallError or InvalidContext, and then changes nothing."""
+        turn_id, pb, contexts, last = turn.turn_id, self._pb, self._engine.contexts, turn.last_invocation
+        if self._last_id is not None and turn_id <= self._last_id:
+            raise invalid("turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the last one")
+        check_invocation(last, "turn.last_invocation")
+        if turn.HasField("run_duration"):
+            check_duration(turn.run_duration, "turn.run_duration")
+        contexts.complete_messages(last, "turn.last_invocation")
+        contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
+        self._last_id = turn_id
+        self.turn_count += 1
+        if turn_id in self._refused_ids:
+            self._refused_ids.remove(turn_id)  # sent again, and right this time
+        pb.turn += 1
+        pb.is_final = turn.is_final
+        pb.last_invocation.CopyFrom(last)
+        if turn.HasField("run_duration"):
+            pb.run_duration.CopyFrom(turn.run_duration)
+        self._set_expected(turn)
+        return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
+
+    def record(self, turn_id: int, verdict: Verdict) -> None:
+        """Note the verdict of a turn."""
+        self._verdicts.add(verdict)
+        if verdict in (Verdict.FAILED, Verdict.ERROR):
+            self._failed_ids.append(turn_id)
+
+    def refuse(self, turn_id: int) -> None:
+        """Note a turn that could not be evaluated. Raises CallError after too many of them."""
+        self._refused_ids.append(turn_id)
+        if len(self._refused_ids) > _MAX_REFUSED:
+            raise CallError(
+                "INVALID_FIELD",
+                f"{len(self._refused_ids)} turns of the session could not be evaluated, which is the limit",
+                limit=str(_MAX_REFUSED),
+            )
+
+    def summary(self) -> wire_pb2.EvaluateSessionResponse:
+        """Return the last frame."""
+        # A turn that was sent and has no verdict must not be forgotten: the session is inconclusive.
+        verdicts = self._verdicts | {Verdict.ERROR} if self._refused_ids else self._verdicts
+        worst = next((verdict for verdict in _WORST if verdict in verdicts), Verdict.SKIPPED)
+        response = _Response()
+        summary = response.session_summary
+        summary.verdict = worst  # type: ignore[assignment]
+        summary.success = worst is Verdict.PASSED
+        summary.turn_count = self.turn_count + len(self._refused_ids)
+        summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
+        return response
+
+    def _set_expected(self, turn: evaluation_service_pb2.SessionTurn) -> None:
+        """Let a turn's own `expected` hold for that turn alone."""
+        if turn.HasField("expected"):
+            self._pb.expected.CopyFrom(turn.expected)
+        elif self._turn_has_expected:
+            self._pb.ClearField("expected")
+            self._pb.MergeFrom(self._base)
+        self._turn_has_expected = turn.HasField("expected")
