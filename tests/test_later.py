@@ -7,7 +7,7 @@ import pytest
 
 from evald_server.later import later
 
-from .services.live import run
+from .rpc.live import run
 
 
 def test_it_is_done_after_this_turn_of_the_loop_and_in_order() -> None:
