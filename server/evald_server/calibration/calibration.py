@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from . import figures
 from .card import CalibratedJudge, CalibrationCard, CardDataset
 from .cases import Case, cases_digest, digest_of
-from .gates import GateLimits, Measured, check_gates, overall_verdict
+from .gates import GateFigures, GateLimits, check_gates, overall_verdict
 from .intervals import CONFIDENCE
 from .queries import AnsweredQuery, QueryFunction, plan_queries, run_queries
 
@@ -71,7 +71,7 @@ async def calibrate(
         on_answer=on_answer,
     )
     suite = [case for case in cases if case.family]
-    measured = Measured(
+    measured = GateFigures(
         agreement=figures.agreement(answered),
         order_flips=figures.order_flips(answered),
         attacks=figures.attacks(answered, cases_digest(suite)),

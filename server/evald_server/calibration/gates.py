@@ -29,7 +29,7 @@ class GateLimits(NamedTuple):
     max_errors: float = 0.05
 
 
-class Measured(NamedTuple):
+class GateFigures(NamedTuple):
     """The figures that gates look at, named as on the card."""
 
     agreement: Agreement | None
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     spending: CalibrationCost
 
 
-def check_gates(limits: GateLimits, measured: Measured) -> list[GateResult]:
+def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
     """Compare every limit that is set with what was measured."""
     agreement, flips = measured.agreement, measured.order_flips
     attacks, alarms = measured.attacks, measured.false_alarms
