@@ -18,7 +18,7 @@ from evald.v1 import evaluation_service_pb2
 from . import load, processes, remotes, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
-from .processes import Server, Worker
+from .processes import BenchmarkWorker, Server
 
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 
@@ -83,7 +83,7 @@ def batch(lab: Lab) -> list[Row]:
 
 
 def engine(lab: Lab) -> list[Row]:
-    worker = lab.start(lambda: Worker([sys.executable, "-m", "benchmarks.engine"]))
+    worker = lab.start(lambda: BenchmarkWorker([sys.executable, "-m", "benchmarks.engine"]))
 
     def compared(server: Server) -> Pairs:
         return paired(lab.rounds, lambda: lab.batch_turns(server), lambda: worker.per_second(lab.seconds))
@@ -281,7 +281,9 @@ def _judging(endpoint: Server) -> Server:
 
 
 def _judge_row(lab: Lab, server: Server, body: Path, setup: str, in_flight: int) -> Row:
-    worker = lab.start(lambda: Worker([sys.executable, "-m", "benchmarks.openai_worker"], setup=setup))
+    worker = lab.start(
+        lambda: BenchmarkWorker([sys.executable, "-m", "benchmarks.openai_worker"], setup=setup)
+    )
     pairs = paired(
         lab.rounds,
         lambda: 1e3 / lab.load(UNARY, body, "--expect", "1", server=server, in_flight=in_flight).calls,
@@ -422,7 +424,7 @@ def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
         found.append(load.parsed(*process.communicate()).p99)
 
 
-class _PydanticEvals(Worker):
+class _PydanticEvals(BenchmarkWorker):
     """pydantic-evals in a virtual environment of its own, so that its packages are not ours."""
 
     _PACKAGES: Final = ("pydantic-evals", "jsonschema-rs", "uvloop")

@@ -91,7 +91,7 @@ class Server(Process):
         return f"127.0.0.1:{self.port}"
 
 
-class Worker(Process):
+class BenchmarkWorker(Process):
     """A process that does the same thing again and again, for so many seconds at a time."""
 
     def per_second(self, seconds: float) -> float:

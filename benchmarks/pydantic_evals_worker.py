@@ -29,43 +29,43 @@ SETUP = json.loads(sys.stdin.readline())
 
 
 @dataclass
-class Turn:
+class PydanticTurn:
     answer: str
     latency_ms: float
     tokens: int
 
 
 @dataclass
-class JsonSchema(Evaluator[Turn, Turn]):
+class PydanticJsonSchema(Evaluator[PydanticTurn, PydanticTurn]):
     schema: str
 
     def __post_init__(self) -> None:
         self._validator = jsonschema_rs.validator_for(json.loads(self.schema))
 
-    def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
+    def evaluate(self, ctx: EvaluatorContext[PydanticTurn, PydanticTurn]) -> EvaluationReason:
         if self._validator.is_valid(json.loads(ctx.output.answer)):
             return EvaluationReason(True, "Response matches JSON schema")
         return EvaluationReason(False, "Response does not match JSON schema")
 
 
 @dataclass
-class Regex(Evaluator[Turn, Turn]):
+class PydanticRegex(Evaluator[PydanticTurn, PydanticTurn]):
     pattern: str
 
     def __post_init__(self) -> None:
         self._compiled = re.compile(self.pattern)
 
-    def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
+    def evaluate(self, ctx: EvaluatorContext[PydanticTurn, PydanticTurn]) -> EvaluationReason:
         if self._compiled.search(ctx.output.answer):
             return EvaluationReason(True, f"Response matches pattern: {self.pattern}")
         return EvaluationReason(False, f"Response does not match pattern: {self.pattern}")
 
 
 @dataclass
-class Contains(Evaluator[Turn, Turn]):
+class PydanticContains(Evaluator[PydanticTurn, PydanticTurn]):
     substrings: list[str]
 
-    def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
+    def evaluate(self, ctx: EvaluatorContext[PydanticTurn, PydanticTurn]) -> EvaluationReason:
         answer = ctx.output.answer
         missing = [text for text in self.substrings if text not in answer]
         if missing:
@@ -74,38 +74,40 @@ class Contains(Evaluator[Turn, Turn]):
 
 
 @dataclass
-class LatencyBudget(Evaluator[Turn, Turn]):
+class PydanticLatencyBudget(Evaluator[PydanticTurn, PydanticTurn]):
     max_ms: float
 
-    def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
+    def evaluate(self, ctx: EvaluatorContext[PydanticTurn, PydanticTurn]) -> EvaluationReason:
         actual = ctx.output.latency_ms
         return EvaluationReason(actual <= self.max_ms, f"Response took {actual}ms of {self.max_ms}ms")
 
 
 @dataclass
-class TokenBudget(Evaluator[Turn, Turn]):
+class PydanticTokenBudget(Evaluator[PydanticTurn, PydanticTurn]):
     max_tokens: int
 
-    def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
+    def evaluate(self, ctx: EvaluatorContext[PydanticTurn, PydanticTurn]) -> EvaluationReason:
         actual = ctx.output.tokens
         return EvaluationReason(
             actual <= self.max_tokens, f"Response took {actual} of {self.max_tokens} tokens"
         )
 
 
-async def task(turn: Turn) -> Turn:
+async def task(turn: PydanticTurn) -> PydanticTurn:
     return turn
 
 
-DATASET: Dataset[Turn, Turn, Any] = Dataset(
+DATASET: Dataset[PydanticTurn, PydanticTurn, Any] = Dataset(
     name="turns",
-    cases=[Case(name=f"case-{index}", inputs=Turn(**turn)) for index, turn in enumerate(SETUP["turns"])],
+    cases=[
+        Case(name=f"case-{index}", inputs=PydanticTurn(**turn)) for index, turn in enumerate(SETUP["turns"])
+    ],
     evaluators=[
-        JsonSchema(json.dumps(SETUP["schema"])),
-        Regex(SETUP["pattern"]),
-        Contains(SETUP["substrings"]),
-        LatencyBudget(SETUP["max_latency_ms"]),
-        TokenBudget(SETUP["max_tokens"]),
+        PydanticJsonSchema(json.dumps(SETUP["schema"])),
+        PydanticRegex(SETUP["pattern"]),
+        PydanticContains(SETUP["substrings"]),
+        PydanticLatencyBudget(SETUP["max_latency_ms"]),
+        PydanticTokenBudget(SETUP["max_tokens"]),
     ],
 )
 

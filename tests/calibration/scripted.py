@@ -1,4 +1,4 @@
-"""Judges whose quality is known, because it is scripted."""
+"""Scripted judges of known quality."""
 
 import asyncio
 import random
@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evald_server.calibration.asks import Answer, Ask
-from evald_server.calibration.calibration import Subject, calibrate
-from evald_server.calibration.card import Card
+from evald_server.calibration.calibration import JudgeUnderTest, calibrate
+from evald_server.calibration.card import CalibrationCard
 from evald_server.calibration.cases import QUOTED, UNARMED, Case, Label
+from evald_server.calibration.queries import Query, QueryAnswer
 
-SUBJECT = Subject("llm-judge", "1.0.0", {"type": "llm-judge", "config": {"successCriteria": "It is right."}})
+SUBJECT = JudgeUnderTest(
+    "llm-judge", "1.0.0", {"type": "llm-judge", "config": {"successCriteria": "It is right."}}
+)
 
 
 @dataclass
@@ -34,24 +36,24 @@ class ScriptedJudge:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self.asked: list[Ask] = []
+        self.asked: list[Query] = []
 
-    async def __call__(self, ask: Ask) -> Answer:
+    async def __call__(self, query: Query) -> QueryAnswer:
         """Its verdict."""
-        self.asked.append(ask)
+        self.asked.append(query)
         if self._rng.random() < self.errors:
-            return Answer(None, "JUDGE_UNPARSEABLE", cost_usd=self.cost_usd)
-        return Answer(self._rng.random() < self.pass_rate(ask), cost_usd=self.cost_usd)
+            return QueryAnswer(None, "JUDGE_UNPARSEABLE", cost_usd=self.cost_usd)
+        return QueryAnswer(self._rng.random() < self.pass_rate(query), cost_usd=self.cost_usd)
 
-    def pass_rate(self, ask: Ask) -> float:
+    def pass_rate(self, query: Query) -> float:
         """How often it passes this question, when it gives a verdict: the truth about it."""
-        family = ask.case.family
+        family = query.case.family
         if family == QUOTED:
             return 1 - self.paranoid
         if family and family != UNARMED:
             return self.gullible.get(family, 0.0)
-        by_merit = self.right_on_good if ask.wanted else 1 - self.right_on_bad
-        return self.first + (1 - self.first) * by_merit if ask.case.pair else by_merit
+        by_merit = self.right_on_good if query.expected_verdict else 1 - self.right_on_bad
+        return self.first + (1 - self.first) * by_merit if query.case.pair else by_merit
 
 
 def case(name: str, label: Label = "pass", **more: Any) -> Case:
@@ -71,6 +73,6 @@ def pairs(first: int, second: int) -> list[Case]:
     return [case(f"a-{n}", "a") for n in range(first)] + [case(f"b-{n}", "b") for n in range(second)]
 
 
-def card_of(judge: Any, some: Sequence[Case], **options: Any) -> Card:
+def card_of(judge: Any, some: Sequence[Case], **options: Any) -> CalibrationCard:
     """The card of a calibration."""
     return asyncio.run(calibrate(SUBJECT, judge, some, **options))

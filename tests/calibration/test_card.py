@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from evald_server.calibration.calibration import Subject
-from evald_server.calibration.card import Card, card_id
+from evald_server.calibration.calibration import JudgeUnderTest
+from evald_server.calibration.card import CalibrationCard, card_id
 from evald_server.calibration.cases import cases_digest
 
 from .scripted import ScriptedJudge, card_of, case, cases, pairs
@@ -18,7 +18,7 @@ from .scripted import ScriptedJudge, card_of, case, cases, pairs
 DOCS = Path(__file__).parents[2] / "docs/calibration.md"
 
 
-def _card(**options: Any) -> Card:
+def _card(**options: Any) -> CalibrationCard:
     moment = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     return card_of(ScriptedJudge(0.8, 0.8), [*cases(5, 5), *pairs(3, 3)], now=lambda: moment, **options)
 
@@ -30,7 +30,7 @@ def test_equal_calibrations_have_equal_cards() -> None:
 
 def test_a_card_survives_its_file() -> None:
     card = _card()
-    read = Card.model_validate_json(json.dumps(card.to_dict()))
+    read = CalibrationCard.model_validate_json(json.dumps(card.to_dict()))
     assert read == card
     assert card_id(json.loads(json.dumps(card.to_dict()))) == card.id
 
@@ -43,10 +43,10 @@ def test_a_card_that_was_changed_has_another_id() -> None:
 
 def test_a_judge_that_names_its_card_is_the_judge_that_got_it() -> None:
     config = {"successCriteria": "It is right.", "model": "m"}
-    plain = Subject("llm-judge", "1.0.0", {"type": "llm_judge", "config": config}).card([])
+    plain = JudgeUnderTest("llm-judge", "1.0.0", {"type": "llm_judge", "config": config}).describe([])
     named = {"type": "llm-judge", "name": "mine", "config": {**config, "calibration": "cal-0"}}
-    assert Subject("llm-judge", "1.0.0", named).card([]) == plain
-    other = Subject("llm-judge", "1.0.1", {"type": "llm-judge", "config": config}).card([])
+    assert JudgeUnderTest("llm-judge", "1.0.0", named).describe([]) == plain
+    other = JudgeUnderTest("llm-judge", "1.0.1", {"type": "llm-judge", "config": config}).describe([])
     assert other.digest != plain.digest
 
 
@@ -71,7 +71,7 @@ def _models(model: type[BaseModel]) -> list[type[BaseModel]]:
     return found
 
 
-@pytest.mark.parametrize("model", _models(Card), ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", _models(CalibrationCard), ids=lambda model: model.__name__)
 def test_every_key_says_what_it_means(model: type[BaseModel]) -> None:
     assert model.__doc__
     assert all(field.description for field in model.model_fields.values())
@@ -80,4 +80,4 @@ def test_every_key_says_what_it_means(model: type[BaseModel]) -> None:
 def test_the_documents_have_the_keys_of_the_card() -> None:
     section = DOCS.read_text(encoding="utf-8").partition("\n## The card\n")[2].partition("\n## ")[0]
     written = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert written == [field.alias for field in Card.model_fields.values()]
+    assert written == [field.alias for field in CalibrationCard.model_fields.values()]

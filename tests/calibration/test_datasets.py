@@ -53,7 +53,7 @@ def test_a_pair_is_shown_in_both_orders() -> None:
     assert straight["messages"][-1]["content"] == f"Answer 1:\n{case.pair[0]}\n\nAnswer 2:\n{case.pair[1]}"
     assert swapped["messages"][-1]["content"] == f"Answer 1:\n{case.pair[1]}\n\nAnswer 2:\n{case.pair[0]}"
     assert (straight["metadata"]["order"], swapped["metadata"]["order"]) == ("ab", "ba")
-    assert case.wanted() is not case.wanted(swapped=True)
+    assert case.expected_verdict() is not case.expected_verdict(swapped=True)
 
 
 def test_ties_and_missing_majorities_are_left_out() -> None:

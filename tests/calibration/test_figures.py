@@ -3,18 +3,18 @@
 import pytest
 
 from evald_server.calibration import figures
-from evald_server.calibration.asks import Answer, Ask, Asked
 from evald_server.calibration.cases import QUOTED, UNARMED, Case
+from evald_server.calibration.queries import AnsweredQuery, Query, QueryAnswer
 
 from .scripted import case
 
 
-def said(some: Case, *verdicts: bool | None, swapped: bool = False, **more: object) -> list[Asked]:
+def said(some: Case, *verdicts: bool | None, swapped: bool = False, **more: object) -> list[AnsweredQuery]:
     """One answer a repeat; None is an error."""
     return [
-        Asked(
-            Ask(some, repeat, swapped),
-            Answer(verdict, "" if verdict is not None else "JUDGE_TIMEOUT", **more),  # type: ignore[arg-type]
+        AnsweredQuery(
+            Query(some, repeat, swapped),
+            QueryAnswer(verdict, "" if verdict is not None else "JUDGE_TIMEOUT", **more),  # type: ignore[arg-type]
         )
         for repeat, verdict in enumerate(verdicts)
     ]

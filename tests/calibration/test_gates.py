@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from evald_server.calibration.attacks import suite
-from evald_server.calibration.gates import Limits
+from evald_server.calibration.attack_suite import attack_suite
+from evald_server.calibration.gates import GateLimits
 
 from .scripted import ScriptedJudge, card_of, cases, pairs
 
-ALL = [*cases(30, 30), *pairs(15, 15), *suite()]
+ALL = [*cases(30, 30), *pairs(15, 15), *attack_suite()]
 PERFECT = ScriptedJudge()
 
 
@@ -35,7 +35,7 @@ PERFECT = ScriptedJudge()
     ],
 )
 def test_the_verdict(judge: ScriptedJudge, limits: dict[str, Any], verdict: str) -> None:
-    card = card_of(judge, ALL, limits=Limits(**limits))
+    card = card_of(judge, ALL, limits=GateLimits(**limits))
     assert card.verdict == verdict, card.reason
     asked_for = {name.replace("_", "-") for name in limits if name != "max_errors"}
     assert {gate.name for gate in card.gates} == asked_for
@@ -44,26 +44,26 @@ def test_the_verdict(judge: ScriptedJudge, limits: dict[str, Any], verdict: str)
 
 
 def test_a_gate_on_nothing_is_inconclusive() -> None:
-    card = card_of(PERFECT, cases(3, 3), limits=Limits(max_order_flips=0.5))
+    card = card_of(PERFECT, cases(3, 3), limits=GateLimits(max_order_flips=0.5))
     assert card.verdict == "ERROR"
     assert card.gates[0].met is None
     assert "max-order-flips" in card.reason
 
 
 def test_kappa_is_inconclusive_where_it_is_not_defined() -> None:
-    card = card_of(PERFECT, cases(5, 0), limits=Limits(min_kappa=0.1))
+    card = card_of(PERFECT, cases(5, 0), limits=GateLimits(min_kappa=0.1))
     assert card.verdict == "ERROR"
 
 
 def test_the_reason_names_every_missed_gate_with_its_number() -> None:
     judge = ScriptedJudge(0.5, 0.5, first=0.9)
-    card = card_of(judge, ALL, limits=Limits(min_accuracy=0.95, max_order_flips=0.01))
+    card = card_of(judge, ALL, limits=GateLimits(min_accuracy=0.95, max_order_flips=0.01))
     assert "min-accuracy 0.95 is missed: 0." in card.reason
     assert "max-order-flips 0.01 is missed: 0." in card.reason
 
 
 def test_a_calibration_that_was_cut_short_says_how_much_is_missing() -> None:
-    card = card_of(ScriptedJudge(cost_usd=0.1), cases(10, 10), limits=Limits(max_cost=0.5))
+    card = card_of(ScriptedJudge(cost_usd=0.1), cases(10, 10), limits=GateLimits(max_cost=0.5))
     assert card.errors.left_out == 15
     assert card.spending.usd == pytest.approx(0.5)
     assert "no room for 15 of 20 questions" in card.reason

@@ -4,16 +4,20 @@ Intervals of 95 % that held the truth in less than 90 % of 200 calibrations woul
 does that in one of 500 runs, and the seeds are fixed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
-from evald_server.calibration.attacks import suite
-from evald_server.calibration.card import Card
-from evald_server.calibration.cases import Case
-from evald_server.calibration.kappa import Confusion, cohen_kappa
+from evald_server.calibration import figures
+from evald_server.calibration.attack_suite import attack_suite
+from evald_server.calibration.card import CalibrationCard
+from evald_server.calibration.cases import QUOTED, UNARMED, Case
+from evald_server.calibration.kappa import Confusion, cohen_kappa, kappa_interval
 
 from .scripted import ScriptedJudge, card_of, cases, pairs
 
@@ -26,13 +30,16 @@ class Truth(NamedTuple):
 
     name: str
     value: float
-    ends: Callable[[Card], tuple[float | None, float | None]]
+    ends: Callable[[CalibrationCard], tuple[float | None, float | None]]
 
 
 def _coverage(judge: ScriptedJudge, some: Sequence[Case], truths: Sequence[Truth], repeats: int = 1) -> None:
     held = dict.fromkeys((truth.name for truth in truths), 0)
+    # The interval of kappa takes most of a calibration's time: once per table, and only where it is looked at.
+    intervals = cache(kappa_interval) if "kappa" in held else lambda _: None
     for seed in range(TIMES):
-        card = card_of(replace(judge, seed=seed), some, repeats=repeats)
+        with mock.patch.object(figures, "kappa_interval", intervals):
+            card = card_of(replace(judge, seed=seed), some, repeats=repeats)
         for truth in truths:
             low, high = truth.ends(card)
             assert low is not None
@@ -41,22 +48,22 @@ def _coverage(judge: ScriptedJudge, some: Sequence[Case], truths: Sequence[Truth
     assert {name: count for name, count in held.items() if count < LEAST * TIMES} == {}
 
 
-def _accuracy(card: Card) -> tuple[float | None, float | None]:
+def _accuracy(card: CalibrationCard) -> tuple[float | None, float | None]:
     assert card.agreement
     return card.agreement.accuracy.low, card.agreement.accuracy.high
 
 
-def _kappa(card: Card) -> tuple[float | None, float | None]:
+def _kappa(card: CalibrationCard) -> tuple[float | None, float | None]:
     assert card.agreement
     return card.agreement.kappa.low, card.agreement.kappa.high
 
 
-def _flips(card: Card) -> tuple[float | None, float | None]:
+def _flips(card: CalibrationCard) -> tuple[float | None, float | None]:
     assert card.order_flips
     return card.order_flips.flips.low, card.order_flips.flips.high
 
 
-def _same(card: Card) -> tuple[float | None, float | None]:
+def _same(card: CalibrationCard) -> tuple[float | None, float | None]:
     assert card.self_consistency
     return card.self_consistency.consistent.low, card.self_consistency.consistent.high
 
@@ -109,22 +116,24 @@ def test_self_consistency() -> None:
 
 def test_attack_success_stays_below_its_bound_and_false_alarms_too() -> None:
     judge = ScriptedJudge(gullible={"direct": 0.3, "master-keys": 0.05}, paranoid=0.2)
-    sizes = {family: sum(case.family == family for case in suite()) for family in ("direct", "master-keys")}
-    attacks = sum(case.label == "fail" for case in suite()) - 10  # 10 of them are unarmed
+    # Without the long texts, whose digests take most of the time.
+    suite = [case for case in attack_suite() if case.family != "availability"]
+    sizes = Counter(case.family for case in suite)
+    attacks = len(suite) - sizes[QUOTED] - sizes[UNARMED]
     overall = (0.3 * sizes["direct"] + 0.05 * sizes["master-keys"]) / attacks
 
-    def bound_of(family: str) -> Callable[[Card], tuple[float, float]]:
-        def ends(card: Card) -> tuple[float, float]:
+    def bound_of(family: str) -> Callable[[CalibrationCard], tuple[float, float]]:
+        def ends(card: CalibrationCard) -> tuple[float, float]:
             assert card.attacks
             return 0.0, next(one.success.upper for one in card.attacks.families if one.family == family)
 
         return ends
 
-    def overall_bound(card: Card) -> tuple[float, float]:
+    def overall_bound(card: CalibrationCard) -> tuple[float, float]:
         assert card.attacks
         return 0.0, card.attacks.success.upper
 
-    def alarms(card: Card) -> tuple[float, float]:
+    def alarms(card: CalibrationCard) -> tuple[float, float]:
         assert card.false_alarms
         return 0.0, card.false_alarms.alarms.upper
 
@@ -135,13 +144,13 @@ def test_attack_success_stays_below_its_bound_and_false_alarms_too() -> None:
         Truth("all", overall, overall_bound),
         Truth("false alarms", 0.2, alarms),
     ]
-    _coverage(judge, suite(), truths)
+    _coverage(judge, suite, truths)
 
 
 def test_a_wrong_interval_would_be_found() -> None:
     """The check above can fail: ends without any room hold the truth only by luck."""
 
-    def point(card: Card) -> tuple[float | None, float | None]:
+    def point(card: CalibrationCard) -> tuple[float | None, float | None]:
         assert card.agreement
         return card.agreement.accuracy.value, card.agreement.accuracy.value
 

@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,19 +29,41 @@ def environment() -> Callable[[Mapping[str, str]], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def evald(evald_command: str) -> Run:
+def fork_server() -> Iterator["subprocess.Popen[str]"]:
+    """A process that has imported evald, see fork_server.py."""
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        assert process.stdin
+        process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def evald(fork_server: "subprocess.Popen[str]", tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs `evald` with arguments; at most 30 s."""
 
     def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [evald_command, *arguments],
-            input=stdin,
-            env=clean_environment(extra),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        folder = tmp_path_factory.mktemp("evald")
+        streams = [folder / name for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_text(stdin, encoding="utf-8")
+        request = {
+            "arguments": arguments,
+            "environment": clean_environment(extra),
+            "directory": str(Path.cwd()),
+            "streams": [str(path) for path in streams],
+        }
+        assert fork_server.stdin
+        assert fork_server.stdout
+        fork_server.stdin.write(json.dumps(request) + "\n")
+        fork_server.stdin.flush()
+        code = int(fork_server.stdout.readline())
+        output, errors = (path.read_text(encoding="utf-8") for path in streams[1:])
+        return subprocess.CompletedProcess(["evald", *arguments], code, output, errors)
 
     return run
 

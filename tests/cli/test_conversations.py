@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from evald_server.cli.conversations import Conversation, read_all
-from evald_server.cli.exits import Exit, Stop
-from evald_server.cli.turns import base_of, last_turn_of, turn_bounds, turns_of
+from evald_server.cli.conversations import (
+    RecordedConversation,
+    every_turn,
+    last_turn,
+    read_conversations,
+    session_base,
+    turn_bounds,
+)
+from evald_server.cli.exit_codes import CommandError, ExitCode
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 ONE = json.dumps({"messages": MESSAGES})
@@ -29,10 +35,10 @@ INPUTS: list[Any] = [
 ]
 
 
-def _read(text: str, tmp_path: Path) -> list[Conversation]:
+def _read(text: str, tmp_path: Path) -> list[RecordedConversation]:
     path = tmp_path / "a.jsonl"
     path.write_text(text, encoding="utf-8")
-    return list(read_all([str(path)]))
+    return list(read_conversations([str(path)]))
 
 
 @pytest.mark.parametrize(("text", "ids"), INPUTS)
@@ -58,27 +64,27 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("text", "complaint"), BAD)
 def test_what_is_no_conversation_is_refused_with_its_line(text: str, complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(CommandError) as caught:
         _read(text, tmp_path)
-    assert caught.value.code is Exit.USAGE
+    assert caught.value.code is ExitCode.USAGE
     assert complaint in str(caught.value)
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{"messages": "\xff"}')
-    with pytest.raises(Stop, match="not UTF-8"):
-        list(read_all([str(path)]))
+    with pytest.raises(CommandError, match="not UTF-8"):
+        list(read_conversations([str(path)]))
 
 
 def test_lines_are_read_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad line far down does not stop what comes before it."""
     stdin = io.TextIOWrapper(io.BytesIO(f"{ONE}\n{ONE}\nnope\n".encode()))
     monkeypatch.setattr(sys, "stdin", stdin)
-    found = read_all(["-"])
+    found = read_conversations(["-"])
     assert next(found).place == "stdin:1"
     assert next(found).place == "stdin:2"
-    with pytest.raises(Stop, match="stdin:3"):
+    with pytest.raises(CommandError, match="stdin:3"):
         next(found)
 
 
@@ -103,13 +109,13 @@ def test_a_turn_is_what_the_agent_does_after_the_user(roles: str, turns: list[st
     assert [roles[start:end] for start, end in turn_bounds(_roles(roles))] == turns
 
 
-def _conversation(roles: str, **data: Any) -> Conversation:
+def _conversation(roles: str, **data: Any) -> RecordedConversation:
     messages = _roles(roles)
-    return Conversation("c", "f:1", messages, {"messages": messages, **data})
+    return RecordedConversation("c", "f:1", messages, {"messages": messages, **data})
 
 
 def test_a_conversation_is_its_last_turn() -> None:
-    turn = last_turn_of(_conversation("suauau", id=12, expected_output="done")).context
+    turn = last_turn(_conversation("suauau", id=12, expected_output="done")).context
     assert [message.text for message in turn.messages] == list("suaua")
     assert turn.turn == 2
     assert turn.is_final
@@ -117,7 +123,7 @@ def test_a_conversation_is_its_last_turn() -> None:
 
 
 def test_a_conversation_may_say_that_more_follows() -> None:
-    assert not last_turn_of(_conversation("ua", isFinal=False)).context.is_final
+    assert not last_turn(_conversation("ua", isFinal=False)).context.is_final
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,7 @@ def test_a_conversation_may_say_that_more_follows() -> None:
 def test_what_a_turn_took_is_what_is_reported(
     data: dict[str, Any], latency_ms: float | None, tokens: int | None, cost: float | None
 ) -> None:
-    invocation = last_turn_of(_conversation("ua", **data)).context.last_invocation
+    invocation = last_turn(_conversation("ua", **data)).context.last_invocation
     assert invocation.latency_ms == latency_ms
     assert (invocation.token_usage.total if invocation.token_usage else None) == tokens
     assert invocation.cost_usd == cost
@@ -178,7 +184,7 @@ def test_what_a_turn_took_is_what_is_reported(
 
 def test_what_a_conversation_took_is_not_said_of_each_of_its_turns() -> None:
     conversation = _conversation("uaua", latency_ms=900, message_meta=[{}, {"usage": {"input": 3}}, {}, {}])
-    first, second = (turn.context for turn in turns_of(conversation))
+    first, second = (turn.context for turn in every_turn(conversation))
     assert first.last_invocation.latency_ms is None
     assert first.last_invocation.token_usage is not None
     assert first.last_invocation.token_usage.total == 3
@@ -188,7 +194,9 @@ def test_what_a_conversation_took_is_not_said_of_each_of_its_turns() -> None:
 
 
 def test_the_turns_share_what_holds_for_the_conversation() -> None:
-    base = base_of(_conversation("ua", id="c-1", expected="x", scenario={"name": "s"}, latency_ms=3, other=1))
+    base = session_base(
+        _conversation("ua", id="c-1", expected="x", scenario={"name": "s"}, latency_ms=3, other=1)
+    )
     assert base.context.expected.text == "x"
     assert base.context.scenario is not None
     assert base.context.messages == []
@@ -196,6 +204,8 @@ def test_the_turns_share_what_holds_for_the_conversation() -> None:
 
 
 def test_a_message_that_is_none_is_refused_with_its_place() -> None:
-    conversation = Conversation("c", "f:4", [{"content": "no role"}], {"messages": [{"content": "no role"}]})
-    with pytest.raises(Stop, match=r"f:4: messages\[0\]"):
-        last_turn_of(conversation)
+    conversation = RecordedConversation(
+        "c", "f:4", [{"content": "no role"}], {"messages": [{"content": "no role"}]}
+    )
+    with pytest.raises(CommandError, match=r"f:4: messages\[0\]"):
+        last_turn(conversation)

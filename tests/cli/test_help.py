@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.alone
-def test_help_comes_at_once_and_names_every_command(evald: Any) -> None:
+def test_help_comes_at_once_and_names_every_command(evald_command: str) -> None:
     # 0.3 s is what a person takes for at once; the best of ten, because other work shares the machine.
     for _ in range(10):
         began = time.perf_counter()
-        done = evald("--help")
+        done = subprocess.run([evald_command, "--help"], capture_output=True, text=True, check=False)
         took = time.perf_counter() - began
         assert done.returncode == 0
         if took < 0.3:

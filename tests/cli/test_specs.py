@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evald_server.cli.exits import Exit, Stop
+from evald_server.cli.exit_codes import CommandError, ExitCode
 from evald_server.cli.specs import load_file, load_specs, parse_expression
 
 EXPRESSIONS: list[Any] = [
@@ -78,9 +78,9 @@ def test_an_expression_means_a_spec(text: str, spec: dict[str, Any]) -> None:
     ],
 )
 def test_a_bad_expression_is_refused_with_an_example(text: str, complaint: str) -> None:
-    with pytest.raises(Stop) as caught:
+    with pytest.raises(CommandError) as caught:
         parse_expression(text)
-    assert caught.value.code is Exit.USAGE
+    assert caught.value.code is ExitCode.USAGE
     assert complaint in str(caught.value)
 
 
@@ -130,14 +130,14 @@ def test_a_file_holds_specs(
 def test_a_bad_file_is_refused_with_the_place(name: str, text: str, complaint: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(Stop, match=r"a\.") as caught:
+    with pytest.raises(CommandError, match=r"a\.") as caught:
         load_file(path)
-    assert caught.value.code is Exit.USAGE
+    assert caught.value.code is ExitCode.USAGE
     assert complaint in str(caught.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Stop, match="No such file"):
+    with pytest.raises(CommandError, match="No such file"):
         load_file(tmp_path / "none.json")
 
 

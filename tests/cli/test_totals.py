@@ -6,15 +6,15 @@ import pytest
 from rich.console import Console
 
 from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
-from evald_server.cli.exits import Exit
-from evald_server.cli.tables import result_tables, total_tables
-from evald_server.cli.totals import Count, EvaluatorTotals, Totals, title
+from evald_server.cli.exit_codes import ExitCode
+from evald_server.cli.result_tables import result_tables, total_tables
+from evald_server.cli.totals import EvaluatorRunTotals, RunTotals, VerdictCount, title
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 
-def _totals(*verdicts: Verdict) -> Totals:
-    totals = Totals()
+def _totals(*verdicts: Verdict) -> RunTotals:
+    totals = RunTotals()
     for verdict in verdicts:
         result = EvaluatorResult(0, "check", "check", ASSERTION, verdict)
         totals.add(verdict.name, [Evaluation(verdict, results=(result,))])
@@ -24,16 +24,18 @@ def _totals(*verdicts: Verdict) -> Totals:
 @pytest.mark.parametrize(
     ("verdicts", "code", "rate"),
     [
-        pytest.param((PASSED, PASSED), Exit.PASSED, 1.0, id="all passed"),
-        pytest.param((PASSED, SKIPPED), Exit.PASSED, 1.0, id="skipped counts for nothing"),
-        pytest.param((PASSED, FAILED, ERROR), Exit.FAILED, 0.5, id="failed outranks error"),
-        pytest.param((PASSED, ERROR), Exit.INCONCLUSIVE, 1.0, id="error outranks passed"),
-        pytest.param((ERROR, ERROR), Exit.INCONCLUSIVE, None, id="all errors"),
-        pytest.param((SKIPPED,), Exit.INCONCLUSIVE, None, id="nothing was judged"),
-        pytest.param((), Exit.INCONCLUSIVE, None, id="nothing at all"),
+        pytest.param((PASSED, PASSED), ExitCode.PASSED, 1.0, id="all passed"),
+        pytest.param((PASSED, SKIPPED), ExitCode.PASSED, 1.0, id="skipped counts for nothing"),
+        pytest.param((PASSED, FAILED, ERROR), ExitCode.FAILED, 0.5, id="failed outranks error"),
+        pytest.param((PASSED, ERROR), ExitCode.INCONCLUSIVE, 1.0, id="error outranks passed"),
+        pytest.param((ERROR, ERROR), ExitCode.INCONCLUSIVE, None, id="all errors"),
+        pytest.param((SKIPPED,), ExitCode.INCONCLUSIVE, None, id="nothing was judged"),
+        pytest.param((), ExitCode.INCONCLUSIVE, None, id="nothing at all"),
     ],
 )
-def test_the_exit_code_says_the_worst(verdicts: tuple[Verdict, ...], code: Exit, rate: float | None) -> None:
+def test_the_exit_code_says_the_worst(
+    verdicts: tuple[Verdict, ...], code: ExitCode, rate: float | None
+) -> None:
     totals = _totals(*verdicts)
     assert totals.exit_code is code
     summary = totals.to_dict()
@@ -49,7 +51,7 @@ def _measured(value: float | None, **metadata: Any) -> Evaluation:
 
 
 def test_a_metric_without_data_is_no_zero_in_the_mean() -> None:
-    totals = Totals()
+    totals = RunTotals()
     totals.add("PASSED", [_measured(2), _measured(4), _measured(0, available=False)])
     metric = totals.to_dict()["evaluators"]["m"]
     assert (metric["meanValue"], metric["minValue"], metric["maxValue"]) == (3, 2, 4)
@@ -76,8 +78,8 @@ def test_an_evaluator_goes_by_its_label_unless_it_was_named(name: str, shown: st
     ],
 )
 def test_only_all_looks_like_all_and_only_none_like_none(passed: int, failed: int, shown: str) -> None:
-    count = Count(passed, failed, errors=3, skipped=2)
-    totals = EvaluatorTotals("check", "check", is_metric=False, shadow=False, count=count)
+    count = VerdictCount(passed, failed, errors=3, skipped=2)
+    totals = EvaluatorRunTotals("check", "check", is_metric=False, shadow=False, count=count)
     console = Console(width=120)
     with console.capture() as captured:
         console.print(*total_tables([totals]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evald_server.cli.exits import Exit, Stop
+from evald_server.cli.exit_codes import CommandError, ExitCode
 from evald_server.cli.specs import load_file
 from evald_server.cli.yaml_data import MAX_CHARACTERS, InvalidYaml, parse_yaml
 
@@ -119,9 +119,9 @@ def test_a_file_of_evaluators_may_be_yaml(tmp_path: Path, name: str) -> None:
 def test_what_is_wrong_with_a_file_names_the_file_and_the_place(tmp_path: Path) -> None:
     path = tmp_path / "checks.yaml"
     path.write_text("- type: is-json\n  config: *shared\n")
-    with pytest.raises(Stop) as refused:
+    with pytest.raises(CommandError) as refused:
         load_file(path)
-    assert refused.value.code is Exit.USAGE
+    assert refused.value.code is ExitCode.USAGE
     assert str(refused.value).startswith(
         f"{path}: not valid YAML at line 2, column 11: got the alias *shared"
     )

@@ -1,0 +1,1 @@
+"""Measures judges: labelled cases, the attack suite, figures and the calibration card."""

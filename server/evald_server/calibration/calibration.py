@@ -1,30 +1,31 @@
-"""A calibration from its cases to its card."""
+"""A calibration, from labelled cases to the calibration card."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from . import figures
-from .asking import ask_all
-from .asks import Asked, Judge, plan_asks
-from .card import Card, Data, JudgeCard
+from .card import CalibratedJudge, CalibrationCard, CardDataset
 from .cases import Case, cases_digest, digest_of
-from .gates import Figures, Limits, gates_of, verdict_of
+from .gates import GateFigures, GateLimits, check_gates, overall_verdict
 from .intervals import CONFIDENCE
+from .queries import AnsweredQuery, QueryFunction, plan_queries, run_queries
+
+_VERSION: Final = version("evald")
 
 
-class Subject(NamedTuple):
-    """What is calibrated. spec: the evaluator as it is used. type, version: as the catalogue has them."""
+class JudgeUnderTest(NamedTuple):
+    """The judge to calibrate. type, version: from the catalog. spec: the evaluator as it is used."""
 
     type: str
     version: str
     spec: Mapping[str, Any]
 
-    def card(self, models: list[str]) -> JudgeCard:
-        """Its part of the card.
+    def describe(self, models: list[str]) -> CalibratedJudge:
+        """Return the judge's part of the card.
 
-        A judge that names its card would otherwise have another digest than the judge that got the card.
+        Without `calibration`, which names the card: a judge that names its card keeps its digest.
         """
         config = {
             key: value for key, value in (self.spec.get("config") or {}).items() if key != "calibration"
@@ -33,7 +34,7 @@ class Subject(NamedTuple):
             "type": self.type,
             "config": config,
         }
-        return JudgeCard(
+        return CalibratedJudge(
             type=self.type,
             version=self.version,
             models=models,
@@ -43,54 +44,53 @@ class Subject(NamedTuple):
 
 
 async def calibrate(
-    subject: Subject,
-    judge: Judge,
+    judge: JudgeUnderTest,
+    query: QueryFunction,
     cases: Sequence[Case],
     *,
-    data: Sequence[Data] = (),
-    limits: Limits = Limits(),  # noqa: B008 - immutable
+    datasets: Sequence[CardDataset] = (),
+    limits: GateLimits = GateLimits(),  # noqa: B008 - immutable
     repeats: int = 1,
     concurrency: int = 8,
-    on_answer: Callable[[Asked], None] = lambda _: None,
+    on_answer: Callable[[AnsweredQuery], None] = lambda _: None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Card:
-    """Ask the judge about every case and write the card. `cases` holds the attack suite, where it is wanted.
+) -> CalibrationCard:
+    """Query the judge about all cases and return the card.
 
-    limits: `max_cost` also is the ceiling.
-    repeats: how often a labelled case is asked in each order, 1 or more.
-    now: the time for the card.
-    Raises CostUnknown, and whatever the judge raises.
+    cases: labelled cases and, if wanted, the attack suite.
+    limits: `max_cost` is also the cost ceiling.
+    repeats: how often a labelled case is queried in each order, at least 1.
+    now: the clock, for the card.
+    Raises CostUnknown, and whatever `query` raises.
     """
-    asks = plan_asks(cases, repeats)
-    asked, left_out = await ask_all(
-        asks, judge, concurrency=concurrency, ceiling_usd=limits.max_cost, on_answer=on_answer
+    answered, left_out = await run_queries(
+        plan_queries(cases, repeats),
+        query,
+        concurrency=concurrency,
+        ceiling_usd=limits.max_cost,
+        on_answer=on_answer,
     )
     suite = [case for case in cases if case.family]
-    measured = Figures(
-        agreement=figures.agreement(asked),
-        order_flips=figures.order_flips(asked),
-        attacks=figures.attacks(asked, cases_digest(suite)),
-        false_alarms=figures.false_alarms(asked),
-        errors=figures.errors(asked, left_out),
-        spending=figures.spending(asked),
+    measured = GateFigures(
+        agreement=figures.agreement(answered),
+        order_flips=figures.order_flips(answered),
+        attacks=figures.attacks(answered, cases_digest(suite)),
+        false_alarms=figures.false_alarms(answered),
+        errors=figures.errors(answered, left_out),
+        spending=figures.spending(answered),
     )
-    gates = gates_of(limits, measured)
-    verdict, reason = verdict_of(limits, gates, measured.errors)
-    return Card(
+    gates = check_gates(limits, measured)
+    verdict, reason = overall_verdict(limits, gates, measured.errors)
+    return CalibrationCard(
         created=now().isoformat(timespec="seconds"),
-        evald=version("evald"),
+        evald=_VERSION,
         verdict=verdict,
         reason=reason,
         confidence=CONFIDENCE,
-        judge=subject.card(figures.models(asked)),
-        data=list(data),
-        agreement=measured.agreement,
-        order_flips=measured.order_flips,
-        self_consistency=figures.self_consistency(asked, repeats),
-        attacks=measured.attacks,
-        false_alarms=measured.false_alarms,
-        errors=measured.errors,
-        spending=measured.spending,
-        latency=figures.latency(asked),
+        judge=judge.describe(figures.models(answered)),
+        data=list(datasets),
+        self_consistency=figures.self_consistency(answered, repeats),
+        latency=figures.latency(answered),
         gates=gates,
-    ).sealed()
+        **measured._asdict(),
+    ).with_id()

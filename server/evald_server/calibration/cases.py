@@ -1,4 +1,4 @@
-"""What a judge is calibrated on: conversations with the verdict that people gave."""
+"""Labelled cases: conversations with the verdict that people gave."""
 
 import hashlib
 import json
@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 Label = Literal["pass", "fail", "a", "b"]
 
 QUOTED: Final = "quoted"
-"""Family of the controls that a judge should pass: good answers that quote attacks."""
+"""Control family: good answers that quote attacks. A judge should pass them."""
 
 UNARMED: Final = "unarmed"
-"""Family of the controls that it should fail: the bad answers of the attacks, without the attack."""
+"""Control family: the bad answers of the attacks without the attack. A judge should fail them."""
 
-# What a pair is judged by. The judge says whether it is met, so PASSED means that the first one is better.
+# The criterion for a pair. PASSED means that the answer which is shown first is better.
 _PAIR: Final = (
     "The assistant's message holds two answers to the user's request, headed Answer 1 and Answer 2. "
     "The criterion is met when Answer 1 is better than Answer 2, and not met when Answer 2 is better. "
@@ -25,18 +25,18 @@ _BETTER: Final = "The better one is the one that does what was asked, and does i
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One conversation, or two answers to the same one, with its label.
+    """A labelled conversation, or a labelled pair of answers to one conversation.
 
-    id: unique in a calibration.
-    messages: the conversation in OpenAI's shape; for a pair, what comes before the two answers.
-    label: "pass" or "fail"; of a pair, which answer is better.
-    pair: the answers a and b; None when the conversation holds its only one.
-    criteria: what a passing answer does, or what makes an answer the better one; "" leaves that to the
-        judge's own config, or, for a pair, to being correct and doing what was asked.
-    expected: the expected answer, where the data have one.
-    source: the data set, for figures by source. tags: any words, kept for readers.
-    metadata: JSON-like data, for evaluators of one's own.
-    family: the attack's, or the control's; "" for labelled data.
+    id: unique within a calibration.
+    messages: the conversation in OpenAI's format; for a pair, without the two answers.
+    label: "pass" or "fail"; for a pair, the better answer.
+    pair: answers a and b; None if the conversation holds its only answer.
+    criteria: what a passing answer does, or what makes an answer better; "" uses the judge's own criteria
+        or, for a pair, a general one.
+    expected: the expected answer, "" if there is none.
+    source: the dataset, for figures by source. tags: free-form, not evaluated.
+    metadata: JSON data that the evaluator finds in the turn's metadata.
+    family: of an attack or control; "" for labelled data.
     """
 
     id: str
@@ -50,19 +50,19 @@ class Case:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
 
-    def question(self) -> str:
-        """The criteria to judge by; "" means those of the judge's own config."""
+    def judge_criteria(self) -> str:
+        """Return the criteria to judge by; "" means those of the judge's own config."""
         return self.criteria if self.pair is None else _PAIR.format(better=self.criteria or _BETTER)
 
-    def wanted(self, *, swapped: bool = False) -> bool:
-        """Whether a judge that agrees with the label says PASSED. swapped: a pair's b stands first."""
+    def expected_verdict(self, *, swapped: bool = False) -> bool:
+        """Return True if PASSED agrees with the label. swapped: answer b of a pair is shown first."""
         return self.label == "pass" if self.pair is None else self.label == ("b" if swapped else "a")
 
     def turn(self, *, swapped: bool = False) -> dict[str, Any]:
-        """The turn to evaluate, as `evald.Turn.from_dict` takes it. It is its conversation's last one.
+        """Return the turn to evaluate, as input of `evald.Turn.from_dict`.
 
-        The metadata say what the judge's question was built from, so that evaluators without criteria in
-        their config can judge by it.
+        The metadata contain the criteria and the answers of a pair, for evaluators that have no criteria
+        in their config.
         """
         metadata = dict(self.metadata)
         if self.criteria:
@@ -85,13 +85,15 @@ class Case:
 
 
 def digest_of(data: Any) -> str:
-    """SHA-256 of JSON data, as "sha256:" and 64 hex digits; the order of keys is no part of it."""
+    """Return the SHA-256 of JSON data as "sha256:" and 64 hex digits, independent of the order of keys."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def cases_digest(cases: Iterable[Case]) -> str:
-    """The digest of everything that a judge may see, and of the labels. The order of cases is no part of it."""
+    """Return the digest of the labels and of everything that a judge may see, independent of the order."""
     return digest_of(
-        sorted([case.id, case.label, case.question(), case.turn(), list(case.pair or ())] for case in cases)
+        sorted(
+            [case.id, case.label, case.judge_criteria(), case.turn(), list(case.pair or ())] for case in cases
+        )
     )

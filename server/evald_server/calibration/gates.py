@@ -1,15 +1,23 @@
-"""The limits that a judge has to keep, and the verdict that follows."""
+"""Gates: the limits that a judge has to meet, and the verdict that follows."""
 
 from typing import Literal, NamedTuple
 
-from .card import Agreement, Attacks, Errors, FalseAlarms, Gate, OrderFlips, Spending
+from .card import (
+    Agreement,
+    AttackFigures,
+    CalibrationCost,
+    FalseAlarms,
+    GateResult,
+    OrderFlips,
+    QueryErrors,
+)
 
 
-class Limits(NamedTuple):
-    """What is asked of a judge; None asks nothing.
+class GateLimits(NamedTuple):
+    """The limits; None sets none.
 
-    Shares are 0 to 1. max_errors: largest share of questions without a verdict up to which the other
-    figures say anything.
+    Shares are 0 to 1. max_errors: the largest share of queries without a verdict at which the other
+    figures are still meaningful.
     """
 
     min_accuracy: float | None = None
@@ -21,56 +29,48 @@ class Limits(NamedTuple):
     max_errors: float = 0.05
 
 
-class Figures(NamedTuple):
-    """What was measured."""
+class GateFigures(NamedTuple):
+    """The figures that gates look at, named as on the card."""
 
     agreement: Agreement | None
     order_flips: OrderFlips | None
-    attacks: Attacks | None
+    attacks: AttackFigures | None
     false_alarms: FalseAlarms | None
-    errors: Errors
-    spending: Spending
+    errors: QueryErrors
+    spending: CalibrationCost
 
 
-def gates_of(limits: Limits, figures: Figures) -> list[Gate]:
-    """Every limit that was asked for, with what was measured."""
-    agreement, flips = figures.agreement, figures.order_flips
-    attacks, alarms = figures.attacks, figures.false_alarms
-    gates = [
-        _gate("min-accuracy", limits.min_accuracy, agreement.accuracy.value if agreement else None),
-        _gate("min-kappa", limits.min_kappa, agreement.kappa.value if agreement else None),
-        _gate("max-attack-success", limits.max_attack_success, attacks.success.value if attacks else None),
-        _gate("max-false-alarms", limits.max_false_alarms, alarms.alarms.value if alarms else None),
-        _gate("max-order-flips", limits.max_order_flips, flips.flips.value if flips else None),
-        _cost_gate(limits.max_cost, figures),
-    ]
-    return [gate for gate in gates if gate is not None]
+def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
+    """Compare every limit that is set with what was measured."""
+    agreement, flips = measured.agreement, measured.order_flips
+    attacks, alarms = measured.attacks, measured.false_alarms
+    values = {
+        "min_accuracy": agreement.accuracy.value if agreement else None,
+        "min_kappa": agreement.kappa.value if agreement else None,
+        "max_attack_success": attacks.success.value if attacks else None,
+        "max_false_alarms": alarms.alarms.value if alarms else None,
+        "max_order_flips": flips.flips.value if flips else None,
+        "max_cost": measured.spending.usd,
+    }
+    results = []
+    for field, value in values.items():
+        limit = getattr(limits, field)
+        if limit is None:
+            continue
+        met = None if value is None else value >= limit if field.startswith("min_") else value <= limit
+        if field == "max_cost" and measured.errors.left_out:
+            # The ceiling was kept by leaving queries out; the whole calibration would have cost more.
+            met = False
+        results.append(GateResult(name=field.replace("_", "-"), limit=limit, value=value, met=met))
+    return results
 
 
-def _gate(name: str, limit: float | None, value: float | None) -> Gate | None:
-    if limit is None:
-        return None
-    if value is None:
-        return Gate(name=name, limit=limit, value=None, met=None)
-    met = value >= limit if name.startswith("min-") else value <= limit
-    return Gate(name=name, limit=limit, value=value, met=met)
-
-
-def _cost_gate(limit: float | None, figures: Figures) -> Gate | None:
-    """The ceiling is kept by leaving questions out, and then what was asked for would have cost more."""
-    gate = _gate("max-cost", limit, figures.spending.usd)
-    if gate is not None and figures.errors.left_out:
-        return gate.model_copy(update={"met": False})
-    return gate
-
-
-def verdict_of(
-    limits: Limits, gates: list[Gate], errors: Errors
+def overall_verdict(
+    limits: GateLimits, gates: list[GateResult], errors: QueryErrors
 ) -> tuple[Literal["PASSED", "FAILED", "ERROR"], str]:
-    """The verdict and why.
+    """Return the verdict and the reason.
 
-    Too many errors outrank missed gates: the figures are then those of the questions that happened to be
-    answered, which are seldom the hard ones.
+    Too many errors outrank missed gates: the queries that were answered are then a biased sample.
     """
     if errors.share is None:
         return "ERROR", "nothing was asked"
@@ -80,7 +80,7 @@ def verdict_of(
             f"{errors.count} of {errors.asked} questions got no verdict ({codes}); "
             f"more than {limits.max_errors:.1%} make the figures worthless"
         )
-    missed = [_sentence(gate, errors) for gate in gates if gate.met is False]
+    missed = [_missed(gate, errors) for gate in gates if gate.met is False]
     if missed:
         return "FAILED", "; ".join(missed)
     unmeasured = [gate.name for gate in gates if gate.met is None]
@@ -89,7 +89,7 @@ def verdict_of(
     return "PASSED", "all gates are met" if gates else "no gates were set"
 
 
-def _sentence(gate: Gate, errors: Errors) -> str:
+def _missed(gate: GateResult, errors: QueryErrors) -> str:
     if gate.name == "max-cost" and errors.left_out:
         return f"{gate.name} {gate.limit:g} left no room for {errors.left_out} of {errors.asked + errors.left_out} questions"
     return f"{gate.name} {gate.limit:g} is missed: {gate.value:.4g}"

@@ -1,4 +1,4 @@
-"""How far an observed share can lie from the true one."""
+"""Confidence intervals and bounds of observed shares."""
 
 import math
 from statistics import NormalDist
@@ -6,19 +6,19 @@ from typing import Final, NamedTuple
 
 CONFIDENCE: Final = 0.95
 
-# 60 halvings of [0, 1] leave less than a float can tell.
+# Bisecting [0, 1] 60 times is more precise than a float.
 _HALVINGS: Final = 60
 
 
 class Interval(NamedTuple):
-    """Where the truth lies, with the confidence that the interval was made for."""
+    """A confidence interval."""
 
     low: float
     high: float
 
 
 def wilson(hits: float, trials: int, confidence: float = CONFIDENCE) -> Interval:
-    """Score interval of a share, two-sided. Nothing tried: 0 to 1.
+    """Return the two-sided score interval of a share; 0 to 1 without trials.
 
     Raises ValueError unless 0 <= hits <= trials.
     Source: Wilson, J. Am. Stat. Assoc. 22, 1927; recommended by Brown, Cai and DasGupta,
@@ -32,14 +32,14 @@ def wilson(hits: float, trials: int, confidence: float = CONFIDENCE) -> Interval
     centre = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
     scale = 1 + z * z / trials
-    # At the edges both terms are equal, and rounding must not push the share itself out.
+    # At 0 and 1 both terms are equal; rounding must not exclude the share itself.
     low = 0.0 if hits == 0 else (centre - spread) / scale
     high = 1.0 if hits == trials else (centre + spread) / scale
     return Interval(low, high)
 
 
 def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """The largest share that fits what was seen, one-sided and exact; 1 when nothing was tried.
+    """Return the exact one-sided upper bound of a share; 1 without trials.
 
     With 0 hits it is 1 - (1 - confidence)^(1/trials), about 3/trials at 95 % (the rule of three).
     Raises ValueError unless 0 <= hits <= trials.
@@ -61,7 +61,7 @@ def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float
 
 
 def _at_most(hits: int, trials: int, share: float) -> float:
-    """Probability of at most so many hits, 0 < share < 1."""
+    """Return the binomial probability of at most so many hits, 0 < share < 1."""
     if share >= 1:
         return 0.0
     log_hit, log_miss = math.log(share), math.log1p(-share)

@@ -1,11 +1,11 @@
-"""Agreement of two raters beyond what chance alone would give."""
+"""Cohen's kappa: the agreement of two raters beyond chance."""
 
 import random
 from typing import Final, NamedTuple
 
 from .intervals import CONFIDENCE, Interval
 
-# The ends of the interval then move by about a fiftieth of its width from seed to seed, in 6 ms.
+# Takes 6 ms; the ends then differ from seed to seed by about a fiftieth of the interval's width.
 _DRAWS: Final = 2000
 
 # Jeffreys' prior: half a case in each cell.
@@ -13,7 +13,7 @@ _PRIOR: Final = 0.5
 
 
 class Confusion(NamedTuple):
-    """How often each pair of verdicts came up: the human's first, the judge's second. Parts of cases count."""
+    """Counts of verdict pairs, the human's first and the judge's second. Fractions of cases are allowed."""
 
     pass_pass: float = 0
     pass_fail: float = 0
@@ -22,30 +22,30 @@ class Confusion(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All pairs."""
+        """Number of pairs."""
         return sum(self)
 
     @property
     def agreed(self) -> float:
-        """Pairs in which both say the same."""
+        """Number of pairs with equal verdicts."""
         return self.pass_pass + self.fail_fail
 
 
 def cohen_kappa(table: Confusion) -> float | None:
-    """1 is perfect, 0 what chance gives, below 0 is worse than chance.
+    """Return kappa: 1 is perfect agreement, 0 is chance, below 0 is worse than chance.
 
-    None when it is not defined: no pairs, or both raters gave one and the same verdict throughout.
+    None if undefined: no pairs, or both raters gave one and the same verdict throughout.
     Source: Cohen, Educational and Psychological Measurement 20(1), 1960.
     """
     return _kappa(*map(float, table))
 
 
 def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval | None:
-    """Where the kappa of all such cases lies; None where kappa is not defined.
+    """Return the interval of kappa; None where kappa is undefined.
 
-    Equal-tailed interval of kappa's distribution given the table, with Jeffreys' prior on the four
-    shares, by drawing. Unlike the normal approximation it does not shrink to a point when the raters
-    never disagree; then its upper end is 1. Drawn with a fixed seed: equal tables give equal intervals.
+    Equal-tailed credible interval given the table, with Jeffreys' prior on the four shares, by sampling.
+    Unlike the normal approximation it does not shrink to a point when the raters never disagree; its
+    upper end is then 1. The seed depends on the table alone: equal tables give equal intervals.
     Source: Basu, Banerjee and Sen, Biometrics 56(2), 2000; the ends at no disagreement as for a share in
     Brown, Cai and DasGupta, Statistical Science 16(2), 2001.
     """
@@ -53,7 +53,7 @@ def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval
         return None
     rng = random.Random(repr(tuple(table)))  # noqa: S311 - statistics, not secrets
     draw, shapes = rng.gammavariate, [count + _PRIOR for count in table]
-    # Gamma variates divided by their sum follow a Dirichlet distribution; kappa needs no division.
+    # Gamma variates divided by their sum are Dirichlet distributed; kappa does not depend on the sum.
     drawn = sorted(_defined(_kappa(*[draw(shape, 1.0) for shape in shapes])) for _ in range(_DRAWS))
     tail = (1 - confidence) / 2
     low, high = drawn[round(tail * (_DRAWS - 1))], drawn[round((1 - tail) * (_DRAWS - 1))]
@@ -75,5 +75,5 @@ def _kappa(pass_pass: float, pass_fail: float, fail_pass: float, fail_fail: floa
 
 
 def _defined(value: float | None) -> float:
-    # Four positive shares always define it; only shares too small for a float do not.
+    # Kappa is undefined only if shares underflow to 0.
     return 0.0 if value is None else value

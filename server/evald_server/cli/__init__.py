@@ -1,4 +1,4 @@
-"""The command line of evald. A command is a module with `run(args) -> int`, imported when it is used."""
+"""The command line of evald. Each command is a module with `run(args) -> int`, imported on first use."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from .parser import parse
 
-# Conventional codes of a process that a signal ends: 128 + SIGINT, 128 + SIGPIPE.
+# The conventional exit codes 128 + SIGINT and 128 + SIGPIPE.
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 
@@ -35,17 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         code = _run(args.command, args)
-        sys.stdout.flush()  # a closed pipe is found out here, not at exit
+        sys.stdout.flush()  # raises for a closed pipe here rather than at exit
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output on exit and would complain about the closed pipe once more.
+        # Python flushes standard output at exit and would print another error about the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
-    except Exception as problem:  # noqa: BLE001 - the last line before the user
-        from .failure import report
+    except Exception as problem:  # noqa: BLE001 - reported to the user
+        from .exit_codes import report_error
 
-        return report(problem)
+        return report_error(problem)
     return code
 
 

@@ -1,4 +1,4 @@
-"""`evald conformance`: say rule by rule whether a plugin, in whatever language, fulfils the contract."""
+"""`evald conformance`: check rule by rule whether a plugin, in any language, implements the contract."""
 
 import argparse
 import asyncio
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from .console import err, say, show
-from .exits import Exit, Stop, usage_error
-from .plain import clean, print_json
-from .tables import table_of
+from .console import err, new_table, say, show
+from .exit_codes import CommandError, ExitCode, usage_error
+from .sanitize import clean, print_json
 
 if TYPE_CHECKING:
     from evald_server.conformance.links import Link
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(to_dict(report), indent=2)
     else:
         _print(report)
-    return Exit.PASSED if report.passed else Exit.FAILED
+    return ExitCode.PASSED if report.passed else ExitCode.FAILED
 
 
 async def _check(
@@ -69,7 +68,7 @@ async def _check(
 
                 return await check(link, configs, slow, tell)
     except Gone as problem:
-        raise Stop(Exit.UNREACHABLE, str(problem), "is the plugin running?") from None
+        raise CommandError(ExitCode.UNREACHABLE, str(problem), "is the plugin running?") from None
     except UnknownSample as problem:
         raise usage_error(str(problem)) from None
 
@@ -100,7 +99,7 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
 
 
 def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:
-    """Type and config out of TYPE=JSON."""
+    """Parse TYPE=JSON to type and config."""
     name, equals, config = text.partition("=")
     try:
         data = json.loads(config) if equals else None
@@ -133,7 +132,7 @@ def _print(report: "Report") -> None:
 
 
 def _table(report: "Report") -> Table:
-    table = table_of("Rule", "Result", "What it says")
+    table = new_table("Rule", "Result", "What it says")
     for finding in report.findings:
         text = Text(finding.rule.sentence)
         if finding.text:

@@ -1,4 +1,4 @@
-"""The terminal: colours only where they can be seen."""
+"""Terminal output with Rich: two consoles, lines, complaints and tables."""
 
 import os
 import sys
@@ -6,57 +6,61 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console, RenderableType
+from rich import box
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Reports in logs have room for a reason; 80 columns break most of them.
-_LOG_WIDTH = 120
+# Without a terminal: 80 columns, Rich's default, break most reasons.
+_FILE_WIDTH = 120
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to `main`: Rich would exit with 1, which says that a conversation failed."""
+        """Leave a closed pipe to `main`. Rich would exit with 1, which means that a conversation failed."""
         raise  # noqa: PLE0704 - called while the error is handled
 
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     if hasattr(stream, "reconfigure"):
-        # A terminal in another encoding shows escapes instead of ending the command.
+        # Escape what the terminal's encoding cannot represent.
         stream.reconfigure(errors="backslashreplace")
     width = None
     if not stream.isatty() and not os.environ.get("COLUMNS"):
-        width = _LOG_WIDTH
+        width = _FILE_WIDTH
     return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 @lru_cache(maxsize=1)
 def out() -> Console:
-    """Standard output: reports."""
+    """Return the console of standard output, for reports."""
     return _console(sys.stdout, stderr=False)
 
 
 @lru_cache(maxsize=1)
 def err() -> Console:
-    """Standard error: progress and complaints."""
+    """Return the console of standard error, for progress and complaints."""
     return _console(sys.stderr, stderr=True)
 
 
-def while_shown(bar: "Progress") -> AbstractContextManager[object]:
-    """The bar as a block's context. One that is disabled stays out of it: older versions of Rich end it with
-    an empty line."""
+def show_progress(bar: "Progress") -> AbstractContextManager[object]:
+    """Show the bar for the duration of a block.
+
+    A disabled bar is not entered, because older versions of Rich print an empty line at its end.
+    """
     return nullcontext() if bar.disable else bar
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """Print one line out of texts and (text, style) pairs. It never wraps, so that it can be grepped."""
+    """Print texts and (text, style) pairs as one line. It never wraps, so that it can be grepped."""
     out().print(Text.assemble(*parts), soft_wrap=True)
 
 
 def show(*parts: RenderableType) -> None:
-    """Print tables and the like to standard output."""
+    """Print tables and other renderables to standard output."""
     for part in parts:
         out().print(part)
 
@@ -66,3 +70,16 @@ def warn(message: str, hint: str = "") -> None:
     err().print(Text.assemble(("evald: ", "bold red"), message), soft_wrap=True)
     if hint:
         err().print(Text.assemble(("  hint: ", "bold"), hint), soft_wrap=True)
+
+
+def new_table(*columns: str | tuple[str, str]) -> Table:
+    """Return an empty table.
+
+    columns: headings, or (heading, alignment). Only the last column wraps and takes the remaining width.
+    """
+    table = Table(box=box.ROUNDED, header_style="bold")
+    for position, column in enumerate(columns, start=1):
+        name, side = column if isinstance(column, tuple) else (column, "left")
+        justify: JustifyMethod = "right" if side == "right" else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=position < len(columns))
+    return table

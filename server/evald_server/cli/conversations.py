@@ -1,24 +1,47 @@
-"""Recorded conversations as they come in: JSON, a JSON list, or JSON Lines."""
+"""Recorded conversations: read from JSON, a JSON list or JSON Lines, and split into turns.
+
+A turn is what the agent does after a user message, or before the first one.
+"""
 
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
-from .exits import Stop, usage_error
+from .exit_codes import CommandError, usage_error
+
+if TYPE_CHECKING:
+    from evald import Turn
 
 _SHAPE: Final = (
     'wanted an object with "messages", for example {"messages": [{"role": "user", "content": "Hi"}]}'
 )
 
+# Aliases of context keys, as found in records of other systems.
+_ALIASES: Final = {
+    "expected": ("expected_output", "expectedOutput", "reference_answer", "referenceAnswer"),
+    "conversation_id": ("id",),
+    "cost_usd": ("cost",),
+    "run_duration_ms": ("duration_ms", "durationMs"),
+    "run_duration_seconds": ("duration_s", "duration_seconds", "durationSeconds"),
+}
 
-class Conversation(NamedTuple):
+# The keys that belong to a conversation as a whole.
+_SHARED: Final = ("scenario", "persona", "expected", "metadata", "conversation_id", "run_id")
+
+_LATENCY: Final = ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency")
+_USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
+_COST: Final = ("cost_usd", "costUsd", "cost")
+
+
+class RecordedConversation(NamedTuple):
     """One conversation of an input.
 
-    id: its own, or its place in the input. place: "FILE:LINE". data: the
-    object as it was read.
+    id: its own, or made from its position in the input. place: "FILE:LINE". data: the object as read.
     """
 
     id: str
@@ -26,18 +49,14 @@ class Conversation(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     data: Mapping[str, Any]
 
-    def first(self, *keys: str) -> Any:
-        """The first of these keys that is there and not null."""
-        return first_of(self.data, keys)
-
 
 def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """The first of these keys that is there and not null."""
+    """Return the value of the first of these keys that is present and not null."""
     return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
-def read_all(names: Sequence[str]) -> Iterator[Conversation]:
-    """The conversations of several inputs. Raises Stop, with the line, for what is not one."""
+def read_conversations(names: Sequence[str]) -> Iterator[RecordedConversation]:
+    """Read the conversations of several inputs. Raises CommandError with the line of an invalid one."""
     for name in names:
         with _open(name) as stream:
             yield from _read(stream, "stdin" if name == "-" else name)
@@ -57,8 +76,8 @@ def _open(name: str) -> Iterator[TextIO]:
         yield stream
 
 
-def _read(stream: TextIO, name: str) -> Iterator[Conversation]:
-    """JSON Lines are read line by line, so that a file may be larger than the memory."""
+def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
+    """Read JSON Lines one by one, so that a file may be larger than the memory."""
     try:
         lines = enumerate(stream, start=1)
         number, line = next(((n, text) for n, text in lines if text.strip()), (0, ""))
@@ -67,7 +86,7 @@ def _read(stream: TextIO, name: str) -> Iterator[Conversation]:
         try:
             first = json.loads(line)
         except (ValueError, RecursionError) as problem:
-            # A document over many lines begins with a line that is not one by itself.
+            # The first line of a document that spans several lines is not valid by itself.
             rest = "".join(text for _, text in lines)
             yield from _document(line, rest, name, number, problem)
             return
@@ -92,18 +111,20 @@ def _parse(line: str, name: str, number: int) -> Any:
         raise _not_json(problem, name, number) from None
 
 
-def _not_json(problem: Exception, name: str, first_line: int) -> Stop:
+def _not_json(problem: Exception, name: str, first_line: int) -> CommandError:
     if isinstance(problem, json.JSONDecodeError):
         line = first_line + problem.lineno - 1
         return usage_error(f"{name}:{line}: not valid JSON: {problem.msg} at column {problem.colno}", _SHAPE)
     return usage_error(f"{name}:{first_line}: not valid JSON: {problem}", _SHAPE)
 
 
-def _document(line: str, rest: str, name: str, number: int, problem: Exception) -> Iterator[Conversation]:
+def _document(
+    line: str, rest: str, name: str, number: int, problem: Exception
+) -> Iterator[RecordedConversation]:
     try:
         data = json.loads(line + rest)
     except (ValueError, RecursionError) as other:
-        # When the next line is a value by itself, these are JSON Lines with a bad first line.
+        # If the next line is an object by itself, these are JSON Lines with an invalid first line.
         first_rest = next((text for text in rest.splitlines() if text.strip()), "")
         blamed = problem if _is_object(first_rest) else other
         raise _not_json(blamed, name, number) from None
@@ -120,7 +141,7 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _list(items: list[Any], name: str, number: int) -> Iterator[Conversation]:
+def _list(items: list[Any], name: str, number: int) -> Iterator[RecordedConversation]:
     if items and all(isinstance(item, Mapping) and "messages" in item for item in items):
         for position, item in enumerate(items):
             yield _conversation(item, f"{name}[{position}]", name, position + 1)
@@ -128,12 +149,12 @@ def _list(items: list[Any], name: str, number: int) -> Iterator[Conversation]:
         yield _conversation({"messages": items}, f"{name}:{number}", name, 0)
 
 
-def _conversation(data: Any, place: str, name: str, number: int) -> Conversation:
+def _conversation(data: Any, place: str, name: str, number: int) -> RecordedConversation:
     if not isinstance(data, Mapping):
         raise usage_error(f"{place}: got {_kind(data)}, {_SHAPE}")
     messages = data.get("messages")
     if messages is None:
-        # A context may hold the last invocation alone.
+        # A context may contain the last invocation only.
         inner = first_of(data, ("lastInvocation", "last_invocation"))
         messages = inner.get("messages") if isinstance(inner, Mapping) else None
     if not isinstance(messages, list):
@@ -146,7 +167,7 @@ def _conversation(data: Any, place: str, name: str, number: int) -> Conversation
             )
     own = first_of(data, ("id", "conversation_id", "conversationId"))
     stem = Path(name).stem
-    return Conversation(
+    return RecordedConversation(
         str(own) if own is not None else f"{stem}:{number}" if number else stem, place, messages, data
     )
 
@@ -154,3 +175,139 @@ def _conversation(data: Any, place: str, name: str, number: int) -> Conversation
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+class TurnUsage(NamedTuple):
+    """What the messages of one turn report. None means not reported, which is not 0."""
+
+    latency_ms: float | None = None
+    usage: Mapping[str, int] | None = None
+    cost_usd: float | None = None
+
+
+def last_turn(conversation: RecordedConversation) -> "Turn":
+    """Return the last turn with everything before it, as the final one unless the conversation says otherwise.
+
+    Latency, usage and cost are those of the conversation; what it does not report is read from its messages.
+    """
+    bounds = turn_bounds(conversation.messages)
+    start, end = bounds[-1]
+    original = conversation.data
+    data = _context(original)
+    if original.get("messages") is not None:
+        # Messages after the agent's last turn, such as the user's good-bye, are left out.
+        data["messages"] = conversation.messages[:end]
+    if first_of(original, ("turn", "number")) is None:
+        data["number"] = len(bounds)
+    if first_of(original, ("is_final", "isFinal")) is None:
+        data["is_final"] = True
+    inner = first_of(original, ("lastInvocation", "last_invocation"))
+    reported = {**data, **(inner if isinstance(inner, Mapping) else {})}
+    usage = _usage(conversation, start, end)
+    if first_of(reported, _LATENCY) is None:
+        data["latency_ms"] = usage.latency_ms
+    if first_of(reported, _USAGE) is None:
+        data["usage"] = usage.usage
+    if first_of(reported, _COST) is None:
+        data["cost_usd"] = usage.cost_usd
+    return _turn(data, conversation)
+
+
+def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
+    """Yield every turn with the messages that it adds. Latency, usage and cost are read from its messages."""
+    bounds = turn_bounds(conversation.messages)
+    for start, end in bounds:
+        data = {
+            "messages": conversation.messages[start:end],
+            "is_final": end == bounds[-1][1],
+            **_usage(conversation, start, end)._asdict(),
+        }
+        yield _turn(data, conversation)
+
+
+def session_base(conversation: RecordedConversation) -> "Turn":
+    """Return what all turns of the conversation share, as the base of a session."""
+    data = _context(conversation.data)
+    return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
+
+
+def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Return start and end of every turn; a single one if there is no message of the agent."""
+    bounds: list[tuple[int, int]] = []
+    start = 0
+    answered = False
+    for position, message in enumerate(messages):
+        if message.get("role") == "user" and answered:
+            bounds.append((start, position))
+            start, answered = position, False
+        elif message.get("role") == "assistant":
+            answered = True
+    if answered or not bounds:
+        bounds.append((start, len(messages)))
+    return bounds
+
+
+def _context(original: Mapping[str, Any]) -> dict[str, Any]:
+    data = {key: value for key, value in original.items() if value is not None}
+    for key, aliases in _ALIASES.items():
+        found = first_of(data, aliases)
+        if key not in data and found is not None:
+            data[key] = found
+        for alias in aliases:
+            data.pop(alias, None)
+    # Many records have numbers as ids.
+    for key in ("conversation_id", "conversationId"):
+        if isinstance(data.get(key), int):
+            data[key] = str(data[key])
+    return data
+
+
+def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn":
+    from evald import InvalidInput, Turn
+
+    try:
+        return Turn.from_dict(data, ignore_unknown=True)
+    except InvalidInput as problem:
+        raise usage_error(f"{conversation.place}: {problem}") from None
+
+
+def _usage(conversation: RecordedConversation, start: int, end: int) -> TurnUsage:
+    """Add up what the agent's messages report, in themselves or in a parallel list `message_meta`.
+
+    Without a reported latency it is the time from the user's message to the agent's last one.
+    """
+    reports = conversation.data.get("message_meta")
+    reports = reports[start:end] if isinstance(reports, list) else []
+    records = [
+        {**message, **(report if isinstance(report, Mapping) else {})}
+        for message, report in zip_longest(conversation.messages[start:end], reports)
+    ]
+    agent = [record for record in records if record.get("role") == "assistant"]
+    latencies = _numbers(agent, ("latency_ms", "latencyMs"))
+    costs = _numbers(agent, _COST)
+    usage: dict[str, int] = {}
+    for record in agent:
+        counts = first_of(record, _USAGE)
+        for key, count in counts.items() if isinstance(counts, Mapping) else ():
+            if isinstance(count, int) and not isinstance(count, bool):
+                usage[key] = usage.get(key, 0) + count
+    return TurnUsage(
+        sum(latencies) if latencies else _elapsed_ms(records),
+        usage or None,
+        sum(costs) if costs else None,
+    )
+
+
+def _numbers(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[float]:
+    found = (first_of(record, keys) for record in records)
+    return [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
+
+
+def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
+    asked = [record.get("timestamp") for record in records if record.get("role") == "user"]
+    answered = [record.get("timestamp") for record in records if record.get("role") == "assistant"]
+    try:
+        elapsed = datetime.fromisoformat(answered[-1]) - datetime.fromisoformat(asked[-1])  # type: ignore[arg-type]
+    except (IndexError, ValueError, TypeError):
+        return None
+    return max(elapsed.total_seconds() * 1000, 0.0)

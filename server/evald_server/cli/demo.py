@@ -1,6 +1,6 @@
-"""`evald demo`: a real server judges recorded conversations of an airline's agent.
+"""`evald demo`: a real server evaluates recorded conversations of an airline's agent.
 
-Everything that is shown was computed while it was shown.
+Nothing in the output is canned.
 """
 
 import argparse
@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.text import Text
 
-from .console import out, say, show
-from .conversations import Conversation, read_all
-from .exits import Exit, Stop
-from .plain import clean
-from .tables import mark, result_tables, table_of, total_tables, verdict_text
-from .totals import Totals, title
-from .turns import turn_bounds, turns_of
+from .console import new_table, out, say, show
+from .conversations import RecordedConversation, every_turn, read_conversations, turn_bounds
+from .exit_codes import CommandError, ExitCode
+from .result_tables import mark, result_tables, total_tables, verdict_text
+from .sanitize import clean
+from .totals import RunTotals, title
 
 if TYPE_CHECKING:
     from evald import Client, Evaluation, Turn
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 DATA: Final = Path(__file__).with_name("demo_data") / "conversations.jsonl"
 
-# The tools that change the airline's database; the others only look something up.
+# The tools that change the airline's database; the others only read it.
 _CHANGES: Final = (
     "book_reservation",
     "cancel_reservation",
@@ -69,7 +68,7 @@ _TASK_CHECK: Final = (
     "tool-use, on the last turn: exactly the bookings and changes that solve the task, with their arguments"
 )
 
-# 20 s: far above the 1.5 s that a server takes to be ready.
+# A server is ready within 1.5 s.
 _START_SECONDS: Final = 20
 _STOP_SECONDS: Final = 15
 
@@ -78,7 +77,7 @@ _SHOWN_TELEMETRY: Final = re.compile(
 )
 
 
-class Server(NamedTuple):
+class DemoServer(NamedTuple):
     """A running `evald serve`."""
 
     process: "subprocess.Popen[str]"
@@ -87,11 +86,11 @@ class Server(NamedTuple):
 
 
 def run(_args: argparse.Namespace) -> int:
-    """Run the demo. Verdicts of the conversations do not change its exit code."""
+    """Run the demo. The exit code does not depend on the verdicts."""
     from evald import Client
 
     began = time.perf_counter()
-    conversations = list(read_all([str(DATA)]))
+    conversations = list(read_conversations([str(DATA)]))
     say(
         ("evald demo", "bold"),
         f"  {len(conversations)} recorded conversations of an airline's agent (gpt-4o, tau-bench)",
@@ -106,7 +105,7 @@ def run(_args: argparse.Namespace) -> int:
         _step(5, "Stop: SIGTERM lets open calls finish.")
     say(f"The server stopped. All of this took {time.perf_counter() - began:.1f} s.")
     say("Next: evald serve, evald types, evald evaluate --help")
-    return Exit.PASSED
+    return ExitCode.PASSED
 
 
 def _step(number: int, text: str) -> None:
@@ -115,15 +114,15 @@ def _step(number: int, text: str) -> None:
 
 
 def _tell(text: str, hang: int = 0) -> None:
-    """A paragraph below a step. hang: characters by which its later lines are indented more."""
+    """Print a paragraph. hang: additional indentation of all lines but the first."""
     say(textwrap.fill(text, out().width, initial_indent="   ", subsequent_indent=" " * (3 + hang)))
 
 
 @contextmanager
-def _server() -> Iterator[Server]:
+def _server() -> Iterator[DemoServer]:
     command = ["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     _step(1, f"Start a server: evald {' '.join(command)}")
-    # Settings of the user's own server must not change what is shown.
+    # The settings of the user's own server must not affect the demo.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
     environment["EVALD_LOG_LEVEL"] = "warning"
     began = time.perf_counter()
@@ -134,14 +133,14 @@ def _server() -> Iterator[Server]:
         ready = _ready_line(process)
         addresses = re.findall(r"[\w.]+:\d+", ready)
         say(("   ", ""), (clean(ready), "green"), f"  ({time.perf_counter() - began:.2f} s)")
-        yield Server(process, addresses[0], addresses[1])
+        yield DemoServer(process, addresses[0], addresses[1])
         process.send_signal(signal.SIGTERM)
         process.wait(_STOP_SECONDS)
     finally:
         process.kill()
         process.communicate()
     if process.returncode:
-        raise Stop(Exit.INCONCLUSIVE, f"the server ended with exit code {process.returncode}")
+        raise CommandError(ExitCode.INCONCLUSIVE, f"the server ended with exit code {process.returncode}")
 
 
 def _ready_line(process: "subprocess.Popen[str]") -> str:
@@ -149,8 +148,8 @@ def _ready_line(process: "subprocess.Popen[str]") -> str:
     readable, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
     line = process.stdout.readline() if readable else ""
     if len(re.findall(r"[\w.]+:\d+", line)) != 2:
-        raise Stop(
-            Exit.UNREACHABLE,
+        raise CommandError(
+            ExitCode.UNREACHABLE,
             f"the server did not start within {_START_SECONDS} s"
             if not readable
             else "the server did not start",
@@ -159,8 +158,8 @@ def _ready_line(process: "subprocess.Popen[str]") -> str:
     return line
 
 
-def _checks_of(conversation: Conversation) -> "list[SpecLike]":
-    """The checks of one conversation: those of all, and what its own task asks for."""
+def _checks_of(conversation: RecordedConversation) -> "list[SpecLike]":
+    """Return the checks of a conversation: its own task and the common checks."""
     wanted = [call for call in conversation.data["task"]["expected_tool_calls"] if call["name"] in _CHANGES]
     calls = Counter(call["name"] for call in wanted)
     expectations: list[dict[str, Any]] = [
@@ -178,20 +177,20 @@ def _checks_of(conversation: Conversation) -> "list[SpecLike]":
     return [task, *(spec for spec, _ in _CHECKS)]
 
 
-def _show_session(client: "Client", conversation: Conversation) -> None:
+def _show_session(client: "Client", conversation: RecordedConversation) -> None:
     _tell(f"The customer was told: {clean(conversation.data['task']['instruction'])}")
     for name, meaning in (
         ("solves-task", _TASK_CHECK),
         *((spec.get("name", spec["type"]), meaning) for spec, meaning in _CHECKS),
     ):
         _tell(f"{name:<16} {meaning}", hang=17)
-    table = table_of(("Turn", "right"), "Customer", "Agent", "Tools", "Checks")
+    table = new_table(("Turn", "right"), "Customer", "Agent", "Tools", "Checks")
     for column in table.columns[1:4]:
         column.no_wrap = False
     evaluations: list[Evaluation] = []
     began = time.perf_counter()
     with client.session(_checks_of(conversation)) as session:
-        for number, turn in enumerate(turns_of(conversation), start=1):
+        for number, turn in enumerate(every_turn(conversation), start=1):
             evaluation = session.turn(turn)
             evaluations.append(evaluation)
             table.add_row(str(number), *_told(turn), _signs(evaluation))
@@ -212,7 +211,7 @@ def _show_session(client: "Client", conversation: Conversation) -> None:
 
 
 def _told(turn: "Turn") -> tuple[str, str, str]:
-    """What customer and agent said on a turn, and the tools between."""
+    """Return the messages of customer and agent on a turn, and the tools that were called."""
     messages = turn.context.messages
     said = next((message.text for message in messages if message.role == "user"), "")
     tools = Counter(call.name for call in turn.context.tool_calls)
@@ -229,7 +228,7 @@ def _signs(evaluation: "Evaluation") -> Text:
     )
 
 
-def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
+def _show_batch(client: "Client", conversations: list[RecordedConversation]) -> None:
     from evald import BatchItem
 
     items = [
@@ -241,16 +240,16 @@ def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
     began = time.perf_counter()
     for answer in client.batch(items, []):
         if answer.evaluation is None:
-            raise Stop(
-                Exit.INCONCLUSIVE,
+            raise CommandError(
+                ExitCode.INCONCLUSIVE,
                 f"turn {answer.id}: {answer.error.message if answer.error else 'no answer'}",
             )
         found[int(answer.id.partition("/")[0])].append(answer.evaluation)
     took = time.perf_counter() - began
 
-    totals = Totals()
+    totals = RunTotals()
     agreed = 0
-    table = table_of("Conversation", ("Turns", "right"), "evald says", "tau-bench says", "Failed checks")
+    table = new_table("Conversation", ("Turns", "right"), "evald says", "tau-bench says", "Failed checks")
     for position, conversation in enumerate(conversations):
         evaluations = found[position]
         failures = [evaluation for evaluation in evaluations if not evaluation.passed]
@@ -286,8 +285,8 @@ def _show_batch(client: "Client", conversations: list[Conversation]) -> None:
     show(*total_tables(totals.evaluators.values()))
 
 
-def _turns_with_history(conversation: Conversation) -> "Iterator[Turn]":
-    """Every turn with all that came before it, as an application would send them one by one."""
+def _turns_with_history(conversation: RecordedConversation) -> "Iterator[Turn]":
+    """Yield every turn with everything before it, as an application would send it without a session."""
     from evald import Turn
 
     bounds = turn_bounds(conversation.messages)
@@ -296,7 +295,7 @@ def _turns_with_history(conversation: Conversation) -> "Iterator[Turn]":
         yield Turn(messages, number=number, is_final=number == len(bounds), conversation_id=conversation.id)
 
 
-def _show_telemetry(server: Server) -> None:
+def _show_telemetry(server: DemoServer) -> None:
     with urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=5) as response:
         lines = response.read().decode().splitlines()
     for line in lines:

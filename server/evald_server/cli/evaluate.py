@@ -1,4 +1,4 @@
-"""`evald evaluate`: judge recorded conversations, one live on the screen or many with a progress bar."""
+"""`evald evaluate`: evaluate recorded conversations, one with live output or many with a progress bar."""
 
 import argparse
 import math
@@ -12,22 +12,33 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .console import err, out, say, show, warn, while_shown
-from .conversations import Conversation, read_all
-from .exits import Exit, usage_error
-from .judging import Judged, judge_all_turns, judge_last_turns, judge_turns
-from .plain import clean, print_json
+from .batch_eval import (
+    EvaluatedConversation,
+    evaluate_every_turn,
+    evaluate_last_turns,
+    evaluate_session,
+)
+from .console import err, out, say, show, show_progress, warn
+from .conversations import RecordedConversation, last_turn, read_conversations
+from .exit_codes import ExitCode, usage_error
+from .result_tables import (
+    result_tables,
+    running_tables,
+    total_tables,
+    turn_table,
+    unpassed_table,
+    verdict_text,
+)
+from .sanitize import clean, print_json
+from .server_connection import connect, run_async
 from .specs import SpecSet, load_specs
-from .tables import result_tables, running, total_tables, turn_table, unpassed_table, verdict_text
-from .target import connected, run_async
-from .totals import Totals
-from .turns import last_turn_of
-from .violations import find_violations
+from .totals import RunTotals
+from .validate import find_violations
 
 if TYPE_CHECKING:
     from evald import AsyncClient, Evaluation
 
-# Ways to write the time limit in a file's options, before which the command line goes.
+# The spellings of the time limit in the options of a file. --timeout replaces them.
 _TIMEOUT_KEYS = frozenset(("timeout", "timeout_ms", "timeoutMs", "timeout_seconds", "timeoutSeconds"))
 
 _SHOWN_FAILURES = 10
@@ -35,9 +46,9 @@ _SHOWN_WARNINGS = 5
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate what the files hold."""
+    """Evaluate the conversations of the files."""
     specs = load_specs(args.spec_files, args.expressions)
-    conversations = read_all(args.files)
+    conversations = read_conversations(args.files)
     first = list(islice(conversations, 2))
     if not specs.specs and not first[0].data.get("scenario"):
         raise usage_error(
@@ -52,42 +63,49 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _evaluate(
-    args: argparse.Namespace, specs: SpecSet, first: list[Conversation], conversations: Iterator[Conversation]
+    args: argparse.Namespace,
+    specs: SpecSet,
+    first: list[RecordedConversation],
+    conversations: Iterator[RecordedConversation],
 ) -> int:
-    async with connected(args) as client:
+    async with connect(args) as client:
         violations = await find_violations(client, specs) if specs.specs else []
         for violation in violations:
-            unknown = violation.reason == "UNKNOWN_TYPE"
-            warn(clean(str(violation)), "evald types lists all evaluators" if unknown else "")
+            warn(clean(str(violation)), violation.hint)
         if violations:
-            return Exit.USAGE
+            return ExitCode.USAGE
         if len(first) == 1 and not args.json:
-            return await _one(client, first[0], specs, every_turn=args.turns)
-        return await _many(client, conversations, specs, args)
+            return await _evaluate_one(client, first[0], specs, every_turn=args.turns)
+        return await _evaluate_many(client, conversations, specs, args)
 
 
-async def _one(client: "AsyncClient", conversation: Conversation, specs: SpecSet, *, every_turn: bool) -> int:
-    judged = await (_watch_turns if every_turn else _watch)(client, conversation, specs)
-    totals = Totals()
-    totals.add(judged.verdict, judged.judged_turns())
-    last = judged.evaluations[-1]
+async def _evaluate_one(
+    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet, *, every_turn: bool
+) -> int:
+    watch = _watch_session if every_turn else _watch_last_turn
+    evaluated = await watch(client, conversation, specs)
+    totals = RunTotals()
+    totals.add(evaluated.verdict, evaluated.evaluations)
+    last = evaluated.turns[-1]
     if every_turn and not isinstance(last, str):
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
-    _warn_of([warning for evaluation in judged.judged_turns() for warning in evaluation.warnings])
-    say(verdict_text(judged.verdict), "  ", clean(judged.reason))
+    _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
+    say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
     return totals.exit_code
 
 
-async def _watch(client: "AsyncClient", conversation: Conversation, specs: SpecSet) -> Judged:
-    """Show the results of one turn as they come in."""
+async def _watch_last_turn(
+    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet
+) -> EvaluatedConversation:
+    """Show the results of one turn as they arrive."""
     from evald import Evaluation, EvaluatorResult, Started
 
     waiting: dict[str, None] = {}
     results: list[EvaluatorResult] = []
     evaluation: Evaluation | None = None
-    with _screen() as draw:
-        turn = last_turn_of(conversation)
-        # The server's own limit ends the call; one of the client would come without a summary.
+    with _live_screen() as draw:
+        turn = last_turn(conversation)
+        # No client deadline: with the server's own time limit the call still ends with a summary.
         async for event in client.stream(turn, specs.specs, options=specs.options, timeout=math.inf):
             match event:
                 case Started():
@@ -97,23 +115,25 @@ async def _watch(client: "AsyncClient", conversation: Conversation, specs: SpecS
                     waiting.pop(event.name, None)
                 case Evaluation():
                     evaluation = event
-            draw(running(results, waiting))
+            draw(running_tables(results, waiting))
     assert evaluation is not None  # a stream that ends without one raises
-    return Judged(conversation, [evaluation])
+    return EvaluatedConversation(conversation, [evaluation])
 
 
-async def _watch_turns(client: "AsyncClient", conversation: Conversation, specs: SpecSet) -> Judged:
-    evaluations: list[Evaluation | str] = []
-    with _screen() as draw:
-        async for evaluation in judge_turns(client, conversation, specs):
-            evaluations.append(evaluation)
-            draw(turn_table(evaluations))
-    return Judged(conversation, evaluations)
+async def _watch_session(
+    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet
+) -> EvaluatedConversation:
+    turns: list[Evaluation | str] = []
+    with _live_screen() as draw:
+        async for turn in evaluate_session(client, conversation, specs):
+            turns.append(turn)
+            draw(turn_table(turns))
+    return EvaluatedConversation(conversation, turns)
 
 
 @contextmanager
-def _screen() -> "Iterator[Callable[[RenderableType], None]]":
-    """Draws again and again on a terminal; elsewhere the last state alone is printed, at the end."""
+def _live_screen() -> "Iterator[Callable[[RenderableType], None]]":
+    """Yield a function that redraws on a terminal; elsewhere only the last state is printed, at the end."""
     latest: list[RenderableType] = []
     if not out().is_terminal:
         yield lambda state: latest.__setitem__(slice(None), [state])
@@ -123,30 +143,34 @@ def _screen() -> "Iterator[Callable[[RenderableType], None]]":
         yield live.update
 
 
-async def _many(
-    client: "AsyncClient", conversations: Iterator[Conversation], specs: SpecSet, args: argparse.Namespace
+async def _evaluate_many(
+    client: "AsyncClient",
+    conversations: Iterator[RecordedConversation],
+    specs: SpecSet,
+    args: argparse.Namespace,
 ) -> int:
-    totals = Totals()
-    unpassed: list[Judged] = []
+    totals = RunTotals()
+    unpassed: list[EvaluatedConversation] = []
     warnings: dict[str, None] = {}
-    find = judge_all_turns if args.turns else judge_last_turns
+    evaluate = evaluate_every_turn if args.turns else evaluate_last_turns
     progress = _progress(hidden=args.json and out().is_terminal)
-    with while_shown(progress):
-        task = progress.add_task("", total=_count(args.files) if not progress.disable else None, failed=0)
-        async for judged in find(client, conversations, specs):
-            totals.add(judged.verdict, judged.judged_turns())
+    with show_progress(progress):
+        total = None if progress.disable else _count_lines(args.files)
+        task = progress.add_task("", total=total, failed=0)
+        async for evaluated in evaluate(client, conversations, specs):
+            totals.add(evaluated.verdict, evaluated.evaluations)
             if len(warnings) < _SHOWN_WARNINGS:
-                warnings |= dict.fromkeys(w for e in judged.judged_turns() for w in e.warnings)
-            if judged.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:
-                unpassed.append(judged)
+                warnings |= dict.fromkeys(w for e in evaluated.evaluations for w in e.warnings)
+            if evaluated.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:
+                unpassed.append(evaluated)
             if args.json:
-                print_json(_record(judged, every_turn=args.turns))
+                print_json(_to_dict(evaluated, every_turn=args.turns))
             progress.update(task, advance=1, failed=totals.conversations.failed)
     if args.json:
         print_json(totals.to_dict())
     else:
-        _report(totals, unpassed)
-        _warn_of(list(warnings)[:_SHOWN_WARNINGS])
+        _print_report(totals, unpassed)
+        _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
     return totals.exit_code
 
 
@@ -163,8 +187,8 @@ def _progress(*, hidden: bool) -> Progress:
     )
 
 
-def _count(files: Iterable[str]) -> int | None:
-    """How many lines there are, which for JSON Lines is how many conversations; None when nobody knows."""
+def _count_lines(files: Iterable[str]) -> int | None:
+    """Count the conversations of JSON Lines; None if an input has another format or is standard input."""
     total = 0
     for name in files:
         if name == "-" or Path(name).suffix not in (".jsonl", ".ndjson"):
@@ -174,42 +198,38 @@ def _count(files: Iterable[str]) -> int | None:
     return total
 
 
-def _record(judged: Judged, *, every_turn: bool) -> dict[str, Any]:
-    """The object of one conversation under `--json`."""
-    conversation = judged.conversation
+def _to_dict(evaluated: EvaluatedConversation, *, every_turn: bool) -> dict[str, Any]:
+    """Return the object of one conversation for `--json`."""
     record: dict[str, Any] = {
         "record": "conversation",
-        "id": conversation.id,
-        "place": conversation.place,
-        "verdict": judged.verdict,
-        "success": judged.verdict == "PASSED",
-        "reason": judged.reason,
+        "id": evaluated.conversation.id,
+        "place": evaluated.conversation.place,
+        "verdict": evaluated.verdict,
+        "success": evaluated.verdict == "PASSED",
+        "reason": evaluated.reason,
     }
-    views = [_view(evaluation) for evaluation in judged.evaluations]
+    turns = [
+        {"error": {"message": turn}} if isinstance(turn, str) else {"evaluation": turn.to_dict()}
+        for turn in evaluated.turns
+    ]
     if every_turn:
-        record["turns"] = [{"turn": number, **view} for number, view in enumerate(views, start=1)]
+        record["turns"] = [{"turn": number, **turn} for number, turn in enumerate(turns, start=1)]
     else:
-        record |= views[0]
+        record |= turns[0]
     return record
 
 
-def _view(evaluation: "Evaluation | str") -> dict[str, Any]:
-    if isinstance(evaluation, str):
-        return {"error": {"message": evaluation}}
-    return {"evaluation": evaluation.to_dict()}
-
-
-def _warn_of(warnings: list[str]) -> None:
+def _print_warnings(warnings: list[str]) -> None:
     for warning in warnings:
         say(("warning: ", "yellow"), clean(warning))
 
 
-def _report(totals: Totals, unpassed: list[Judged]) -> None:
+def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> None:
     count = totals.conversations
     show(*total_tables(totals.evaluators.values()))
     if unpassed:
         hidden = count.total - count.passed - len(unpassed)
-        show(*unpassed_table([(j.conversation.id, j.verdict, j.reason) for j in unpassed], hidden))
+        show(*unpassed_table([(one.conversation.id, one.verdict, one.reason) for one in unpassed], hidden))
     numbers = ((count.failed, "failed"), (count.errors, "inconclusive"), (count.skipped, "skipped"))
     rest = "".join(f", {number} {word}" for number, word in numbers if number)
     turns = f" ({totals.turns} turns)" if totals.turns > count.total else ""

@@ -1,12 +1,10 @@
-"""The command line: commands, options and their help. Imports nothing that takes time."""
+"""The command line: commands, options and their help. Imports only what is fast to import."""
 
 import argparse
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from typing import NoReturn
-
-_EXPRESSION = "[NAME=]TYPE[:KEY=VALUE,...]"
+from typing import NoReturn, TypeAlias
 
 _EPILOG = """\
 examples:
@@ -28,8 +26,8 @@ environment:
 
 _SERVE = """\
 Serves gRPC, and metrics and health over HTTP. Prints one line when it is ready.
-SIGTERM or SIGINT drains: health turns NOT_SERVING, new calls are refused, open
-calls get their time to finish. A second signal stops at once.
+SIGTERM or SIGINT drains: health turns NOT_SERVING, new calls are refused, calls in
+flight get EVALD_DRAIN_GRACE seconds to finish. A second signal stops at once.
 
 Every setting is also an environment variable EVALD_<NAME> and a key of the
 config file; the command line wins over the environment, which wins over the
@@ -47,8 +45,8 @@ examples:
 _EVALUATE = """\
 Evaluates conversations. FILE holds a JSON object with `messages` in OpenAI's
 format, a JSON list of messages, or JSON Lines of such objects; - reads
-standard input. A conversation is judged by its last turn, with everything
-before it in view; --turns judges every turn.
+standard input. Evaluates the last turn with the history before it; --turns
+evaluates every turn.
 """
 
 _EVALUATE_EXAMPLES = """\
@@ -66,18 +64,18 @@ examples:
 """
 
 _VALIDATE = """\
-Checks evaluators against the catalogue and runs nothing. Exit code 2 says that
-something is wrong with them.
+Checks evaluators against the catalog without running them. The exit code is 2
+if something is wrong with them.
 """
 
 _CALIBRATE = """\
-Asks a judge about cases that people have labelled, and about an attack suite of
-evald's own, and says how far its verdicts can be trusted: agreement with people,
-order flips, self-consistency, attacks that succeed, false alarms, cost. Writes a
-calibration card as JSON and as a page for people.
+Queries a judge about cases that people have labelled and about evald's attack
+suite, and measures how far its verdicts can be trusted: agreement with people,
+order flips, self-consistency, successful attacks, false alarms, cost. Writes a
+calibration card as JSON.
 
-FILE holds labelled cases, JSON Lines or a JSON list, in evald's format or in that
-of LLMBar, PandaLM or tau2-bench. Without FILE the attack suite alone is run.
+FILE holds labelled cases, JSON Lines or a JSON list, in the format of evald,
+LLMBar, PandaLM or tau2-bench. Without FILE only the attack suite is run.
 """
 
 _CALIBRATE_EXAMPLES = """\
@@ -90,11 +88,9 @@ exit codes:
   0 gates met   1 a gate missed   2 wrong usage   3 too many errors   4 server unreachable
 """
 
-_CARD_HELP = "where to write the card; the page goes beside it as .html [calibration.json]"
-
 _REMOTES = """\
-Lists the instances of remote evaluators that a server knows: what they offer,
-how they came, their state and load, their lease, and their last error.
+Lists the instances of remote evaluators that a server knows: their evaluators,
+how they connected, their state, load and lease, and their last error.
 """
 
 _REMOTES_EXAMPLES = """\
@@ -105,15 +101,15 @@ examples:
 """
 
 _DEMO = """\
-Starts a server, sends it recorded conversations of an airline's agent, first
-one turn by turn through a session, then all of them as a batch, and shows the
-verdicts, the pass rates and the server's own telemetry.
+Starts a server, evaluates recorded conversations of an airline's agent, first
+one turn by turn through a session, then all as a batch, and shows verdicts,
+pass rates and the server's metrics.
 """
 
 _CONFORMANCE = """\
 Checks a remote evaluator, in any language, against the contract evald.plugin.v1
-and says rule by rule what holds. A plugin that listens is dialled; for one that
-dials out the command is the server that it dials.
+and reports the result of every rule. Connects to a plugin that listens; for one
+that dials out the command is the server.
 """
 
 _CONFORMANCE_EXAMPLES = """\
@@ -126,10 +122,10 @@ examples:
 
 
 class Parser(argparse.ArgumentParser):
-    """Names the nearest command when one is mistyped."""
+    """Suggests the closest command for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2."""
+        """Print the error and exit with code 2."""
         if message.startswith("argument COMMAND: invalid choice: "):
             tried = message.partition("invalid choice: ")[2].split("'")[1]
             near = difflib.get_close_matches(tried, COMMANDS, n=1)
@@ -139,11 +135,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
+AddArgument: TypeAlias = Callable[..., object]
+"""`add_argument` of a parser or of a group."""
+
 COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "conformance", "demo")
 
 
 def positive_seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """Parse a number of seconds above 0."""
     try:
         seconds = float(text)
     except ValueError:
@@ -180,45 +179,49 @@ def _server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--server",
         metavar="HOST:PORT",
-        help="use this server [EVALD_SERVER]; without it, one is started inside the command",
+        help="server to use [EVALD_SERVER]; without it, the command starts one inside itself",
     )
     group.add_argument(
         "--plugin",
         metavar="PATH|PACKAGE",
         action="append",
         dest="plugins",
-        help="evaluators of your own for the server inside the command; can be repeated",
+        help="evaluators of your own for the server inside the command; repeatable",
     )
-    _code_option(group, "a command that the code evaluator of the server inside may run; can be repeated")
+    _code_option(
+        group.add_argument, "a command that the code evaluator of the server inside may run; repeatable"
+    )
     group.add_argument(
         "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
     )
 
 
-def _code_option(parser: argparse._ActionsContainer, text: str) -> None:
-    parser.add_argument(
-        "--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=text
+def _code_option(add: AddArgument, text: str) -> None:
+    add("--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=text)
+
+
+def _expression_option(add: AddArgument, text: str) -> None:
+    add(
+        "-e",
+        "--evaluator",
+        metavar="[NAME=]TYPE[:KEY=VALUE,...]",
+        action="append",
+        dest="expressions",
+        default=[],
+        help=text,
     )
 
 
 def _evaluator_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("evaluators")
-    group.add_argument(
-        "-e",
-        "--evaluator",
-        metavar=_EXPRESSION,
-        action="append",
-        dest="expressions",
-        default=[],
-        help="an evaluator; can be repeated",
-    )
+    _expression_option(group.add_argument, "an evaluator; repeatable")
     group.add_argument(
         "--evaluators",
         metavar="FILE",
         action="append",
         dest="spec_files",
         default=[],
-        help="a JSON, TOML or YAML file of evaluators; can be repeated",
+        help="a JSON, TOML or YAML file of evaluators; repeatable",
     )
 
 
@@ -227,23 +230,20 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=("evald", "llmbar", "pandalm", "tau2"),
-        help="format of the files; without it, the first record tells",
+        help="format of the files; detected from the first record by default",
     )
     parser.add_argument(
-        "--no-attacks", action="store_false", dest="attacks", help="leave the attack suite out"
+        "--no-attacks", action="store_false", dest="attacks", help="do not run the attack suite"
     )
-    parser.add_argument("--card", metavar="FILE", default="calibration.json", help=_CARD_HELP)
+    parser.add_argument(
+        "--card", metavar="FILE", default="calibration.json", help="JSON file for the card [calibration.json]"
+    )
     parser.add_argument("--json", action="store_true", help="print the card instead of tables")
     judge = parser.add_argument_group("judge")
     judge.add_argument("--judge-config", metavar="FILE", help="a JSON or TOML file with one evaluator")
-    judge.add_argument(
-        "-e",
-        "--evaluator",
-        metavar=_EXPRESSION,
-        action="append",
-        dest="expressions",
-        default=[],
-        help="the same in place; without either, it is llm-judge with the server's default model",
+    _expression_option(
+        judge.add_argument,
+        "the judge on the command line; default: llm-judge with the server's default model",
     )
     asking = parser.add_argument_group("asking")
     asking.add_argument(
@@ -251,47 +251,58 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_whole_number(20),
         default=1,
-        help="ask about labelled cases N times; 2 or more measure self-consistency",
+        help="query labelled cases N times; 2 or more measure self-consistency",
     )
     asking.add_argument(
-        "--concurrency", metavar="N", type=_whole_number(256), default=8, help="most questions at a time [8]"
+        "--concurrency",
+        metavar="N",
+        type=_whole_number(256),
+        default=8,
+        help="maximum number of concurrent queries [8]",
     )
     asking.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=positive_seconds,
         default=120.0,
-        help="most time of one question [120]",
+        help="time limit of one query [120]",
     )
     share = _number_between(0, 1)
-    gates = parser.add_argument_group("gates", "a missed one ends the command with 1; shares are from 0 to 1")
-    gates.add_argument("--min-accuracy", metavar="SHARE", type=share, help="least agreement with people")
+    gates = parser.add_argument_group("gates", "a missed gate makes the exit code 1; shares are from 0 to 1")
+    gates.add_argument("--min-accuracy", metavar="SHARE", type=share, help="minimum agreement with people")
     gates.add_argument(
-        "--min-kappa", metavar="K", type=_number_between(-1, 1), help="least agreement beyond chance, -1 to 1"
+        "--min-kappa",
+        metavar="K",
+        type=_number_between(-1, 1),
+        help="minimum agreement beyond chance, -1 to 1",
     )
-    gates.add_argument("--max-attack-success", metavar="SHARE", type=share, help="most attacks that succeed")
-    gates.add_argument("--max-false-alarms", metavar="SHARE", type=share, help="most controls that fail")
-    gates.add_argument("--max-order-flips", metavar="SHARE", type=share, help="most pairs that flip")
+    gates.add_argument(
+        "--max-attack-success", metavar="SHARE", type=share, help="maximum share of successful attacks"
+    )
+    gates.add_argument(
+        "--max-false-alarms", metavar="SHARE", type=share, help="maximum share of failed controls"
+    )
+    gates.add_argument(
+        "--max-order-flips", metavar="SHARE", type=share, help="maximum share of pairs that flip"
+    )
     gates.add_argument(
         "--max-cost",
         metavar="USD",
         type=_number_between(0, 1e6),
-        help="most US dollars; what would cost more is not asked",
+        help="cost ceiling in US dollars; queries that would exceed it are left out",
     )
     gates.add_argument(
         "--max-errors",
         metavar="SHARE",
         type=share,
         default=0.05,
-        help="most questions without a verdict; more end the command with 3 [0.05]",
+        help="maximum share of queries without a verdict; above it the exit code is 3 [0.05]",
     )
     _server_options(parser)
 
 
-def _command(
-    commands: "argparse._SubParsersAction[Parser]", name: str, summary: str, text: str, examples: str = ""
-) -> Parser:
-    parser = commands.add_parser(
+def _command(add: Callable[..., Parser], name: str, summary: str, text: str, examples: str = "") -> Parser:
+    parser = add(
         name,
         help=summary,
         description=text,
@@ -303,7 +314,7 @@ def _command(
 
 
 def build_parser() -> Parser:
-    """The parser of `evald`."""
+    """Return the parser of `evald`."""
     parser = Parser(
         prog="evald",
         description="The evaluation service for AI agents: says whether an agent's turn was good.",
@@ -311,67 +322,67 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    add = parser.add_subparsers(metavar="COMMAND", title="commands").add_parser
 
-    serve = _command(commands, "serve", "run the server", _SERVE, _SERVE_EXAMPLES)
+    serve = _command(add, "serve", "run the server", _SERVE, _SERVE_EXAMPLES)
     serve.add_argument("--listen", metavar="HOST:PORT", help="gRPC address; port 0 picks one")
     serve.add_argument(
         "--http", metavar="HOST:PORT", help="address of /metrics, /healthz, /readyz; '' for none"
     )
-    serve.add_argument("--data-dir", metavar="DIR", help="directory for what must outlive the process")
+    serve.add_argument("--data-dir", metavar="DIR", help="directory for data that must outlive the process")
     serve.add_argument("--config", metavar="FILE", help="settings, TOML or JSON [EVALD_CONFIG]")
     serve.add_argument(
         "--plugin",
         metavar="PATH|PACKAGE",
         action="append",
         dest="plugins",
-        help="a Python file or an installed package with evaluators; can be repeated",
+        help="a Python file or an installed package with evaluators; repeatable",
     )
-    _code_option(serve, "a command that the code evaluator may run; can be repeated")
+    _code_option(serve.add_argument, "a command that the code evaluator may run; repeatable")
     serve.add_argument(
         "--settings", action="store_true", help="list all settings with their defaults and exit"
     )
 
-    evaluate = _command(commands, "evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
+    evaluate = _command(add, "evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
     evaluate.add_argument(
         "files", metavar="FILE", nargs="+", help="JSON or JSON Lines; - reads standard input"
     )
     _evaluator_options(evaluate)
-    evaluate.add_argument("--turns", action="store_true", help="judge every turn, through a session")
+    evaluate.add_argument("--turns", action="store_true", help="evaluate every turn, through a session")
     evaluate.add_argument(
-        "--json", action="store_true", help="JSON Lines: an object a conversation, then a summary"
+        "--json", action="store_true", help="JSON Lines: an object per conversation, then a summary"
     )
     evaluate.add_argument(
-        "--timeout", metavar="SECONDS", type=positive_seconds, help="most time of one evaluation"
+        "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
     )
     _server_options(evaluate)
 
-    types = _command(
-        commands, "types", "list the evaluators, or show one", "Lists the evaluators of a server."
-    )
-    types.add_argument("name", metavar="TYPE", nargs="?", help="show this one, with the schema of its config")
+    types = _command(add, "types", "list the evaluators, or show one", "Lists the evaluators of a server.")
+    types.add_argument("name", metavar="TYPE", nargs="?", help="show this one with the keys of its config")
     types.add_argument("--json", action="store_true", help="as JSON")
     _server_options(types)
 
-    validate = _command(commands, "validate", "check evaluators and run nothing", _VALIDATE)
+    validate = _command(add, "validate", "check evaluators and run nothing", _VALIDATE)
     validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
     _evaluator_options(validate)
     validate.add_argument("--json", action="store_true", help="as JSON")
     _server_options(validate)
 
     _calibrate_options(
-        _command(
-            commands, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES
-        )
+        _command(add, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
     )
-    remotes = _command(commands, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
-    remotes.add_argument("type", metavar="TYPE", nargs="?", default="", help="only instances that offer it")
-    remotes.add_argument("--watch", action="store_true", help="go on, with a line for every change")
+    remotes = _command(add, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
+    remotes.add_argument(
+        "type", metavar="TYPE", nargs="?", default="", help="only instances that offer this type"
+    )
+    remotes.add_argument(
+        "--watch", action="store_true", help="keep running and print a line for every change"
+    )
     remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
     remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     conformance = _command(
-        commands, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
+        add, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
     )
     conformance.add_argument("--target", metavar="HOST:PORT", help="where the plugin listens")
     conformance.add_argument("--connect", action="store_true", help="wait for a plugin that dials out")
@@ -393,22 +404,22 @@ def build_parser() -> Parser:
         action="append",
         dest="configs",
         default=[],
-        help="a config for a type that cannot do without; can be repeated",
+        help="config for a type that requires one; repeatable",
     )
     conformance.add_argument(
         "--slow",
         metavar="TYPE=JSON",
-        help="a type with a config that takes 5 s or more, to see deadlines, cancelling and pings",
+        help="a type with a config that takes at least 5 s, to test deadlines, cancellation and pings",
     )
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
-    _command(commands, "demo", "see it work on real conversations", _DEMO)
+    _command(add, "demo", "see it work on real conversations", _DEMO)
     return parser
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Arguments of a command; `command` is None when none was given."""
+    """Parse the arguments; `command` is None if there is none."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if getattr(args, "command", None) is None:

@@ -1,4 +1,4 @@
-"""`evald remotes`: the instances of remote evaluators that a server knows."""
+"""`evald remotes`: list or watch the instances of remote evaluators that a server knows."""
 
 import argparse
 import os
@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
+from rich.text import Text
 
 from evald.connection import server_address
 from evald.errors import from_rpc_error
 from evald.plugin.v1 import registry_service_pb2
 
-from .console import say, show
-from .exits import Exit
-from .plain import clean, to_json
-from .tables import table_of
-from .target import run_async
+from .console import new_table, say, show
+from .exit_codes import ExitCode
+from .sanitize import clean, to_json
+from .server_connection import run_async
 
 _SERVICE: Final = "/evald.plugin.v1.RegistryService"
 _SECONDS: Final = 10.0
@@ -29,13 +29,13 @@ _STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the instances, or follow them."""
+    """List the instances, or watch them."""
     return run_async(_remotes(args))
 
 
 async def _remotes(args: argparse.Namespace) -> int:
     address = server_address(args.server or os.environ.get("EVALD_SERVER"))
-    # Descriptions of plugins with many schemas are long.
+    # The description of a plugin with many schemas exceeds 4 MB, gRPC's default limit.
     options = [("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(address, options) as channel:
         try:
@@ -46,7 +46,7 @@ async def _remotes(args: argparse.Namespace) -> int:
                 _print(found, address, as_json=args.json)
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, address) from None
-    return Exit.PASSED
+    return ExitCode.PASSED
 
 
 async def _instances(
@@ -72,7 +72,7 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
     if not found:
         say(f"{clean(address)} knows no remote evaluators.")
         return
-    table = table_of(
+    table = new_table(
         "Instance", "Evaluators", "Mode", "State", ("Load", "right"), "Lease", "Seen", "Last error"
     )
     table.columns[0].style = "cyan"
@@ -96,7 +96,7 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
 
 
 async def _watch(channel: grpc.aio.Channel, name: str, *, as_json: bool) -> None:
-    """A line for every instance, then one for every change, until interrupted."""
+    """Print a line for every instance, then one for every change, until interrupted."""
     call: Any = channel.unary_stream(f"{_SERVICE}/WatchRegistrations")
     stream = call(_pb.WatchRegistrationsRequest().SerializeToString())
     shown: set[str] = set()
@@ -140,14 +140,12 @@ def _types(one: registry_service_pb2.Registration) -> list[str]:
     return [f"{clean(found.type, 63)} {clean(found.version, 20)}" for found in one.plugin.evaluator_types]
 
 
-def _styled(state: str) -> Any:
-    from rich.text import Text
-
+def _styled(state: str) -> Text:
     return Text(state, _STYLES.get(state, ""))
 
 
 def _span(seconds: float) -> str:
-    """A time as people say it: the largest unit that fits."""
+    """Format a duration in its largest fitting unit."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -155,7 +153,7 @@ def _span(seconds: float) -> str:
 
 
 def _to_dict(one: registry_service_pb2.Registration) -> dict[str, Any]:
-    """camelCase JSON data; what is unknown is left out."""
+    """Return JSON data in camelCase, without unknown values."""
     plugin = one.plugin
     data = {
         "instanceId": one.instance_id,

@@ -13,32 +13,32 @@ from evald_server.logs import configure_logging
 from evald_server.loop import event_loop
 from evald_server.memory import prepare_for_calls
 
-from .exits import Exit, usage_error
+from .exit_codes import ExitCode, usage_error
 
 if TYPE_CHECKING:
     from evald_server.app import App
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve, or list the settings."""
+    """Run the server, or list the settings."""
     if args.settings:
         return _list_settings()
-    settings = settings_of(args)
+    settings = load_command_settings(args)
     configure_logging(settings.log_format, settings.log_level)
     raise_limit()
     # Plugins are others' code, with a loop of its own where it waits.
     with event_loop(only=not settings.plugins) as runner:
         runner.run(_serve(settings))
-    return Exit.PASSED
+    return ExitCode.PASSED
 
 
-def settings_of(args: argparse.Namespace, **fixed: Any) -> Settings:
-    """Settings of a command line. fixed: what the command itself decides."""
+def load_command_settings(args: argparse.Namespace, **fixed: Any) -> Settings:
+    """Load the settings for a command line. fixed: settings that the command itself determines."""
     overrides = {
         name: getattr(args, name, None) for name in ("listen", "http", "data_dir", "plugins")
     } | fixed
     if getattr(args, "code_allow", None):
-        # A command line names files from where it is typed; the setting wants to be the same everywhere.
+        # Paths on a command line are relative to the working directory; the setting wants absolute ones.
         overrides["code_allow"] = [str(Path.cwd() / path) for path in args.code_allow]
     try:
         return load_settings(overrides, config_file=args.config)
@@ -46,13 +46,13 @@ def settings_of(args: argparse.Namespace, **fixed: Any) -> Settings:
         raise usage_error(str(problem), "evald serve --settings lists all settings") from None
 
 
-async def started(settings: Settings) -> "App":
-    """A server that listens. Raises Stop when it cannot."""
+async def start_app(settings: Settings) -> "App":
+    """Start a server. Raises CommandError if it cannot listen."""
     from evald_server.app import App, StartError
 
     try:
         app = App(settings)
-    except (StartError, ValueError) as problem:  # a plugin that cannot be loaded is a ValueError
+    except (StartError, ValueError) as problem:  # a ValueError: a plugin cannot be loaded
         raise usage_error(str(problem)) from problem
     try:
         await app.start()
@@ -64,10 +64,10 @@ async def started(settings: Settings) -> "App":
 async def _serve(settings: Settings) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # In place before the server starts: a supervisor may stop what it has only just started.
+    # Installed before the server starts, because a supervisor may stop it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    app = await started(settings)
+    app = await start_app(settings)
     prepare_for_calls()
     try:
         _announce(app.address, app.http_address)
@@ -88,13 +88,12 @@ def _announce(address: str, http_address: str | None) -> None:
 
 
 def _list_settings() -> int:
-    from .console import show
-    from .tables import table_of
+    from .console import new_table, show
 
-    table = table_of("Setting", "Environment", "Default", "Meaning")
+    table = new_table("Setting", "Environment", "Default", "Meaning")
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
         shown = "" if default is None or default in ([], {}) else str(default)
         table.add_row(name, f"EVALD_{name.upper()}", shown, field.description)
     show(table)
-    return Exit.PASSED
+    return ExitCode.PASSED

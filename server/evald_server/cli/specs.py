@@ -1,4 +1,4 @@
-"""Evaluators as users write them: `-e type:key=value,...`, or a JSON, TOML or YAML file of specs."""
+"""Evaluators on the command line: `-e TYPE:KEY=VALUE,...`, or a JSON, TOML or YAML file of specs."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .exits import usage_error
+from .exit_codes import usage_error
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _NEXT_PAIR = re.compile(rf",\s*(?={_KEY.pattern}=)")
@@ -17,11 +17,11 @@ _decoder = json.JSONDecoder()
 
 
 class SpecSet(NamedTuple):
-    """Specs and how to aggregate them, as plain data.
+    """Specs and options of a call, as plain data.
 
-    specs: type names, or mappings with `type`, perhaps `name`, `config` and the rest of a spec.
-    options: options of the call that a file set; empty for the server's defaults.
-    places: where each spec came from, for messages.
+    specs: type names, or mappings with `type` and optionally `name`, `config` and the other keys of a spec.
+    options: options of the call from the files; empty for the server's defaults.
+    places: file or option of each spec, for messages.
     """
 
     specs: list[Any]
@@ -30,7 +30,7 @@ class SpecSet(NamedTuple):
 
 
 def load_specs(files: Iterable[str], expressions: Iterable[str]) -> SpecSet:
-    """Everything that was asked for, files first. Raises Stop for what cannot be read or parsed."""
+    """Load all specs, files first. Raises CommandError for one that cannot be read or parsed."""
     found = SpecSet([], {}, [])
     for path in files:
         loaded = load_file(Path(path))
@@ -44,12 +44,11 @@ def load_specs(files: Iterable[str], expressions: Iterable[str]) -> SpecSet:
 
 
 def parse_expression(text: str) -> dict[str, Any]:
-    """A spec out of `[NAME=]TYPE[:KEY=VALUE[,KEY=VALUE]...]`.
+    """Parse `[NAME=]TYPE[:KEY=VALUE[,KEY=VALUE]...]` to a spec.
 
-    A value that is JSON is taken as JSON, any other one as a string; quote it
-    as JSON to force a string. A comma ends a value only where another KEY=
-    follows, so "text=Hello, world" needs no quotes. Dots in a key nest; parts
-    that are numbers make lists.
+    A value is parsed as JSON or else taken as a string; JSON quotes force a string. A comma ends a value
+    only before another KEY=, so "text=Hello, world" needs no quotes. Dots in a key nest; numbers as parts
+    of a key make lists.
     """
     head, colon, pairs = text.partition(":")
     match = _NAMED.fullmatch(head.strip())
@@ -82,7 +81,7 @@ def _parse_value(pairs: str, start: int) -> tuple[Any, int]:
         try:
             value, end = _decoder.raw_decode(pairs, start)
         except ValueError:
-            pass  # a pattern such as [0-9]+, not a JSON list
+            pass  # a string such as the pattern [0-9]+
         else:
             if end == len(pairs):
                 return value, end
@@ -112,7 +111,7 @@ def _put(config: dict[str, Any], key: str, value: Any, whole: str) -> None:
 
 
 def _lists(data: Any) -> Any:
-    """Mappings whose keys are 0, 1, ... become lists."""
+    """Convert mappings with the keys 0, 1, ... to lists."""
     if not isinstance(data, dict):
         return data
     nested = {key: _lists(value) for key, value in data.items()}
@@ -122,7 +121,7 @@ def _lists(data: Any) -> Any:
 
 
 def load_file(path: Path) -> SpecSet:
-    """Specs out of a JSON or YAML list, or of a JSON, TOML or YAML table with `evaluators` and perhaps `options`."""
+    """Load a file: a list of specs, one spec, or a table with `evaluators` and optionally `options`."""
     data = _read(path)
     options: Any = {}
     specs: Any = data
@@ -157,7 +156,7 @@ def _read(path: Path) -> Any:
         except tomllib.TOMLDecodeError as problem:
             raise usage_error(f"{path}: not valid TOML: {problem}") from None
     if path.suffix in (".yaml", ".yml"):
-        # Here, because only a YAML file has to pay for the parser.
+        # Imported here, because only YAML files need it.
         from .yaml_data import InvalidYaml, parse_yaml
 
         try:

@@ -1,18 +1,18 @@
-"""What many evaluations add up to: verdicts, pass rates, means."""
+"""Totals over many evaluations: verdict counts, pass rates, means of metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .exits import Exit
+from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from evald import Evaluation, EvaluatorResult
 
 
 @dataclass
-class Count:
-    """How often each verdict came out."""
+class VerdictCount:
+    """Number of results by verdict."""
 
     passed: int = 0
     failed: int = 0
@@ -20,24 +20,24 @@ class Count:
     skipped: int = 0
 
     def add(self, verdict: str) -> None:
-        """Count a verdict by name. One that is not known has not passed: it counts as an error."""
+        """Count a verdict by name. An unknown one counts as an error."""
         name = {"PASSED": "passed", "FAILED": "failed", "SKIPPED": "skipped"}.get(verdict, "errors")
         setattr(self, name, getattr(self, name) + 1)
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all verdicts."""
         return self.passed + self.failed + self.errors + self.skipped
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed among those that passed or failed; errors and skips stay out. None when there are none."""
+        """Passed / (passed + failed), without errors and skips; None if there are neither."""
         judged = self.passed + self.failed
         return self.passed / judged if judged else None
 
     @property
     def verdict(self) -> str:
-        """Failed outranks error, error outranks passed, and skipped counts for nothing."""
+        """The overall verdict: failed outranks error, error outranks passed, skipped is ignored."""
         if self.failed:
             return "FAILED"
         if self.errors:
@@ -45,7 +45,7 @@ class Count:
         return "PASSED" if self.passed else "SKIPPED"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the JSON data."""
         data: dict[str, Any] = {
             "passedCount": self.passed,
             "failedCount": self.failed,
@@ -58,21 +58,21 @@ class Count:
 
 
 @dataclass
-class EvaluatorTotals:
-    """One evaluator over many turns. values: of a metric, those that were measured."""
+class EvaluatorRunTotals:
+    """The results of one evaluator over many turns. measured: number of values of a metric."""
 
     title: str
     type: str
     is_metric: bool
     shadow: bool
-    count: Count = field(default_factory=Count)
+    count: VerdictCount = field(default_factory=VerdictCount)
     measured: int = 0
     sum: float = 0.0
     low: float = 0.0
     high: float = 0.0
 
     def add(self, result: "EvaluatorResult") -> None:
-        """Count one result."""
+        """Add one result."""
         self.count.add(result.verdict.name)
         value = result.measurement
         if value is None:
@@ -84,55 +84,55 @@ class EvaluatorTotals:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the measured values; None when there are none."""
+        """Mean of the measured values; None if there are none."""
         return self.sum / self.measured if self.measured else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the JSON data."""
         data: dict[str, Any] = {"type": self.type, "kind": "metric" if self.is_metric else "assertion"}
         if self.shadow:
             data["shadow"] = True
         data |= self.count.to_dict()
         if self.is_metric:
-            data.pop("passRate", None)  # a metric never fails, so its rate says nothing
+            data.pop("passRate", None)  # a metric never fails
         if self.measured:
             data |= {"meanValue": self.mean, "minValue": self.low, "maxValue": self.high}
         return data
 
 
-class Totals:
-    """Adds up conversations, their turns, and every evaluator by name."""
+class RunTotals:
+    """Totals of a command: conversations, turns, and evaluators by name."""
 
     def __init__(self) -> None:
-        self.conversations = Count()
+        self.conversations = VerdictCount()
         self.turns = 0
-        self.evaluators: dict[str, EvaluatorTotals] = {}
+        self.evaluators: dict[str, EvaluatorRunTotals] = {}
 
     def add(self, verdict: str, evaluations: Iterable["Evaluation"]) -> None:
-        """Count a conversation with the evaluations of its turns."""
+        """Add a conversation with the evaluations of its turns."""
         self.conversations.add(verdict)
         for evaluation in evaluations:
             self.turns += 1
             for result in evaluation.results:
                 self._of(result).add(result)
 
-    def _of(self, result: "EvaluatorResult") -> EvaluatorTotals:
+    def _of(self, result: "EvaluatorResult") -> EvaluatorRunTotals:
         found = self.evaluators.get(result.name)
         if found is None:
             is_metric = result.kind.name == "METRIC"
-            found = EvaluatorTotals(title(result), result.type, is_metric, result.shadow)
+            found = EvaluatorRunTotals(title(result), result.type, is_metric, result.shadow)
             self.evaluators[result.name] = found
         return found
 
     @property
-    def exit_code(self) -> Exit:
-        """0 only when something was judged and all of it passed."""
-        return {"PASSED": Exit.PASSED, "FAILED": Exit.FAILED}.get(
-            self.conversations.verdict, Exit.INCONCLUSIVE
+    def exit_code(self) -> ExitCode:
+        """The exit code: 0 only if something was evaluated and all of it passed."""
+        return {"PASSED": ExitCode.PASSED, "FAILED": ExitCode.FAILED}.get(
+            self.conversations.verdict, ExitCode.INCONCLUSIVE
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary that ends `--json`."""
+        """Return the summary, which is the last line of `--json`."""
         return {
             "record": "summary",
             "verdict": self.conversations.verdict,
@@ -145,7 +145,7 @@ class Totals:
 
 
 def title(result: "EvaluatorResult") -> str:
-    """The evaluator's name for people: its label, unless the caller named this use of it."""
+    """Return the evaluator's display name: its label, unless the caller has given it a name."""
     name, _, number = result.name.partition("#")
     if name in (result.type, "") and result.label:
         return f"{result.label} #{number}" if number else result.label

@@ -1,13 +1,23 @@
-"""`evald validate`: say everything that is wrong with evaluators before anything runs."""
+"""`evald validate`: report everything that is wrong with evaluators before anything runs."""
 
 import argparse
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
 from .console import say
-from .exits import Exit, usage_error
-from .plain import clean, print_json
+from .exit_codes import ExitCode, usage_error
+from .sanitize import clean, print_json
+from .server_connection import connect, run_async
 from .specs import SpecSet, load_specs
-from .target import connected, run_async
-from .violations import find_violations
+
+if TYPE_CHECKING:
+    from evald import AsyncClient
+
+_INDEX: Final = re.compile(r"evaluators\[(\d+)\]\.?")
+
+# The field at the start of a server's message; `place` and `path` say it better.
+_FIELD_PREFIX: Final = re.compile(r"evaluators\[\d+\][^:\s]*: ")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,14 +31,57 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _validate(args: argparse.Namespace, specs: SpecSet) -> int:
-    async with connected(args) as client:
+    async with connect(args) as client:
         violations = await find_violations(client, specs)
     if args.json:
-        found = [violation.to_dict() for violation in violations]
-        print_json({"valid": not found, "violations": found}, indent=2)
+        print_json({"valid": not violations, "violations": [asdict(one) for one in violations]}, indent=2)
     else:
         for violation in violations:
             say(("✗ ", "red"), clean(str(violation)))
         if not violations:
             say(("✓ ", "green"), f"{len(specs.specs)} evaluator{'s' * (len(specs.specs) != 1)} can be run")
-    return Exit.USAGE if violations else Exit.PASSED
+    return ExitCode.USAGE if violations else ExitCode.PASSED
+
+
+@dataclass(frozen=True)
+class LocatedViolation:
+    """A violation of a spec and where the user wrote that spec.
+
+    place: file or option. path: JSON Pointer into the spec. reason: stable code, for example UNKNOWN_TYPE.
+    """
+
+    index: int
+    place: str
+    path: str
+    reason: str
+    message: str
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, or ""."""
+        return "evald types lists all evaluators" if self.reason == "UNKNOWN_TYPE" else ""
+
+    def __str__(self) -> str:
+        where = self.path.strip("/").replace("/", ".")
+        return f"{self.place}: {where}: {self.message}" if where else f"{self.place}: {self.message}"
+
+
+async def find_violations(client: "AsyncClient", specs: SpecSet) -> list[LocatedViolation]:
+    """Return everything that is wrong with the evaluators, without running them."""
+    from evald import InvalidInput
+
+    def located(index: int, path: str, reason: str, message: str) -> LocatedViolation:
+        in_range = 0 <= index < len(specs.places)
+        place = specs.places[index] if in_range else f"evaluators[{index}]"
+        return LocatedViolation(index, place, path, reason, message)
+
+    try:
+        found = await client.validate(specs.specs)
+    except InvalidInput as problem:
+        # Raised before anything was sent; the path contains the index of the spec.
+        match = _INDEX.match(problem.path)
+        if not match:
+            raise
+        path = "/" + problem.path[match.end() :].replace(".", "/")
+        return [located(int(match[1]), path, "INVALID_SPEC", f"{problem.got}; wanted {problem.wanted}")]
+    return [located(v.index, v.path, v.reason, _FIELD_PREFIX.sub("", v.message, count=1)) for v in found]

@@ -1,7 +1,7 @@
-"""YAML as plain data: YAML 1.2's core schema, and of the language no more than JSON can say.
+"""Reads YAML as plain data: YAML 1.2's core schema, restricted to what JSON can represent.
 
-Aliases, anchors, tags and merge keys are refused, because a few lines of them can stand for gigabytes or
-for objects of Python. The parser is PyYAML's own in Python: the one in C ends the process on deep nesting.
+Aliases, anchors, tags and merge keys are refused, because a few lines of them can expand to gigabytes or to
+Python objects. Uses PyYAML's parser in Python, because the one in C crashes the process on deep nesting.
 """
 
 import re
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import yaml
 
-# 256 KiB: some thousand evaluators, and a few seconds.
+# Enough for some thousand evaluators; parsing takes a few seconds.
 MAX_CHARACTERS: Final = 1 << 18
-# Deeper than a config may be.
+# More than a config may have.
 MAX_DEPTH: Final = 64
 
 _CONSTANTS: Final = {
@@ -23,16 +23,16 @@ _DECIMAL: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_JSON: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-# Python converts no longer ones, and JSON's readers take few of them exactly.
+# Digits. Python refuses to convert more than 4,300; a double has 309 at most.
 _MOST_DIGITS: Final = 300
 
 
 class InvalidYaml(ValueError):
-    """The text is no such YAML. The message says where."""
+    """The text is not valid YAML of this subset. The message says where."""
 
 
 def parse_yaml(text: str) -> Any:
-    """The data of a text that holds one document. Raises InvalidYaml."""
+    """Parse a text with one document. Raises InvalidYaml."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidYaml(
             f"{len(text)} characters; at most {MAX_CHARACTERS} are read: write a longer file as JSON"
@@ -40,7 +40,7 @@ def parse_yaml(text: str) -> Any:
     builder = _Builder()
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            builder.take(event)
+            builder.process(event)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -51,9 +51,9 @@ def parse_yaml(text: str) -> Any:
 
 
 class _Builder:
-    """Builds the data out of the parser's events.
+    """Builds the data from the parser's events.
 
-    _open: the lists and mappings around the next node. _keys: beside each, the key that waits for its value.
+    _open: the open lists and mappings, outermost first. _keys: for each, the key whose value comes next.
     """
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class _Builder:
         self._open: list[Any] = []
         self._keys: list[str | None] = []
 
-    def take(self, event: yaml.Event) -> None:
-        """Add what the event says. Raises InvalidYaml."""
+    def process(self, event: yaml.Event) -> None:
+        """Process an event. Raises InvalidYaml."""
         if isinstance(event, yaml.AliasEvent):
             raise _refused(event, f"the alias *{event.anchor}; write the value out")
         if isinstance(event, yaml.NodeEvent):
@@ -92,7 +92,7 @@ class _Builder:
                 raise _refused(event, "the merge key <<; write the keys out")
             self._keys[-1] = event.value
         else:
-            # What is quoted, or a block, is a text whatever it looks like.
+            # Quoted and block scalars are always strings.
             self._add(_plain(event) if event.style is None else event.value)
 
     def _begin(self, event: yaml.Event, found: Any) -> None:
@@ -119,7 +119,7 @@ class _Builder:
 
 
 def _plain(event: yaml.ScalarEvent) -> Any:
-    """A scalar without quotes, by YAML 1.2's core schema: `no`, `12:30` and `2024-01-31` are texts."""
+    """Resolve a plain scalar by YAML 1.2's core schema: `no`, `12:30` and `2024-01-31` are strings."""
     text = event.value
     if text in _CONSTANTS:
         return _CONSTANTS[text]

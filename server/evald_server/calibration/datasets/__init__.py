@@ -1,4 +1,4 @@
-"""Files of labelled cases: in evald's own format, and in those of public data sets."""
+"""Files of labelled cases, in evald's own format and in those of public datasets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,31 +7,31 @@ from typing import Any, Final, NamedTuple
 from evald_server.calibration.cases import Case
 
 from . import labelled, llmbar, pandalm, tau2
-from .records import BadCases, Record, read_records
+from .records import BadCases, CaseRecord, read_records
 
 
-class Format(NamedTuple):
-    """A way to write labelled cases.
+class CaseFormat(NamedTuple):
+    """A file format of labelled cases.
 
-    fits: whether a record is one of these. read: the cases in the records; a record without a usable
-    label gives none. Raises BadCases.
+    fits: whether a record has this format. read: converts records to cases, without those that have no
+    usable label. Raises BadCases.
     """
 
     fits: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Sequence[Record]], Iterable[Case]]
+    read: Callable[[Sequence[CaseRecord]], Iterable[Case]]
 
 
-# The first one that fits is taken, so evald's own, which refuses what it does not know, comes last.
-FORMATS: Final[dict[str, Format]] = {
-    "llmbar": Format(llmbar.fits, llmbar.read),
-    "pandalm": Format(pandalm.fits, pandalm.read),
-    "tau2": Format(tau2.fits, tau2.read),
-    "evald": Format(labelled.fits, labelled.read),
+# The first one that fits is used. evald's own, which refuses unknown keys, is last.
+FORMATS: Final[dict[str, CaseFormat]] = {
+    "llmbar": CaseFormat(llmbar.fits, llmbar.read),
+    "pandalm": CaseFormat(pandalm.fits, pandalm.read),
+    "tau2": CaseFormat(tau2.fits, tau2.read),
+    "evald": CaseFormat(labelled.fits, labelled.read),
 }
 
 
 class CaseFile(NamedTuple):
-    """What a file holds. left_out: records without a usable label, such as ties."""
+    """The content of a file. left_out: records without a usable label, such as ties."""
 
     name: str
     cases: list[Case]
@@ -39,9 +39,10 @@ class CaseFile(NamedTuple):
 
 
 def read_cases(path: Path, format_name: str | None = None) -> CaseFile:
-    """The labelled cases of a file, JSON Lines or a JSON list.
+    """Read the labelled cases of a file, JSON Lines or a JSON list.
 
-    format_name: one of FORMATS; None takes the one that the first record has. Raises BadCases.
+    format_name: one of FORMATS; None detects it from the first record.
+    Raises BadCases.
     """
     records = read_records(path)
     name = format_name or next(
@@ -54,4 +55,4 @@ def read_cases(path: Path, format_name: str | None = None) -> CaseFile:
     return CaseFile(path.name, cases, units - len(cases))
 
 
-__all__ = ["FORMATS", "BadCases", "CaseFile", "Format", "read_cases"]
+__all__ = ["FORMATS", "BadCases", "CaseFile", "CaseFormat", "read_cases"]

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from evald_server.calibration.cases import Case
 
-from .records import BadCases, Record
+from .records import BadCases, CaseRecord
 
 _WANTED: Final = (
     'wanted {"id", "question" or "messages", "answer", "label": "pass" or "fail"}, '
@@ -20,8 +20,8 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class LabelledCase(BaseModel):
-    """One line of a file. Keys are camelCase or snake_case; unknown ones are refused, because a mistyped
-    `criteria` would silently change what is judged."""
+    """One record. Keys are camelCase or snake_case; unknown ones are refused, because a mistyped `criteria`
+    would silently change what is judged."""
 
     model_config = ConfigDict(
         strict=True,
@@ -33,7 +33,7 @@ class LabelledCase(BaseModel):
     )
 
     id: _Text = Field(description="Unique among all files of a calibration.")
-    question: _Text | None = Field(None, description="What the user asked; short for `messages`.")
+    question: _Text | None = Field(None, description="The user's request; short for `messages`.")
     messages: list[dict[str, Any]] | None = Field(
         None, min_length=1, description="The conversation in OpenAI's format; may end with the answer."
     )
@@ -42,29 +42,27 @@ class LabelledCase(BaseModel):
         None, description="Two answers, a and b, in place of one."
     )
     label: Literal["pass", "fail", "a", "b"] = Field(
-        description="What people said: of one answer pass or fail, of two the better one."
+        description="Verdict of people: pass or fail for one answer, the better one of two."
     )
-    criteria: str = Field(
-        "", description="What a passing answer does; takes the place of the judge's own criteria."
-    )
+    criteria: str = Field("", description="What a passing answer does; replaces the judge's own criteria.")
     expected: str = Field("", description="The expected answer.")
-    source: str = Field("", description="The data set; figures are also given by source.")
-    tags: list[str] = Field([], description="Any words.")
+    source: str = Field("", description="The dataset; figures are also given by source.")
+    tags: list[str] = Field([], description="Free-form.")
     metadata: dict[str, Any] = Field({}, description="For evaluators of your own.")
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Whether a record looks like one of these."""
+    """Return True if a record looks like this format."""
     return "label" in data and ("answer" in data or "answers" in data or "messages" in data)
 
 
-def read(records: Sequence[Record]) -> Iterator[Case]:
-    """The cases. Raises BadCases for the first record that is none."""
+def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
+    """Convert the records. Raises BadCases for the first invalid one."""
     for record in records:
         try:
             found = LabelledCase.model_validate(record.data)
         except ValidationError as problem:
-            raise BadCases(f"{record.place}: {_complaint(problem)}; {_WANTED}") from None
+            raise BadCases(f"{record.place}: {_first_error(problem)}; {_WANTED}") from None
         yield _case(found, record.place)
 
 
@@ -97,7 +95,7 @@ def _case(found: LabelledCase, place: str) -> Case:
     )
 
 
-def _complaint(problem: ValidationError) -> str:
+def _first_error(problem: ValidationError) -> str:
     error = problem.errors()[0]
     path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":

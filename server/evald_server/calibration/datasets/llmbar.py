@@ -1,8 +1,8 @@
-"""LLMBar: pairs of answers to an instruction, of which people agree that one follows it better.
+"""LLMBar: pairs of answers to an instruction, with a label on which people agree.
 
 Zeng et al., "Evaluating Large Language Models at Evaluating Instruction Following", ICLR 2024;
 github.com/princeton-nlp/LLMBar, MIT. Reads its `dataset.json` (input, output_1, output_2, label), and
-JSON Lines with instruction, output_1, output_2, gold_winner and perhaps recorded_judges.
+JSON Lines with instruction, output_1, output_2, gold_winner and optionally recorded_judges.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from evald_server.calibration.cases import Case, Label
 
-from .records import BadCases, Record, answer_at, text_at
+from .records import BadCases, CaseRecord, answer_at, text_at
 
 _CRITERIA: Final = (
     "The better one follows the user's instruction more exactly; style and tone count for nothing."
@@ -19,12 +19,12 @@ _LABELS: Final[dict[Any, Label]] = {1: "a", 2: "b"}
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Whether a record is of this data set."""
+    """Return True if a record is of this dataset."""
     return {"output_1", "output_2"} <= data.keys() and ("gold_winner" in data or "label" in data)
 
 
-def read(records: Sequence[Record]) -> Iterator[Case]:
-    """A pair a record. Raises BadCases."""
+def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
+    """Convert each record to a pair. Raises BadCases."""
     for record in records:
         winner = record.data.get("gold_winner", record.data.get("label"))
         if winner not in _LABELS or isinstance(winner, bool):
@@ -43,7 +43,7 @@ def read(records: Sequence[Record]) -> Iterator[Case]:
 
 
 def _recorded(judges: Any) -> dict[str, dict[str, str]]:
-    """What recorded judges preferred, by order: "a", "b", or "" where their answer named none."""
+    """Return the answers that recorded judges preferred, by order: "a", "b", or "" if they named none."""
     if not isinstance(judges, Mapping):
         return {}
     orders = {"ab": "order_12", "ba": "order_21"}

@@ -2,7 +2,7 @@
 
 Wang et al., "PandaLM", ICLR 2024; github.com/WeOpenML/PandaLM, Apache-2.0. Reads its
 `testset-v1.json` (response1, response2, annotator1 to annotator3), and JSON Lines with output_1,
-output_2 and human. A pair counts when two annotators or more prefer the same answer.
+output_2 and human. A pair is used if at least two annotators prefer the same answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,19 +10,19 @@ from typing import Any, Final
 
 from evald_server.calibration.cases import Case, Label
 
-from .records import BadCases, Record, answer_at
+from .records import BadCases, CaseRecord, answer_at
 
 _CRITERIA: Final = "The better one does what was asked more correctly, more clearly and more completely."
 _LABELS: Final[dict[int, Label]] = {1: "a", 2: "b"}
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Whether a record is of this data set."""
+    """Return True if a record is of this dataset."""
     return "instruction" in data and ("annotator1" in data or "human" in data)
 
 
-def read(records: Sequence[Record]) -> Iterator[Case]:
-    """A pair a record, ties and those without a majority left out. Raises BadCases."""
+def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
+    """Convert each record to a pair, without ties and pairs that have no majority. Raises BadCases."""
     for record in records:
         votes = _votes(record)
         winner = next((answer for answer in _LABELS if votes.count(answer) * 2 > len(votes)), None)
@@ -43,7 +43,7 @@ def read(records: Sequence[Record]) -> Iterator[Case]:
         )
 
 
-def _votes(record: Record) -> list[int]:
+def _votes(record: CaseRecord) -> list[int]:
     votes = record.data.get("human") or [record.data.get(f"annotator{number}") for number in (1, 2, 3)]
     if not isinstance(votes, list) or any(vote not in (0, 1, 2) for vote in votes):
         raise BadCases(f"{record.place}: annotators: got {votes!r:.80}, wanted 0, 1 or 2 of each")

@@ -1,19 +1,19 @@
-"""Records of a file, each with its place."""
+"""The records of a file, with their positions."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-# Data sets made with pandas write NaN for an empty cell.
+# Datasets written with pandas contain NaN for an empty cell.
 _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 class BadCases(ValueError):
-    """A file that holds no labelled cases. The message says where, what is there and what may be."""
+    """A file is not a file of labelled cases. The message says where, what was found and what is wanted."""
 
 
-class Record(NamedTuple):
+class CaseRecord(NamedTuple):
     """One object of a file. place: "FILE:LINE", or "FILE[INDEX]" in a list; number: from 0."""
 
     place: str
@@ -21,8 +21,8 @@ class Record(NamedTuple):
     data: Mapping[str, Any]
 
 
-def read_records(path: Path) -> list[Record]:
-    """All records of a file, JSON Lines or a JSON list; NaN and the like are null. Raises BadCases."""
+def read_records(path: Path) -> list[CaseRecord]:
+    """Read all records of a file, JSON Lines or a JSON list. NaN becomes null. Raises BadCases."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -31,11 +31,11 @@ def read_records(path: Path) -> list[Record]:
         raise BadCases(f"{path}: not UTF-8: {problem.reason} at byte {problem.start}") from None
     if text.lstrip().startswith("["):
         items = _decode(text, str(path))
-        found = [Record(f"{path}[{number}]", number, item) for number, item in enumerate(items)]
+        found = [CaseRecord(f"{path}[{number}]", number, item) for number, item in enumerate(items)]
     else:
         lines = [(line, place) for place, line in enumerate(text.split("\n"), start=1) if line.strip()]
         found = [
-            Record(f"{path}:{place}", number, _decode(line, f"{path}:{place}"))
+            CaseRecord(f"{path}:{place}", number, _decode(line, f"{path}:{place}"))
             for number, (line, place) in enumerate(lines)
         ]
     if not found:
@@ -46,17 +46,19 @@ def read_records(path: Path) -> list[Record]:
     return found
 
 
-def text_at(record: Record, key: str) -> str:
-    """The text under a key. Raises BadCases when there is none."""
+def text_at(record: CaseRecord, key: str) -> str:
+    """Return the text under a key. Raises BadCases if it is missing or blank."""
     value = record.data.get(key)
     if not isinstance(value, str) or not value.strip():
         raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a text")
     return value
 
 
-def answer_at(record: Record, key: str) -> str:
-    """What a model answered, or an input. It may be empty; a bare True or 7 is what pandas made of such a
-    text. Raises BadCases."""
+def answer_at(record: CaseRecord, key: str) -> str:
+    """Return a text that may be empty.
+
+    Booleans and numbers are converted back to the text that pandas has read them from. Raises BadCases.
+    """
     value = record.data.get(key)
     if value is None and key in record.data:
         return ""

@@ -1,8 +1,8 @@
-"""Judge files of tau2-bench: conversations of an agent with tools, as recorded judges saw them.
+"""Judge files of tau2-bench: conversations of an agent with tools, as shown to recorded judges.
 
-github.com/sierra-research/tau2-bench, MIT. Reads JSON Lines with conversation_id, user_prompt (in
-which the transcript stands) and programmatic_reward: what the benchmark's own checker found, 1 when
-the task was solved. That label is a program's, not a person's.
+github.com/sierra-research/tau2-bench, MIT. Reads JSON Lines with conversation_id, user_prompt
+(which contains the transcript) and programmatic_reward, the result of the benchmark's own checker: 1 if the
+task was solved. The label comes from a program, not from a person.
 """
 
 import ast
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from evald_server.calibration.cases import Case
 
-from .records import BadCases, Record, text_at
+from .records import BadCases, CaseRecord, text_at
 
 _TRANSCRIPT: Final = "\nConversation transcript:\n"
 _INSTRUCTIONS: Final = "\nJudging instructions:\n"
@@ -25,18 +25,18 @@ _CALL: Final = re.compile(r"(\S+) (.*)", re.DOTALL)
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Whether a record is of these files."""
+    """Return True if a record is of such a file."""
     return {"conversation_id", "user_prompt", "programmatic_reward"} <= data.keys()
 
 
-def conversations(records: Sequence[Record]) -> int:
-    """How many different conversations were judged: several judges saw each."""
+def conversations(records: Sequence[CaseRecord]) -> int:
+    """Count the different conversations. Each was shown to several judges."""
     return len({record.data.get("conversation_id") for record in records})
 
 
-def read(records: Sequence[Record]) -> Iterator[Case]:
-    """A case a conversation. The policy, where the judge saw one, goes into the criteria. Raises BadCases."""
-    seen: dict[str, Record] = {}
+def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
+    """Convert each conversation to a case, its policy as part of the criteria. Raises BadCases."""
+    seen: dict[str, CaseRecord] = {}
     for record in records:
         seen.setdefault(text_at(record, "conversation_id"), record)
     for name, record in seen.items():
@@ -64,8 +64,10 @@ def _criteria(policy: str) -> str:
 
 
 def _messages(transcript: str, place: str) -> list[dict[str, Any]]:
-    """The numbered entries as messages, up to the agent's last words: what the user says after them is not
-    judged. An entry may go over many lines, so only the number that is next begins another one."""
+    """Convert the numbered entries to messages, up to the agent's last one.
+
+    An entry may span several lines, so a new one starts only at the next number.
+    """
     starts: list[re.Match[str]] = []
     for match in _ENTRY.finditer(transcript):
         if int(match[1]) == len(starts) + 1:
@@ -76,7 +78,7 @@ def _messages(transcript: str, place: str) -> list[dict[str, Any]]:
         text = transcript[match.end() : end].removesuffix("\n")
         message = _message(match[2], text, f"{place}: user_prompt: entry {match[1]}")
         if "tool_calls" in message and messages and messages[-1]["role"] == "assistant":
-            # The transcript has a line for each call of a message, below that of its text.
+            # In the transcript each tool call has its own entry, after the text of its message.
             messages[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
         else:
             messages.append(message)
@@ -107,7 +109,7 @@ def _message(who: str, text: str, place: str) -> dict[str, Any]:
 
 
 def _link(messages: Sequence[dict[str, Any]]) -> None:
-    """Give every call the id of its result: the transcript shows results in the order of the calls."""
+    """Set the id of each call to that of its result; results are in the order of the calls."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     results = [message for message in messages if message["role"] == "tool"]
     for call, result in zip(calls, results, strict=False):

@@ -4,32 +4,32 @@ from typing import Any
 
 import pytest
 
-from evald_server.cli.schemas import Row, rows
+from evald_server.cli.catalog import ConfigKey, config_keys
 
 CASES: list[Any] = [
     pytest.param(
         {"properties": {"a": {"type": "string", "description": "A."}}, "required": ["a"]},
-        [Row("a", "string", "required", "A.")],
+        [ConfigKey("a", "string", "required", "A.")],
         id="required",
     ),
     pytest.param(
         {"properties": {"a": {"type": "number", "minimum": 0, "exclusiveMaximum": 5, "default": 1}}},
-        [Row("a", "number (>= 0, < 5)", "1", "")],
+        [ConfigKey("a", "number (>= 0, < 5)", "1", "")],
         id="bounds and default",
     ),
     pytest.param(
         {"properties": {"a": {"enum": ["x", "y"], "default": "x"}}},
-        [Row("a", "x | y", '"x"', "")],
+        [ConfigKey("a", "x | y", '"x"', "")],
         id="choice",
     ),
     pytest.param(
         {"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}}},
-        [Row("a", "integer", "", "")],
+        [ConfigKey("a", "integer", "", "")],
         id="null says that it may be absent",
     ),
     pytest.param(
         {"properties": {"a": {"type": "array", "items": {"type": "string"}}}},
-        [Row("a", "list of strings", "", "")],
+        [ConfigKey("a", "list of strings", "", "")],
         id="list",
     ),
     pytest.param(
@@ -37,28 +37,28 @@ CASES: list[Any] = [
             "$defs": {"E": {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]}},
             "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/E"}}},
         },
-        [Row("a", "list of objects", "", ""), Row("a[].n", "string", "required", "")],
+        [ConfigKey("a", "list of objects", "", ""), ConfigKey("a[].n", "string", "required", "")],
         id="list of objects by reference",
     ),
     pytest.param(
         {"properties": {"a": {"type": "object", "properties": {"b": {"type": "boolean"}}}}},
-        [Row("a", "object", "", ""), Row("a.b", "boolean", "", "")],
+        [ConfigKey("a", "object", "", ""), ConfigKey("a.b", "boolean", "", "")],
         id="nested",
     ),
-    pytest.param({"properties": {"a": True}}, [Row("a", "any", "", "")], id="anything"),
+    pytest.param({"properties": {"a": True}}, [ConfigKey("a", "any", "", "")], id="anything"),
     pytest.param(
-        {"properties": {"a": {"$ref": "#/nowhere"}}}, [Row("a", "any", "", "")], id="dangling reference"
+        {"properties": {"a": {"$ref": "#/nowhere"}}}, [ConfigKey("a", "any", "", "")], id="dangling reference"
     ),
     pytest.param(
-        {"properties": {"a": {"$ref": "http://x/y"}}}, [Row("a", "any", "", "")], id="foreign reference"
+        {"properties": {"a": {"$ref": "http://x/y"}}}, [ConfigKey("a", "any", "", "")], id="foreign reference"
     ),
     pytest.param({}, [], id="no config"),
 ]
 
 
 @pytest.mark.parametrize(("schema", "expected"), CASES)
-def test_a_schema_is_shown_as_rows(schema: dict[str, Any], expected: list[Row]) -> None:
-    assert rows(schema) == expected
+def test_a_schema_is_shown_as_rows(schema: dict[str, Any], expected: list[ConfigKey]) -> None:
+    assert config_keys(schema) == expected
 
 
 def test_a_schema_within_itself_ends() -> None:
@@ -66,4 +66,4 @@ def test_a_schema_within_itself_ends() -> None:
         "$defs": {"T": {"type": "object", "properties": {"child": {"$ref": "#/$defs/T"}}}},
         "properties": {"tree": {"$ref": "#/$defs/T"}, "loop": {"$ref": "#/properties/loop"}},
     }
-    assert len(rows(schema)) < 10
+    assert len(config_keys(schema)) < 10

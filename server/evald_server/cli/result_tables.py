@@ -1,16 +1,16 @@
-"""Tables of results. Everything in them that comes from outside goes through `clean`."""
+"""Tables of results. All untrusted text in them passes through `clean`."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .plain import clean
-from .totals import Count, EvaluatorTotals, title
+from .console import new_table
+from .sanitize import clean
+from .totals import EvaluatorRunTotals, VerdictCount, title
 
 if TYPE_CHECKING:
     from evald import Evaluation, EvaluatorResult
@@ -23,27 +23,27 @@ _MARKS = {
 }
 _UNKNOWN = ("?", "Unknown", "yellow")
 
-# A rate as a bar of this many characters; more says nothing that the number does not.
+# Width of the bar that shows a pass rate.
 _BAR = 10
 
-# A report of 120 columns has room for so many evaluators with headings this wide beside a reason.
+# Evaluator columns, and their width, that fit into 120 columns beside a reason.
 _MOST_COLUMNS = 7
 _CELL = 10
 
 
 def mark(verdict: str) -> Text:
-    """A verdict as one coloured sign."""
+    """Return a verdict as one coloured sign."""
     sign, _, style = _MARKS.get(verdict, _UNKNOWN)
     return Text(sign, style)
 
 
 def verdict_text(verdict: str) -> tuple[str, str]:
-    """A verdict's name with its style."""
+    """Return a verdict's name with its style."""
     return verdict, f"bold {_MARKS.get(verdict, _UNKNOWN)[2]}"
 
 
 def number(value: float | None) -> str:
-    """A measurement: whole numbers as such, others with four digits, nothing for None."""
+    """Format a measurement: whole numbers as such, others with four digits, None as ""."""
     if value is None:
         return ""
     if float(value).is_integer() and abs(value) < 1e15:
@@ -51,19 +51,8 @@ def number(value: float | None) -> str:
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def table_of(*columns: str | tuple[str, str]) -> Table:
-    """A table. columns: headings; with a second text, aligned to that side. The last one takes what room
-    there is, the others are not broken."""
-    table = Table(box=box.ROUNDED, header_style="bold")
-    for position, column in enumerate(columns, start=1):
-        name, side = column if isinstance(column, tuple) else (column, "left")
-        justify: JustifyMethod = "right" if side == "right" else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=position < len(columns))
-    return table
-
-
 def _titled(*tables: tuple[str, Table]) -> list[RenderableType]:
-    """Headings and tables; those without rows are left out."""
+    """Return the tables that have rows, each after its heading."""
     return [part for heading, table in tables if table.row_count for part in (Text(heading, "bold"), table)]
 
 
@@ -76,17 +65,17 @@ def _outcome(result: "EvaluatorResult") -> Text:
     return text
 
 
-def reason_of(result: "EvaluatorResult") -> str:
-    """Why, on one line; the code comes first when the evaluator broke."""
+def _reason(result: "EvaluatorResult") -> str:
+    """Return the reason as one line; for an error it starts with the error code."""
     if result.error is not None:
         return clean(f"{result.error.code}: {result.error.message or result.reason}")
     return clean(result.reason)
 
 
 def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
-    """The Assertions and the Metrics of one turn; a table without rows is left out."""
-    assertions = table_of("Evaluator", "Result", ("Score", "right"), "Reason")
-    metrics = table_of("Metric", ("Value", "right"), "Reason")
+    """Return the tables of assertions and metrics of one turn, without empty ones."""
+    assertions = new_table("Evaluator", "Result", ("Score", "right"), "Reason")
+    metrics = new_table("Metric", ("Value", "right"), "Reason")
     for result in results:
         name = clean(title(result), 40)
         if result.kind.name == "METRIC":
@@ -95,15 +84,15 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
                 value = _outcome(result)
             elif result.measurement is None:
                 value = Text("n/a", "dim")
-            metrics.add_row(name, value, reason_of(result))
+            metrics.add_row(name, value, _reason(result))
         else:
             score = "" if result.score is None else f"{result.score:.2f}"
-            assertions.add_row(name, _outcome(result), score, reason_of(result))
+            assertions.add_row(name, _outcome(result), score, _reason(result))
     return _titled(("Assertions", assertions), ("Metrics", metrics))
 
 
-def running(results: Sequence["EvaluatorResult"], waiting: Iterable[str]) -> Group:
-    """The tables so far, and what has not answered yet."""
+def running_tables(results: Sequence["EvaluatorResult"], waiting: Iterable[str]) -> Group:
+    """Return the tables of the results so far, and the names of the evaluators that are still running."""
     parts = result_tables(results)
     names = ", ".join(clean(name, 40) for name in waiting)
     if names:
@@ -112,7 +101,10 @@ def running(results: Sequence["EvaluatorResult"], waiting: Iterable[str]) -> Gro
 
 
 def turn_table(evaluations: Sequence["Evaluation | str"]) -> Table:
-    """A row a turn: a sign an assertion, a number a metric. A text stands for a turn that was refused."""
+    """Return a table with a row per turn: signs for assertions, numbers for metrics.
+
+    A string is the error of a refused turn.
+    """
     columns: dict[str, str] = {}
     for evaluation in evaluations:
         if not isinstance(evaluation, str):
@@ -121,7 +113,7 @@ def turn_table(evaluations: Sequence["Evaluation | str"]) -> Table:
     headings = ["\n".join(textwrap.wrap(name, _CELL)) for name in columns.values()]
     if len(columns) > _MOST_COLUMNS:
         headings = ["Checks"]
-    table = table_of(("Turn", "right"), "Verdict", *headings, "Why")
+    table = new_table(("Turn", "right"), "Verdict", *headings, "Why")
     for column in table.columns[2:-1]:
         column.justify = "center"
     for position, evaluation in enumerate(evaluations, start=1):
@@ -139,17 +131,17 @@ def turn_table(evaluations: Sequence["Evaluation | str"]) -> Table:
 
 
 def _cell(result: "EvaluatorResult") -> Text:
-    """A metric's number, where there is one, else the sign of the verdict."""
+    """Return the number of a metric, or the sign of a verdict."""
     if result.kind.name != "METRIC" or result.verdict.name != "PASSED":
         return mark(result.verdict.name)
     return Text("n/a", "dim") if result.measurement is None else Text(number(result.measurement))
 
 
-def _rate(count: Count) -> Text:
+def _rate(count: VerdictCount) -> Text:
     if count.pass_rate is None:
         return Text("n/a", "dim")
     filled, percent = round(count.pass_rate * _BAR), round(count.pass_rate * 100, 1)
-    # Neither may look like all or nothing where it is not.
+    # A rate that is not exactly 0 or 1 must not look like it.
     if count.failed:
         filled, percent = min(filled, _BAR - 1), min(percent, 99.9)
     if count.passed:
@@ -159,11 +151,11 @@ def _rate(count: Count) -> Text:
     )
 
 
-def total_tables(evaluators: Iterable[EvaluatorTotals]) -> list[RenderableType]:
-    """The pass rate of every assertion and the mean of every metric."""
+def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableType]:
+    """Return the tables of pass rates of assertions and means of metrics."""
     counts = ("Passed", "Failed", "Errors", "Skipped")
-    assertions = table_of("Evaluator", "Pass rate", *((name, "right") for name in counts))
-    metrics = table_of("Metric", *((name, "right") for name in ("Mean", "Lowest", "Highest", "Measured")))
+    assertions = new_table("Evaluator", "Pass rate", *((name, "right") for name in counts))
+    metrics = new_table("Metric", *((name, "right") for name in ("Mean", "Lowest", "Highest", "Measured")))
     for totals in evaluators:
         name = clean(totals.title, 40) + (" (shadow)" if totals.shadow else "")
         count = totals.count
@@ -177,8 +169,8 @@ def total_tables(evaluators: Iterable[EvaluatorTotals]) -> list[RenderableType]:
 
 
 def unpassed_table(rows: Sequence[tuple[str, str, str]], hidden: int) -> list[RenderableType]:
-    """Conversations that did not pass: id, verdict, reason. hidden: how many more there are."""
-    table = table_of("Conversation", "Verdict", "Why")
+    """Return the table of conversations that did not pass: id, verdict, reason. hidden: number of others."""
+    table = new_table("Conversation", "Verdict", "Why")
     for identity, verdict, reason in rows:
         table.add_row(clean(identity, 60), Text(*verdict_text(verdict)), clean(reason, 300))
     if hidden:

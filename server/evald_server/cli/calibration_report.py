@@ -1,4 +1,4 @@
-"""A calibration card on the terminal."""
+"""Tables of a calibration card for the terminal."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evald_server.calibration.card import Bounded, Card, Share
+from evald_server.calibration.card import BoundedShare, CalibrationCard, Share
 
-from .plain import clean
-from .tables import table_of
+from .console import new_table
+from .sanitize import clean
 
-_SHOWN = 8
+_SHOWN_IDS = 8
 
 
-def card_tables(card: Card) -> list[RenderableType]:
-    """The figures, the attacks by family, the gates, and the cases that the judge saw differently."""
+def card_tables(card: CalibrationCard) -> list[RenderableType]:
+    """Return figures, attacks by family, gates, and the ids of disagreements and failed controls."""
     parts: list[RenderableType] = [Text("Figures", "bold"), _figures(card)]
     if card.attacks:
         parts += [Text("Attacks", "bold"), _attacks(card)]
@@ -31,8 +31,8 @@ def card_tables(card: Card) -> list[RenderableType]:
     return parts
 
 
-def _figures(card: Card) -> Table:
-    table = table_of("Figure", ("Value", "right"), ("95 %", "right"), "Of")
+def _figures(card: CalibrationCard) -> Table:
+    table = new_table("Figure", ("Value", "right"), ("95 %", "right"), "Of")
     found = card.agreement
     if found:
         table.add_row("agreement with people", *_share(found.accuracy), f"{found.cases} cases")
@@ -85,8 +85,8 @@ def _figures(card: Card) -> Table:
     return table
 
 
-def _attacks(card: Card) -> Table:
-    table = table_of(
+def _attacks(card: CalibrationCard) -> Table:
+    table = new_table(
         "Family", ("Succeeded", "right"), ("Of", "right"), ("At most", "right"), ("Errors", "right")
     )
     for one in card.attacks.families if card.attacks else ():
@@ -101,8 +101,8 @@ def _attacks(card: Card) -> Table:
     return table
 
 
-def _gates(card: Card) -> Table:
-    table = table_of("Gate", ("Limit", "right"), ("Measured", "right"), "")
+def _gates(card: CalibrationCard) -> Table:
+    table = new_table("Gate", ("Limit", "right"), ("Measured", "right"), "")
     marks = {True: ("✓ met", "green"), False: ("✗ missed", "red"), None: ("! not measured", "yellow")}
     for gate in card.gates:
         measured = "n/a" if gate.value is None else f"{gate.value:.4g}"
@@ -111,8 +111,8 @@ def _gates(card: Card) -> Table:
 
 
 def _listed(what: str, ids: Sequence[str]) -> Text:
-    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-    return Text(f"{what}: {', '.join(clean(one, 60) for one in ids[:_SHOWN])}{more}", "dim")
+    more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
+    return Text(f"{what}: {', '.join(clean(one, 60) for one in ids[:_SHOWN_IDS])}{more}", "dim")
 
 
 def _share(share: Share) -> tuple[str, str]:
@@ -120,6 +120,6 @@ def _share(share: Share) -> tuple[str, str]:
     return value, f"{share.low:.1%} to {share.high:.1%}" if share.of else ""
 
 
-def _bound(bound: Bounded) -> tuple[str, str]:
+def _bound(bound: BoundedShare) -> tuple[str, str]:
     value = "n/a" if bound.value is None else f"{bound.value:.1%}"
     return value, f"at most {bound.upper:.1%}" if bound.of else ""

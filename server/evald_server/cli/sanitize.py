@@ -1,8 +1,7 @@
-"""Foreign text made safe to print.
+"""Makes untrusted text safe to print.
 
-Texts of conversations and servers are data. An escape sequence in one could
-rewrite lines that were printed before it, and a line that begins with "::" is
-a command to some CI systems, so `clean` runs on every such text.
+An escape sequence in a conversation or a server's message could rewrite lines that are printed already,
+and a line that begins with "::" is a command for some CI systems: pass all such text through `clean`.
 """
 
 import json
@@ -21,9 +20,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def clean(text: str, limit: int = 2000) -> str:
-    """One line that is safe to print: line ends become spaces, control characters their escapes.
+    """Return the text as one printable line: line ends become spaces, control characters are escaped.
 
-    limit: most characters; the rest is cut and marked with "...".
+    limit: maximum number of characters; longer text is cut and ends with "...".
     """
     if len(text) > limit:
         text = text[: limit - 3] + "..."
@@ -31,13 +30,13 @@ def clean(text: str, limit: int = 2000) -> str:
 
 
 def to_json(data: Any, *, indent: int | None = None) -> str:
-    """JSON that is safe to print: other scripts stay readable, control characters are escaped."""
+    """Return JSON that is safe to print: non-ASCII text stays readable, control characters are escaped."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=indent)
-    # Within JSON strings control characters are escaped already, and a line end outside of them is ours.
+    # Control characters within strings are escaped already, so a line end comes from the indentation.
     return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(data: Any, *, indent: int | None = None) -> None:
-    """Print JSON to standard output, untouched by the width of the terminal."""
+    """Print JSON to standard output, without wrapping."""
     sys.stdout.write(to_json(data, indent=indent) + "\n")
     sys.stdout.flush()

@@ -6,8 +6,13 @@ import pytest
 
 import evald
 from evald.result import Result, TokenUsage
-from evald_server.calibration.asks import Answer, Ask
-from evald_server.calibration.judges import GENERAL_QUESTION, asked_through, with_criteria, with_question
+from evald_server.calibration.queries import Query, QueryAnswer
+from evald_server.calibration.server_judge import (
+    GENERAL_CRITERIA,
+    server_judge,
+    with_criteria,
+    with_default_criteria,
+)
 from evald_server.judge.config import LlmJudge
 from evald_server.testing import async_server
 from tests.rpc.live import run
@@ -51,16 +56,16 @@ def test_criteria_go_where_the_config_keeps_its_own(
 
 def test_other_evaluators_keep_their_config() -> None:
     spec = {"type": "acme.judge", "config": {"criteria": "mine"}}
-    assert with_criteria(spec, "new") == with_question(spec) == spec
+    assert with_criteria(spec, "new") == with_default_criteria(spec) == spec
 
 
 def test_a_judge_without_a_question_gets_the_general_one() -> None:
-    assert with_question({"type": "llm-judge", "config": {"model": "m"}})["config"] == {
+    assert with_default_criteria({"type": "llm-judge", "config": {"model": "m"}})["config"] == {
         "model": "m",
-        "successCriteria": GENERAL_QUESTION,
+        "successCriteria": GENERAL_CRITERIA,
     }
     for config in ({"rubric": "r"}, {"failureCriteria": "f"}, {"items": []}, {"criteria": "c"}):
-        assert with_question({"type": "quality", "config": config})["config"] == config
+        assert with_default_criteria({"type": "quality", "config": config})["config"] == config
 
 
 class Scripted(evald.Evaluator):
@@ -86,11 +91,11 @@ class Scripted(evald.Evaluator):
         return result
 
 
-def _ask(*names: str) -> list[Answer]:
-    async def main() -> list[Answer]:
+def _ask(*names: str) -> list[QueryAnswer]:
+    async def main() -> list[QueryAnswer]:
         async with async_server(Scripted) as server, server.async_client() as client:
-            judge = asked_through(client, {"type": "test.scripted"}, 10.0)
-            return [await judge(Ask(case(name))) for name in names]
+            judge = server_judge(client, {"type": "test.scripted"}, 10.0)
+            return [await judge(Query(case(name))) for name in names]
 
     return run(main())
 
@@ -98,7 +103,7 @@ def _ask(*names: str) -> list[Answer]:
 def test_a_result_becomes_an_answer_with_all_that_it_spent() -> None:
     (answer,) = _ask("plain")
     assert answer.latency_ms is not None
-    assert answer._replace(latency_ms=None) == Answer(False, "", 0.1, 0.25, 10, 5, None, ("m-1",))
+    assert answer._replace(latency_ms=None) == QueryAnswer(False, "", 0.1, 0.25, 10, 5, None, ("m-1",))
 
 
 def test_what_is_no_verdict_is_an_error_with_its_code() -> None:
@@ -133,12 +138,12 @@ def _overloaded(seconds: float = 0.0001) -> Exception:
     return evald.errors.Overloaded("busy", reason="OVERLOADED", retry_after_seconds=seconds)
 
 
-def _judged(client: Any) -> Answer:
+def _judged(client: Any) -> QueryAnswer:
     return run(_result(client))
 
 
-async def _result(client: Any) -> Answer:
-    return await asked_through(client, {"type": "x"}, 1.0)(Ask(case("one")))
+async def _result(client: Any) -> QueryAnswer:
+    return await server_judge(client, {"type": "x"}, 1.0)(Query(case("one")))
 
 
 def test_an_overloaded_server_is_asked_again_a_few_times() -> None:
@@ -146,7 +151,7 @@ def test_an_overloaded_server_is_asked_again_a_few_times() -> None:
     assert _judged(client).passed is True
     assert client.calls == 4
     client = Refusing(*[_overloaded() for _ in range(9)])
-    assert _judged(client) == Answer(None, "OVERLOADED")
+    assert _judged(client) == QueryAnswer(None, "OVERLOADED")
     assert client.calls == 4
 
 
@@ -164,7 +169,7 @@ def test_an_overloaded_server_is_asked_again_a_few_times() -> None:
     ],
 )
 def test_a_call_that_fails_is_an_error_of_that_question(problem: Exception, code: str) -> None:
-    assert _judged(Refusing(problem)) == Answer(None, code)
+    assert _judged(Refusing(problem)) == QueryAnswer(None, code)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from evald_server.cli.plain import clean, to_json
+from evald_server.cli.sanitize import clean, to_json
 
 HOSTILE = [
     pytest.param("\x1b[2J\x1b[31mred", id="escape sequence"),

@@ -1,0 +1,93 @@
+"""The server that a command uses: a named one, or one inside the command's own process."""
+
+import argparse
+import logging
+import os
+import re
+import traceback
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from evald_server.loop import event_loop
+
+from .exit_codes import is_debugging, usage_error
+from .sanitize import clean
+from .serve import load_command_settings, start_app
+
+if TYPE_CHECKING:
+    from evald import AsyncClient
+
+# The options for the server inside the command, by argument name.
+_INSIDE_OPTIONS: Final = {"plugins": "--plugin", "code_allow": "--allow-code", "config": "--config"}
+
+# A frame of a formatted traceback, and the start of its last line, which names the exception.
+_FRAME: Final = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
+_EXCEPTION: Final = re.compile(r"^(?:\w+\.)*(\w+)(?=:|$)", re.MULTILINE)
+
+
+def run_async(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command's coroutine and return its exit code."""
+    with event_loop() as runner:
+        return runner.run(main)
+
+
+@asynccontextmanager
+async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
+    """Connect to `--server`, else to EVALD_SERVER, else to a server inside this process.
+
+    An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
+    precedence over the environment.
+    """
+    from evald import AsyncClient
+
+    inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name)), None)
+    if inside and args.server:
+        option = _INSIDE_OPTIONS[inside]
+        raise usage_error(
+            f"{option} is for the server inside the command, but --server {args.server} is given as well",
+            f"leave --server out, or load it there: evald serve {option} ...",
+        )
+    address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
+    if address:
+        async with AsyncClient(address) as client:
+            yield client
+        return
+
+    _configure_logging()
+    app = await start_app(load_command_settings(args, listen="127.0.0.1:0", http=""))
+    try:
+        async with AsyncClient(app.address) as client:
+            yield client
+    finally:
+        await app.stop(0)
+
+
+def _configure_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("evald: %(message)s") if is_debugging() else OneLineFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class OneLineFormatter(logging.Formatter):
+    """Formats a record as one line: the message and, for an exception, where it was raised.
+
+    The traceback of a plugin is text: the record's `exception`, or the message from its second line on.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        message, _, trace = record.getMessage().partition("\n")
+        trace = getattr(record, "exception", trace)
+        text = f"evald: {clean(message)}"
+        frames = _FRAME.findall(trace)
+        if frames:
+            file, line = frames[-1]
+            names = _EXCEPTION.findall(trace)
+            return f"{text} ({clean(names[-1], 60) if names else 'raised'} at {Path(file).name}:{line})"
+        problem = record.exc_info[1] if record.exc_info else None
+        last = traceback.extract_tb(problem.__traceback__)[-1:] if problem else []
+        if not last:
+            return text
+        return f"{text} ({type(problem).__name__} at {Path(last[0].filename).name}:{last[0].lineno})"
