@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
 from typing import Final, NamedTuple
 
 from evald.result import TokenUsage
@@ -104,8 +103,6 @@ class SpendStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = Lock()
-        self._pending: tuple[str, float] | None = None
         self._warned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-spending")
 
@@ -121,24 +118,15 @@ class SpendStore:
             return 0.0
 
     def save(self, day: str, usd: float) -> None:
-        """Have the day's total written. Returns at once; only the latest of waiting totals is written."""
-        with self._lock:
-            waiting = self._pending is not None
-            self._pending = (day, usd)
-        if not waiting:
-            with suppress(RuntimeError):  # closed, because the server stops
-                self._thread.submit(self._write)
+        """Have the day's total written. Returns at once."""
+        with suppress(RuntimeError):  # closed, because the server stops
+            self._thread.submit(self._write, day, usd)
 
     def close(self) -> None:
-        """Write what is pending. May block for as long as a file is written."""
+        """Finish pending writes. May block for as long as a file is written."""
         self._thread.shutdown()
 
-    def _write(self) -> None:
-        with self._lock:
-            pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        day, usd = pending
+    def _write(self, day: str, usd: float) -> None:
         temporary = self._path.with_suffix(".new")
         try:
             temporary.write_text(json.dumps({"day": day, "usd": usd}), encoding="utf-8")
@@ -227,7 +215,7 @@ class Budget:
                 self._store.save(self._day, self._spent)
 
     def close(self) -> None:
-        """Write the day's total. May block for as long as a file is written."""
+        """Finish pending writes. May block for as long as a file is written."""
         if self._store is not None:
             self._store.close()
 

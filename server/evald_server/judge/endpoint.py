@@ -166,7 +166,9 @@ class Endpoint:
                 async for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > _MAX_BYTES:
-                        raise errors.too_large(_MAX_BYTES)
+                        raise errors.failed(
+                            "JUDGE_UNAVAILABLE", f"the answer is longer than {_MAX_BYTES} bytes"
+                        )
                 return parse_completion(bytes(content), response.headers.get("content-type", ""))
         except openai.APIStatusError as error:
             self.set_reachable(True)
@@ -176,9 +178,15 @@ class Endpoint:
         except ReportedProblem as reported:
             raise errors.of_problem(reported.problem, request) from None
         except NotACompletion as error:
-            raise errors.not_a_completion(str(error)) from None
+            raise errors.failed(
+                "JUDGE_UNAVAILABLE",
+                f"got {error}, wanted a chat completion; the operator checks that the base_url is that of an "
+                "OpenAI-compatible API, such as https://api.openai.com/v1",
+            ) from None
         except CutOff as error:
-            raise errors.cut_off(str(error)) from None
+            raise errors.failed(
+                "JUDGE_TRUNCATED", f"the answer breaks off: {error}", retryable=True
+            ) from None
         except AttemptFailed:
             raise
         except Exception as error:
@@ -231,12 +239,17 @@ class Endpoint:
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
             self.set_reachable(False)
-            return errors.unreachable(_connect_problem(cause, self._connect_seconds))
+            why = _connect_problem(cause, self._connect_seconds)
+            text = f"the endpoint cannot be reached ({why})"
+            return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True, free=True)
         if "Timeout" in kind:
-            return errors.timed_out(self.options.timeout_seconds)
+            text = f"the endpoint was silent for {self.options.timeout_seconds:.3g} s"
+            return errors.failed("JUDGE_TIMEOUT", text, retryable=True)
         if receiving:
-            return errors.cut_off("the connection ended")
-        return errors.disconnected(kind)
+            text = "the answer breaks off: the connection ended"
+            return errors.failed("JUDGE_TRUNCATED", text, retryable=True)
+        text = f"the endpoint ended the connection without an answer ({kind})"
+        return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True)
 
 
 def behind_proxy(environ: Mapping[str, str] = os.environ) -> bool:

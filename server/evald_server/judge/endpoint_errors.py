@@ -126,7 +126,7 @@ class EndpointErrors:
         said = self._quote(problem, request)
 
         def failed(error_code: str, text: str, **flags: Any) -> AttemptFailed:
-            return AttemptFailed(self._error(error_code, text), free=True, problem=problem, **flags)
+            return self.failed(error_code, text, free=True, problem=problem, **flags)
 
         if status == 429 and code in _NO_QUOTA:
             return failed(
@@ -184,36 +184,9 @@ class EndpointErrors:
             )
         return failed("JUDGE_UNAVAILABLE", f"the endpoint refuses the request (HTTP {status}){said}")
 
-    def unreachable(self, why: str) -> AttemptFailed:
-        """No connection; nothing was sent."""
-        error = self._error("JUDGE_UNAVAILABLE", f"the endpoint cannot be reached ({why})")
-        return AttemptFailed(error, retryable=True, free=True)
-
-    def disconnected(self, why: str) -> AttemptFailed:
-        """The connection ended before there was an answer."""
-        text = f"the endpoint ended the connection without an answer ({why})"
-        return AttemptFailed(self._error("JUDGE_UNAVAILABLE", text), retryable=True)
-
-    def timed_out(self, seconds: float) -> AttemptFailed:
-        """Nothing was received for so long."""
-        error = self._error("JUDGE_TIMEOUT", f"the endpoint was silent for {seconds:.3g} s")
-        return AttemptFailed(error, retryable=True)
-
-    def cut_off(self, how: str) -> AttemptFailed:
-        """The body ended too early."""
-        return AttemptFailed(self._error("JUDGE_TRUNCATED", f"the answer breaks off: {how}"), retryable=True)
-
-    def too_large(self, limit: int) -> AttemptFailed:
-        """The body has more bytes than the limit."""
-        return AttemptFailed(self._error("JUDGE_UNAVAILABLE", f"the answer is longer than {limit} bytes"))
-
-    def not_a_completion(self, what: str) -> AttemptFailed:
-        """The endpoint speaks another protocol."""
-        text = (
-            f"got {what}, wanted a chat completion; the operator checks that the base_url is that of an "
-            "OpenAI-compatible API, such as https://api.openai.com/v1"
-        )
-        return AttemptFailed(self._error("JUDGE_UNAVAILABLE", text))
+    def failed(self, code: str, text: str, **flags: Any) -> AttemptFailed:
+        """Return a failure with this code and text. flags: as of AttemptFailed."""
+        return AttemptFailed(JudgeError(code, f"{self._judge}: {text}"), **flags)
 
     def unusable(self, why: str, text: str = "", code: str = "JUDGE_UNPARSEABLE") -> JudgeError:
         """The model answered, but not with what was asked for."""
@@ -245,9 +218,6 @@ class EndpointErrors:
         if not completion.text.strip():
             return self.unusable("the answer is empty")
         return None
-
-    def _error(self, code: str, text: str) -> JudgeError:
-        return JudgeError(code, f"{self._judge}: {text}")
 
     def _quote(self, problem: EndpointProblem, request: PromptRequest) -> str:
         """Quote the endpoint's message, unless it repeats the request."""
