@@ -114,7 +114,7 @@ def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
     run(main())
 
 
-def test_two_servers_share_a_file(tmp_path: Path) -> None:
+def test_another_process_may_use_the_file_too(tmp_path: Path) -> None:
     async def main() -> None:
         one, other = (DiskCache(tmp_path / "cache.sqlite", 10_000) for _ in range(2))
         one.put(key(1), KEPT)
