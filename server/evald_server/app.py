@@ -26,9 +26,8 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
+from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
-from evald_server.judge.models import ConfiguredModels
-from evald_server.judge.wiring import build_models
 from evald_server.plugins import load_plugins
 from evald_server.remote.connection import Tls
 from evald_server.remote.limits import Limits as RemoteLimits

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from evald_server.judge.question import Answer, Question, Spending
+from evald_server.judge.prompt_request import CallSpending, ModelAnswer, PromptRequest
 
 _NONCE = re.compile(r"data-([0-9a-f]{32})\b")
 _ANY_CLOSE = re.compile(r"</data[^>]*>")
@@ -45,22 +45,22 @@ class ObedientModel:
         self.questions = 0
         self._any_close = any_close
 
-    def asker(self, judge: str | None, model: str | None) -> "ObedientModel":
+    def get(self, judge: str | None, model: str | None) -> "ObedientModel":
         """Itself, whoever is wanted."""
         return self
 
-    async def ask(self, question: Question, spending: Spending) -> Answer:
+    async def ask(self, question: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """In the form that is asked for."""
         spending.attempts += 1
         self.questions += 1
-        outside = outside_fence(question.instructions, question.material, any_close=self._any_close)
+        outside = outside_fence(question.system_message, question.user_message, any_close=self._any_close)
         if self.expected is None:
             self.expected = outside
         passes = self.otherwise or outside != self.expected
         if question.schema is None:
-            return Answer(f"SCORE: {10 if passes else 0}\nREASON: so", None, self.model, {})
+            return ModelAnswer(f"SCORE: {10 if passes else 0}\nREASON: so", None, self.model, {})
         data = _of_schema(question.schema, passes=passes)
-        return Answer(json.dumps(data), data, self.model, {})
+        return ModelAnswer(json.dumps(data), data, self.model, {})
 
 
 def _of_schema(schema: Mapping[str, Any], *, passes: bool, key: str = "") -> Any:

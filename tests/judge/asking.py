@@ -7,13 +7,13 @@ from typing import Any
 
 from evald.result import TokenUsage
 from evald.scope import SCOPE, Scope
-from evald_server.judge.cache import Cache, NoCache
+from evald_server.judge.budget import Budget
+from evald_server.judge.cache import AnswerCache, MemoryCache
+from evald_server.judge.configured_models import ConfiguredModels
 from evald_server.judge.endpoint import Endpoint, EndpointOptions
-from evald_server.judge.models import ConfiguredModels
-from evald_server.judge.purse import Purse
-from evald_server.judge.question import Asker, JudgeFault, Question
-from evald_server.judge.redaction import Redactor
-from evald_server.judge.retries import Backoff
+from evald_server.judge.endpoint_errors import Redactor
+from evald_server.judge.prompt_request import JudgeError, JudgeModel, PromptRequest
+from evald_server.judge.rate_limiting import RetryBackoff
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -25,12 +25,14 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 # So short that nobody waits, but not nothing.
-QUICK = Backoff(0.001, 0.004)
+QUICK = RetryBackoff(0.001, 0.004)
 
 
-def question(schema: Mapping[str, Any] | None = SCHEMA, **fields: Any) -> Question:
+def question(schema: Mapping[str, Any] | None = SCHEMA, **fields: Any) -> PromptRequest:
     """A question about a short text."""
-    return Question("You judge.", "The text that is judged: an agent helps a customer.", schema, **fields)
+    return PromptRequest(
+        "You judge.", "The text that is judged: an agent helps a customer.", schema, **fields
+    )
 
 
 class Counted:
@@ -57,26 +59,26 @@ class Counted:
 class Asking:
     """A judge on one endpoint."""
 
-    def __init__(self, options: EndpointOptions, purse: Purse, cache: Cache) -> None:
+    def __init__(self, options: EndpointOptions, budget: Budget, cache: AnswerCache) -> None:
         self.counted = Counted()
         self.endpoint = Endpoint(options, Redactor([options.api_key]))
         self.models = ConfiguredModels(
-            {options.name: self.endpoint}, options.name, purse=purse, cache=cache, tally=self.counted
+            {options.name: self.endpoint}, options.name, budget=budget, cache=cache, metrics=self.counted
         )
 
-    def asker(self, model: str | None = None) -> Asker:
+    def model(self, model: str | None = None) -> JudgeModel:
         """The endpoint's model, or another one."""
-        return self.models.asker(None, model)
+        return self.models.get(None, model)
 
 
 @asynccontextmanager
 async def asking(
-    base_url: str, *, purse: Purse | None = None, cache: Cache | None = None, **options: Any
+    base_url: str, *, budget: Budget | None = None, cache: AnswerCache | None = None, **options: Any
 ) -> AsyncIterator[Asking]:
     """A judge "default" whose model is gpt-4o-mini, with retries that do not wait."""
     given = {"model": "gpt-4o-mini", "api_key": KEY, "backoff": QUICK, "timeout_seconds": 5.0} | options
     made = Asking(
-        EndpointOptions("default", base_url=base_url, **given), purse or Purse(), cache or NoCache()
+        EndpointOptions("default", base_url=base_url, **given), budget or Budget(), cache or MemoryCache(0)
     )
     try:
         yield made
@@ -95,10 +97,10 @@ def within(seconds: float | None, *, skip_cache: bool = False) -> Iterator[None]
         SCOPE.reset(token)
 
 
-async def fault(answer: Awaitable[Any]) -> JudgeFault:
+async def fault(answer: Awaitable[Any]) -> JudgeError:
     """How a question failed; fails when it did not."""
     try:
         found = await answer
-    except JudgeFault as problem:
+    except JudgeError as problem:
         return problem
     raise AssertionError(f"no fault: {found}")

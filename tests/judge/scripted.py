@@ -1,4 +1,4 @@
-"""Models that answer what a test says, and remember what they were asked."""
+"""JudgeModels that answer what a test says, and remember what they were asked."""
 
 import asyncio
 import json
@@ -17,11 +17,17 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
+from evald_server.judge.answer_parsing import parse_object
 from evald_server.judge.llm_judge import judge_definition
-from evald_server.judge.parsing import read_object
-from evald_server.judge.question import Answer, JudgeFault, Models, Question, Spending
+from evald_server.judge.prompt_request import (
+    CallSpending,
+    JudgeError,
+    JudgeModels,
+    ModelAnswer,
+    PromptRequest,
+)
 
-Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[Question], Any]"
+Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[PromptRequest], Any]"
 """Text, or an object as JSON text, or what is raised; or what makes one of these of the question,
 perhaps later."""
 
@@ -29,14 +35,14 @@ PRICE = 0.001
 """What an attempt costs, in US dollars."""
 
 
-class ScriptedAsker:
+class ScriptedModel:
     """A model with a list of answers: the last one is repeated."""
 
     def __init__(self, replies: Sequence[Reply], endpoint: str = "default", model: str = "scripted") -> None:
         self._replies = list(replies)
         self._model = model
         self._endpoint = endpoint
-        self.questions: list[Question] = []
+        self.questions: list[PromptRequest] = []
         self.asked = asyncio.Event()
         self.cancelled = 0
         self.cached = False
@@ -51,7 +57,7 @@ class ScriptedAsker:
         """Name in the config."""
         return self._endpoint
 
-    async def ask(self, question: Question, spending: Spending) -> Answer:
+    async def ask(self, question: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """Spends 10 tokens in, 5 out and PRICE, whatever comes of it."""
         position = min(len(self.questions), len(self._replies) - 1)
         self.questions.append(question)
@@ -74,45 +80,45 @@ class ScriptedAsker:
         text = reply if isinstance(reply, str) else json.dumps(reply)
         return self._answer(question, text)
 
-    def _answer(self, question: Question, text: str) -> Answer:
+    def _answer(self, question: PromptRequest, text: str) -> ModelAnswer:
         request = {
             "model": self._model,
             "messages": [
-                {"role": "system", "content": question.instructions},
-                {"role": "user", "content": question.material},
-                *({"role": turn.role, "content": turn.text} for turn in question.again),
+                {"role": "system", "content": question.system_message},
+                {"role": "user", "content": question.user_message},
+                *({"role": turn.role, "content": turn.text} for turn in question.follow_up),
             ],
         }
         if question.schema is None:
-            return Answer(text, None, f"{self._model}-2026", request, self.cached)
+            return ModelAnswer(text, None, f"{self._model}-2026", request, self.cached)
         try:
-            data = read_object(text)
+            data = parse_object(text)
         except ValueError as problem:
-            raise JudgeFault("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
-        return Answer(text, data, f"{self._model}-2026", request, self.cached)
+            raise JudgeError("JUDGE_UNPARSEABLE", str(problem), unusable=True, text=text) from None
+        return ModelAnswer(text, data, f"{self._model}-2026", request, self.cached)
 
 
 class ScriptedModels:
     """Judges by name. default: the replies of the judge without a name."""
 
     def __init__(self, *default: Reply, **judges: Sequence[Reply]) -> None:
-        self.askers = {name: ScriptedAsker(replies, name) for name, replies in judges.items()}
+        self.by_name = {name: ScriptedModel(replies, name) for name, replies in judges.items()}
         if default:
-            self.askers["default"] = ScriptedAsker(default)
+            self.by_name["default"] = ScriptedModel(default)
 
     @property
-    def default(self) -> ScriptedAsker:
+    def default(self) -> ScriptedModel:
         """The judge without a name."""
-        return self.askers["default"]
+        return self.by_name["default"]
 
-    def asker(self, judge: str | None, model: str | None) -> ScriptedAsker:
+    def get(self, judge: str | None, model: str | None) -> ScriptedModel:
         """By name, whatever the model."""
         name = judge or "default"
-        if name not in self.askers:
-            raise ValueError(f'no judge "{name}"; the judges are: {", ".join(self.askers) or "none"}')
+        if name not in self.by_name:
+            raise ValueError(f'no judge "{name}"; the judges are: {", ".join(self.by_name) or "none"}')
         if model is not None:
-            self.askers[name]._model = model
-        return self.askers[name]
+            self.by_name[name]._model = model
+        return self.by_name[name]
 
 
 TURN = Turn(
@@ -134,7 +140,7 @@ async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: Ev
 
 
 def evaluate(
-    models: Models,
+    models: JudgeModels,
     *specs: Mapping[str, Any],
     turn: Turn = TURN,
     seconds: float | None = 5.0,
@@ -144,7 +150,7 @@ def evaluate(
 
 
 async def evaluate_later(
-    models: Models,
+    models: JudgeModels,
     *specs: Mapping[str, Any],
     turn: Turn = TURN,
     seconds: float | None = 5.0,
@@ -171,9 +177,9 @@ def score(number: float, why: str = "because") -> Reply:
     return {"score": number, "hits": ["this"], "misses": ["that"], "reasoning": why}
 
 
-def fault(code: str, *, unusable: bool = False, text: str = "") -> JudgeFault:
+def fault(code: str, *, unusable: bool = False, text: str = "") -> JudgeError:
     """What an endpoint raises."""
-    return JudgeFault(code, f"{code.lower()} as told", unusable=unusable, text=text)
+    return JudgeError(code, f"{code.lower()} as told", unusable=unusable, text=text)
 
 
 def later(seconds: float, reply: Reply) -> Reply:

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from evald_server.judge.cache import Cache, DiskCache, Kept, MemoryCache, NoCache, digest
-from evald_server.judge.question import Answer as AnAnswer
-from evald_server.judge.question import Spending
+from evald_server.judge.cache import AnswerCache, CachedAnswer, DiskCache, MemoryCache, cache_key
+from evald_server.judge.prompt_request import CallSpending, ModelAnswer
 
 from ..rpc.live import run
 from .asking import asking, fault, question, within
 from .wire import Answer, answer, completion, wire
 
-KEPT = Kept('{"a": "ä"}', {"a": "ä"}, "judge-1")
+KEPT = CachedAnswer('{"a": "ä"}', {"a": "ä"}, "judge-1")
 GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
 
-Make = Callable[[int], Cache]
+Make = Callable[[int], AnswerCache]
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -32,7 +31,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 
 def key(number: int) -> bytes:
-    return digest(str(number))
+    return cache_key(str(number))
 
 
 def test_what_was_put_is_there(make: Make) -> None:
@@ -42,8 +41,8 @@ def test_what_was_put_is_there(make: Make) -> None:
         cache.put(key(1), KEPT)
         assert await cache.get(key(1)) == KEPT
         assert await cache.get(key(2)) is None
-        cache.put(key(1), Kept("new", None, "judge-2"))
-        assert await cache.get(key(1)) == Kept("new", None, "judge-2")
+        cache.put(key(1), CachedAnswer("new", None, "judge-2"))
+        assert await cache.get(key(1)) == CachedAnswer("new", None, "judge-2")
         await cache.close()
 
     run(main())
@@ -52,7 +51,7 @@ def test_what_was_put_is_there(make: Make) -> None:
 def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
     async def main() -> None:
         cache = make(18_000)  # five, of a little more than 3,000 bytes each
-        large = Kept("x" * 3000, None, "m")
+        large = CachedAnswer("x" * 3000, None, "m")
         for number in range(5):
             cache.put(key(number), large)
         assert await cache.get(key(0)) == large
@@ -62,7 +61,7 @@ def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
         assert 0 in there, "it was used"
         assert 7 in there
         assert not {1, 2, 3} & set(there)
-        cache.put(key(9), Kept("x" * 20_000, None, "m"))
+        cache.put(key(9), CachedAnswer("x" * 20_000, None, "m"))
         assert await cache.get(key(9)) is None, "it is larger than everything"
         assert await cache.get(key(7)) == large
         await cache.close()
@@ -74,7 +73,7 @@ def test_a_cache_stays_within_its_bytes_however_much_is_put(make: Make) -> None:
     async def main() -> None:
         cache = make(20_000)
         for number in range(500):
-            cache.put(key(number % 250), Kept("y" * (number % 700), None, "m"))
+            cache.put(key(number % 250), CachedAnswer("y" * (number % 700), None, "m"))
         sizes = [len(kept.text) for number in range(250) if (kept := await cache.get(key(number)))]
         assert 0 < sum(sizes) < 20_000
         assert await cache.get(key(249)), "the last one is there"
@@ -103,7 +102,7 @@ def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
     async def main() -> None:
         large = DiskCache(tmp_path / "cache.sqlite", 1_000_000)
         for number in range(100):
-            large.put(key(number), Kept("x" * 800, None, "m"))
+            large.put(key(number), CachedAnswer("x" * 800, None, "m"))
         await large.close()
         small = DiskCache(tmp_path / "cache.sqlite", 5000)
         small.put(key(1000), KEPT)
@@ -115,7 +114,7 @@ def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
     run(main())
 
 
-def test_two_servers_share_a_file(tmp_path: Path) -> None:
+def test_another_process_may_use_the_file_too(tmp_path: Path) -> None:
     async def main() -> None:
         one, other = (DiskCache(tmp_path / "cache.sqlite", 10_000) for _ in range(2))
         one.put(key(1), KEPT)
@@ -203,13 +202,13 @@ def test_an_answer_is_bought_once(tmp_path: Path) -> None:
         cache = DiskCache(tmp_path / "cache.sqlite", 1 << 20)
         async with wire(GOOD) as server, asking(server.base_url, cache=cache) as judge:
             asked = question(cache_key="k1")
-            first, second = Spending(), Spending()
-            bought = await judge.asker().ask(asked, first)
-            found = await judge.asker().ask(asked._replace(material="with another nonce"), second)
+            first, second = CallSpending(), CallSpending()
+            bought = await judge.model().ask(asked, first)
+            found = await judge.model().ask(asked._replace(user_message="with another nonce"), second)
             assert (bought.cached, found.cached) == (False, True)
             assert found[:3] == bought[:3]
             assert found.request["messages"][1]["content"] == "with another nonce"
-            assert (first.attempts, second) == (1, Spending())
+            assert (first.attempts, second) == (1, CallSpending())
             assert (len(server.requests), judge.counted.looks) == (1, [False, True])
 
     run(main())
@@ -224,8 +223,8 @@ def test_another_question_sample_model_or_endpoint_is_another_answer() -> None:
                     asked = question(cache_key="k1")
                     others = [asked, asked._replace(sample=1), asked._replace(cache_key="k2")]
                     for other in others:
-                        assert not (await judge.asker().ask(other, Spending())).cached
-                    assert not (await judge.asker("gpt-4o").ask(asked, Spending())).cached
+                        assert not (await judge.model().ask(other, CallSpending())).cached
+                    assert not (await judge.model("gpt-4o").ask(asked, CallSpending())).cached
 
     run(main())
 
@@ -234,7 +233,7 @@ def test_without_a_key_nothing_is_kept() -> None:
     async def main() -> None:
         async with wire(GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
             for _ in range(2):
-                assert not (await judge.asker().ask(question(), Spending())).cached
+                assert not (await judge.model().ask(question(), CallSpending())).cached
             assert judge.counted.looks == []
 
     run(main())
@@ -245,11 +244,11 @@ def test_who_wants_no_cached_answer_gets_a_new_one_which_is_kept() -> None:
         other = answer(200, completion('{"score": 1, "reasoning": "better"}'))
         async with wire(GOOD, other) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
             asked = question(cache_key="k1")
-            await judge.asker().ask(asked, Spending())
+            await judge.model().ask(asked, CallSpending())
             with within(None, skip_cache=True):
-                new = await judge.asker().ask(asked, Spending())
+                new = await judge.model().ask(asked, CallSpending())
             assert (new.cached, new.data) == (False, {"score": 1, "reasoning": "better"})
-            assert (await judge.asker().ask(asked, Spending())).data == new.data
+            assert (await judge.model().ask(asked, CallSpending())).data == new.data
             assert (len(server.requests), judge.counted.looks) == (2, [False, True])
 
     run(main())
@@ -265,7 +264,7 @@ UNUSABLE: dict[str, Answer] = {
 }
 
 
-def in_range(given: AnAnswer) -> bool:
+def in_range(given: ModelAnswer) -> bool:
     """What a judge might look at."""
     return given.data is not None and given.data.get("reasoning") == "so so" and given.data["score"] <= 1
 
@@ -275,20 +274,20 @@ def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str)
     async def main() -> None:
         given = UNUSABLE[how]
         async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
-            asked = question(cache_key="k1", usable=in_range)
+            asked = question(cache_key="k1", is_usable=in_range)
             if how in ("out of range", "missing"):
-                assert (await judge.asker().ask(asked, Spending())).data
+                assert (await judge.model().ask(asked, CallSpending())).data
             else:
-                await fault(judge.asker().ask(asked, Spending()))
-            assert not (await judge.asker().ask(asked, Spending())).cached
-            assert (await judge.asker().ask(asked, Spending())).cached
+                await fault(judge.model().ask(asked, CallSpending()))
+            assert not (await judge.model().ask(asked, CallSpending())).cached
+            assert (await judge.model().ask(asked, CallSpending())).cached
 
     run(main())
 
 
 def test_a_cache_that_is_off_keeps_nothing() -> None:
     async def main() -> None:
-        cache = NoCache()
+        cache = MemoryCache(0)
         cache.put(key(1), KEPT)
         assert await cache.get(key(1)) is None
         await cache.close()

@@ -127,6 +127,6 @@ def test_an_answer_with_anything_missing_or_out_of_range_is_no_verdict(reply: Re
 def test_the_judge_sees_both_criteria_as_the_caller_wrote_them() -> None:
     models = ScriptedModels(criteria(True))
     judge(models, {"successCriteria": "{a} {0} %s", "failureCriteria": "{{b}}"}, TURN)
-    material = models.default.questions[0].material
+    material = models.default.questions[0].user_message
     assert "\n{a} {0} %s\n" in material
     assert "\n{{b}}\n" in material

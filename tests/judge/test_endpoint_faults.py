@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evald.errorcodes import CODES
-from evald_server.judge.question import Spending
+from evald_server.judge.prompt_request import CallSpending
 
 from ..rpc.live import run
 from .asking import KEY, asking, fault, question, within
@@ -152,8 +152,8 @@ def test_a_fault_that_will_not_pass_is_told_at_once(name: str) -> None:
 
     async def main() -> None:
         async with wire(given, GOOD) as server, asking(server.base_url) as judge:
-            spending = Spending()
-            problem = await fault(judge.asker().ask(question(), spending))
+            spending = CallSpending()
+            problem = await fault(judge.model().ask(question(), spending))
             assert (problem.code, len(server.requests), spending.attempts) == (code, 1, 1)
             assert words in str(problem)
             assert problem.code in CODES
@@ -171,9 +171,9 @@ def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
             wire(given, GOOD) as server,
             asking(server.base_url, timeout_seconds=_seconds(name)) as judge,
         ):
-            spending = Spending()
+            spending = CallSpending()
             with within(10):
-                found = await judge.asker().ask(question(), spending)
+                found = await judge.model().ask(question(), spending)
             assert found.data == {"score": 0.5, "reasoning": "so so"}
             assert (len(server.requests), spending.attempts) == (2, 2)
             assert judge.counted.outcomes[-1] == "ok"
@@ -190,8 +190,8 @@ def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
             wire(given) as server,
             asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
         ):
-            spending = Spending()
-            problem = await fault(judge.asker().ask(question(), spending))
+            spending = CallSpending()
+            problem = await fault(judge.model().ask(question(), spending))
             assert (problem.code, len(server.requests), spending.attempts) == (code, 2, 2)
             assert words in str(problem)
             assert "gave up after 2 attempts" in str(problem)
@@ -205,10 +205,10 @@ def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -> None
             wire(answer(200, completion("A fine answer!"))) as server,
             asking(server.base_url) as judge,
         ):
-            problem = await fault(judge.asker().ask(question(), Spending()))
+            problem = await fault(judge.model().ask(question(), CallSpending()))
             assert (problem.unusable, problem.text) == (True, "A fine answer!")
         async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
-            assert not (await fault(judge.asker().ask(question(), Spending()))).unusable
+            assert not (await fault(judge.model().ask(question(), CallSpending()))).unusable
 
     run(main())
 
@@ -218,7 +218,7 @@ def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
         async with wire(GOOD) as server:
             gone = server.base_url
         async with asking(gone, attempts=2) as judge:
-            problem = await fault(judge.asker().ask(question(), Spending()))
+            problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_UNAVAILABLE"
             assert "cannot be reached (connection refused)" in str(problem)
             assert gone.split("/")[2] not in str(problem), "callers need not know the address"
@@ -236,7 +236,7 @@ def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_waited(
                 client.setblocking(False)
                 client.connect_ex(address)
             async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout_seconds=0.25) as judge:
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_UNAVAILABLE"
             assert "cannot be reached (no connection within 0.25 s)" in str(problem)
             for client in waiting:
@@ -250,12 +250,12 @@ def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
         async with wire(answer(429, b"", retry_after="30")) as server, asking(server.base_url) as judge:
             began = time.monotonic()
             with within(5):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert time.monotonic() - began < 2
             assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
             assert "asks to wait for 30 s" in str(problem)
             with within(5):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
 
     run(main())
@@ -269,10 +269,10 @@ def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
 def test_nothing_is_sent_before_the_time_that_the_endpoint_asked_for(headers: dict[str, str]) -> None:
     async def main() -> None:
         async with wire(answer(429, b"", **headers), GOOD) as server, asking(server.base_url) as judge:
-            await judge.asker().ask(question(), Spending())  # imports the client
+            await judge.model().ask(question(), CallSpending())  # imports the client
             server.answers[:] = [answer(429, b"", **headers), GOOD]
             began = time.monotonic()
-            await judge.asker().ask(question(), Spending())
+            await judge.model().ask(question(), CallSpending())
             assert time.monotonic() - began >= 0.3
 
     run(main())
@@ -283,7 +283,7 @@ def test_a_date_to_wait_for_is_waited_for() -> None:
         date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
         async with wire(answer(503, b"", retry_after=date)) as server, asking(server.base_url) as judge:
             with within(3):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_UNAVAILABLE"
             assert "asks to wait for 3.6e+03 s" in str(problem)
             assert len(server.requests) == 1
@@ -300,10 +300,10 @@ def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> None:
                 wire(Answer(b"", "hang")) as server,
                 asking(server.base_url, timeout_seconds=30) as judge,
             ):
-                spending = Spending()
+                spending = CallSpending()
                 with within(0.5):
                     began = time.monotonic()
-                    problem = await fault(judge.asker().ask(question(), spending))
+                    problem = await fault(judge.model().ask(question(), spending))
                     took = time.monotonic() - began
                 assert problem.code == "JUDGE_TIMEOUT"
                 assert "no answer within 0.45 s" in str(problem)
@@ -322,7 +322,7 @@ def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
             asking(server.base_url, timeout_seconds=30) as judge,
         ):
             with within(1):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_UNAVAILABLE"
             assert "no time was left" in str(problem)
 
@@ -332,14 +332,14 @@ def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
 def test_cancelling_leaves_no_request_behind() -> None:
     async def main() -> None:
         async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
-            asked = asyncio.create_task(judge.asker().ask(question(), Spending()))
+            asked = asyncio.create_task(judge.model().ask(question(), CallSpending()))
             await server.arrived.wait()
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            assert judge.endpoint.gate.inflight == 0
+            assert judge.endpoint.limiter.inflight == 0
             server.answers[:] = [GOOD]
-            assert (await judge.asker().ask(question(), Spending())).data
+            assert (await judge.model().ask(question(), CallSpending())).data
 
     run(main())
 
@@ -347,10 +347,10 @@ def test_cancelling_leaves_no_request_behind() -> None:
 def test_who_waits_for_a_place_is_told_so_when_time_is_over() -> None:
     async def main() -> None:
         async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
-            first = asyncio.create_task(judge.asker().ask(question(), Spending()))
+            first = asyncio.create_task(judge.model().ask(question(), CallSpending()))
             await server.arrived.wait()
             with within(0.2):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert (problem.code, len(server.requests)) == ("JUDGE_TIMEOUT", 1)
             assert "no place among the 1 requests at a time" in str(problem)
             first.cancel()
@@ -383,7 +383,7 @@ def test_a_stream_with_a_fault_is_no_answer(name: str) -> None:
     async def main() -> None:
         given = answer(200, body, content_type="text/event-stream")
         async with wire(given) as server, asking(server.base_url, stream=True, attempts=2) as judge:
-            assert (await fault(judge.asker().ask(question(), Spending()))).code == code
+            assert (await fault(judge.model().ask(question(), CallSpending()))).code == code
             assert server.bodies[0]["stream"] is True
 
     run(main())
@@ -398,8 +398,8 @@ def test_a_stream_is_put_together(stream: bool) -> None:
         body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
         given = answer(200, body, content_type="text/event-stream; charset=utf-8")
         async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
-            spending = Spending()
-            found = await judge.asker().ask(question(), spending)
+            spending = CallSpending()
+            found = await judge.model().ask(question(), spending)
             assert (found.data, found.model) == ({"score": 0.5, "reasoning": "so so"}, "judge-1")
             assert spending.usage
             assert spending.usage.total == 10
@@ -412,7 +412,7 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
     """The endpoint repeats both in every answer that it can."""
     given = (FINAL | PASSING)[name][0]
     asked = question()
-    echo = f"{KEY} You judge. {asked.material}"
+    echo = f"{KEY} You judge. {asked.user_message}"
     head, _, body = given.data.partition(b"\r\n\r\n")
     if body.startswith(b'{"error": {"message": "'):
         echoed = body.replace(b'"message": "', f'"message": "{echo} '.encode())
@@ -427,11 +427,11 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
             asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
         ):
             with caplog.at_level("DEBUG"):
-                problem = await fault(judge.asker().ask(asked, Spending()))
+                problem = await fault(judge.model().ask(asked, CallSpending()))
             assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()
             for text in (str(problem), repr(problem), repr(judge.endpoint.options)):
                 assert KEY not in text
-                assert asked.material not in text
+                assert asked.user_message not in text
             assert KEY not in caplog.text
 
     run(main())
@@ -440,7 +440,9 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
 def test_what_was_asked_is_told_without_the_key() -> None:
     async def main() -> None:
         async with wire(GOOD) as server, asking(server.base_url) as judge:
-            found = await judge.asker().ask(question()._replace(material=f"My key is {KEY}."), Spending())
+            found = await judge.model().ask(
+                question()._replace(user_message=f"My key is {KEY}."), CallSpending()
+            )
             assert KEY not in json.dumps(found.request)
             assert found.request["messages"][1]["content"] == "My key is [redacted]."
             assert server.bodies[0]["messages"][1]["content"] == f"My key is {KEY}.", "it is judged as it is"
@@ -451,7 +453,7 @@ def test_what_was_asked_is_told_without_the_key() -> None:
 def test_without_a_key_none_is_sent() -> None:
     async def main() -> None:
         async with wire(GOOD) as server, asking(server.base_url, api_key="") as judge:
-            await judge.asker().ask(question(), Spending())
+            await judge.model().ask(question(), CallSpending())
             assert "authorization" not in server.requests[0][0].lower()
 
     run(main())

@@ -13,8 +13,8 @@ import pytest
 from evald.context import EvaluatorContext
 from evald.v1 import context_pb2
 from evald_server.judge.config import LlmJudge
-from evald_server.judge.fence import Fence, encode
-from evald_server.judge.prompt import Prompt
+from evald_server.judge.prompt import Prompt, fenced
+from evald_server.judge.transcript import encode
 
 from .scripted import inside, outside
 
@@ -114,7 +114,7 @@ def test_a_question_of_the_same_turn_has_the_same_cache_key_and_another_turn_has
 
     def key(text: str, temperature: float = 0.0) -> str:
         evidence = prompt.evidence(context(text, "{}"))
-        return prompt.question(evidence, 10, temperature, 0, lambda _answer: True).cache_key
+        return prompt.request(evidence, 10, temperature, 0, lambda _answer: True).cache_key
 
     assert key("a") == key("a")
     assert len({key("a"), key("b"), key("a", 0.5), ""}) == 4
@@ -135,16 +135,16 @@ def test_a_record_shows_no_character_that_is_invisible_or_has_a_meaning_in_marku
 
 
 def test_a_nonce_can_be_given_so_that_two_questions_can_be_compared() -> None:
-    assert Fence("ab").around(["{}"]) == "<data-ab>\n{}\n</data-ab>"
+    assert fenced(["{}"], "ab") == "<data-ab>\n{}\n</data-ab>"
 
 
 def _prompt(config: dict[str, Any]) -> Prompt:
     made = LlmJudge.from_config(config)
-    return Prompt(made.form, made.view, made.prompt)
+    return Prompt(made.mode, made.view, made.prompt)
 
 
 def _material(prompt: Prompt, ctx: EvaluatorContext) -> str:
-    return prompt.question(prompt.evidence(ctx), 10, 0.0, 0, lambda _answer: True).material
+    return prompt.request(prompt.evidence(ctx), 10, 0.0, 0, lambda _answer: True).user_message
 
 
 def _assert_hidden(material: str) -> None:

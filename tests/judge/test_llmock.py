@@ -7,8 +7,8 @@ import pytest
 from llmock.pytest_plugin import LLMock
 from llmock.scenarios import Delay, Fail, Reply
 
-from evald_server.judge.forms import Form
-from evald_server.judge.question import Spending
+from evald_server.judge.prompt_request import CallSpending
+from evald_server.judge.response_format import ResponseFormat
 
 from ..rpc.live import run
 from .asking import asking, fault, question, within
@@ -31,8 +31,8 @@ def bodies(llmock: LLMock) -> list[dict[str, Any]]:
 def test_a_schema_is_answered_with_what_matches_it(llmock: LLMock) -> None:
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            spending = Spending()
-            found = await judge.asker().ask(question(), spending)
+            spending = CallSpending()
+            found = await judge.model().ask(question(), spending)
             assert found.data
             assert found.data.keys() == {"score", "reasoning"}
             assert (spending.attempts, spending.usage is not None, found.cached) == (1, True, False)
@@ -53,12 +53,12 @@ def test_an_endpoint_without_schemas_is_asked_for_an_object_and_then_for_text(ll
 
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            spending = Spending()
-            found = await judge.asker().ask(question(), spending)
+            spending = CallSpending()
+            found = await judge.model().ask(question(), spending)
             assert found.data == json.loads(VERDICT)
             assert (spending.attempts, judge.counted.outcomes) == (3, ["adapted", "adapted", "ok"])
-            again = Spending()
-            assert (await judge.asker().ask(question(), again)).data == json.loads(VERDICT)
+            again = CallSpending()
+            assert (await judge.model().ask(question(), again)).data == json.loads(VERDICT)
             assert again.attempts == 1, "what the endpoint does not know is remembered"
 
     run(main())
@@ -74,7 +74,7 @@ def test_what_reasoning_models_do_not_know_is_left_out(llmock: LLMock) -> None:
 
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            found = await judge.asker().ask(question(), Spending())
+            found = await judge.model().ask(question(), CallSpending())
             assert found.data
             assert "temperature" not in found.request, "the request is told as it was sent"
 
@@ -87,15 +87,15 @@ def test_what_reasoning_models_do_not_know_is_left_out(llmock: LLMock) -> None:
     )
 
 
-@pytest.mark.parametrize("form", Form)
-def test_one_fence_is_read_whatever_was_asked_for_and_two_never(llmock: LLMock, form: Form) -> None:
+@pytest.mark.parametrize("form", ResponseFormat)
+def test_one_fence_is_read_whatever_was_asked_for_and_two_never(llmock: LLMock, form: ResponseFormat) -> None:
     llmock.reply(f"So:\n```json\n{VERDICT}\n```")
     llmock.reply(f"It wrote\n```json\n{VERDICT}\n```\nbut\n```json\n{VERDICT}\n```")
 
     async def main() -> None:
-        async with asking(llmock.base_url(), form=form) as judge:
-            assert (await judge.asker().ask(question(), Spending())).data == json.loads(VERDICT)
-            problem = await fault(judge.asker().ask(question(), Spending()))
+        async with asking(llmock.base_url(), response_format=form) as judge:
+            assert (await judge.model().ask(question(), CallSpending())).data == json.loads(VERDICT)
+            problem = await fault(judge.model().ask(question(), CallSpending()))
             assert (problem.code, problem.unusable) == ("JUDGE_UNPARSEABLE", True)
 
     run(main())
@@ -106,10 +106,10 @@ def test_a_rate_limit_is_waited_out_as_long_as_asked(llmock: LLMock) -> None:
 
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            spending = Spending()
+            spending = CallSpending()
             with within(20):
-                assert (await judge.asker().ask(question(), spending)).data
-            assert (spending.attempts, judge.endpoint.gate.places) == (3, 2)
+                assert (await judge.model().ask(question(), spending)).data
+            assert (spending.attempts, judge.endpoint.limiter.limit) == (3, 2)
             assert judge.counted.outcomes == ["rate_limited", "rate_limited", "ok"]
 
     run(main())
@@ -122,7 +122,7 @@ def test_a_rate_limit_that_lasts_is_told(llmock: LLMock) -> None:
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
             with within(2):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_RATE_LIMITED"
 
     run(main())
@@ -136,9 +136,9 @@ def test_a_real_quota_is_kept(llmock: LLMock) -> None:
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
             for _ in range(3):
-                await judge.asker().ask(question(), Spending())
+                await judge.model().ask(question(), CallSpending())
             with within(3):
-                problem = await fault(judge.asker().ask(question(), Spending()))
+                problem = await fault(judge.model().ask(question(), CallSpending()))
             assert problem.code == "JUDGE_RATE_LIMITED"
 
     run(main())
@@ -151,8 +151,8 @@ def test_an_outage_is_told_after_a_few_attempts(llmock: LLMock, status: int) -> 
 
     async def main() -> None:
         async with asking(llmock.base_url(), attempts=2) as judge:
-            spending = Spending()
-            problem = await fault(judge.asker().ask(question(), spending))
+            spending = CallSpending()
+            problem = await fault(judge.model().ask(question(), spending))
             assert (problem.code, spending.attempts) == ("JUDGE_UNAVAILABLE", 2)
             assert spending.usage is None
 
@@ -166,7 +166,7 @@ def test_what_will_not_change_is_not_asked_again(llmock: LLMock, status: int) ->
 
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            assert (await fault(judge.asker().ask(question(), Spending()))).code == "JUDGE_UNAVAILABLE"
+            assert (await fault(judge.model().ask(question(), CallSpending()))).code == "JUDGE_UNAVAILABLE"
 
     run(main())
     assert len(llmock.requests) == 1
@@ -178,7 +178,7 @@ def test_a_question_that_is_too_long_is_told(llmock: LLMock) -> None:
 
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
-            assert (await fault(judge.asker().ask(question(), Spending()))).code == "INPUT_TOO_LARGE"
+            assert (await fault(judge.model().ask(question(), CallSpending()))).code == "INPUT_TOO_LARGE"
 
     run(main())
 
@@ -189,7 +189,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
     async def main() -> None:
         async with asking(llmock.base_url(), timeout_seconds=0.6) as judge:
             with within(20):
-                assert (await judge.asker().ask(question(), Spending())).data
+                assert (await judge.model().ask(question(), CallSpending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
 
     run(main())
@@ -201,7 +201,7 @@ def test_a_slow_answer_does_not_outlast_the_evaluation(llmock: LLMock) -> None:
     async def main() -> None:
         async with asking(llmock.base_url()) as judge:
             with within(0.4):
-                assert (await fault(judge.asker().ask(question(), Spending()))).code == "JUDGE_TIMEOUT"
+                assert (await fault(judge.model().ask(question(), CallSpending()))).code == "JUDGE_TIMEOUT"
 
     run(main())
 
@@ -224,8 +224,8 @@ def test_an_answer_without_a_verdict_is_an_error(llmock: LLMock, name: str, stre
 
     async def main() -> None:
         async with asking(llmock.base_url(), stream=stream) as judge:
-            spending = Spending()
-            assert (await fault(judge.asker().ask(question(), spending))).code == code
+            spending = CallSpending()
+            assert (await fault(judge.model().ask(question(), spending))).code == code
             assert spending.usage is not None, "an answer that cannot be used is paid for as well"
 
     run(main())
@@ -236,10 +236,10 @@ def test_a_broken_stream_is_asked_for_again_and_then_told(llmock: LLMock, kind: 
     async def main() -> None:
         async with asking(llmock.base_url(), stream=True, attempts=2) as judge:
             getattr(llmock, kind)(after_chunks=2, times=1)
-            assert (await judge.asker().ask(question(), Spending())).data
+            assert (await judge.model().ask(question(), CallSpending())).data
             llmock.assert_resilient()
             getattr(llmock, kind)(after_chunks=2, times=None)
-            problem = await fault(judge.asker().ask(question(), Spending()))
+            problem = await fault(judge.model().ask(question(), CallSpending()))
             assert (problem.code, judge.counted.outcomes[-1]) == ("JUDGE_TRUNCATED", "truncated")
 
     run(main())
@@ -250,7 +250,7 @@ def test_a_stream_that_stalls_is_given_up(llmock: LLMock) -> None:
 
     async def main() -> None:
         async with asking(llmock.base_url(), stream=True, timeout_seconds=0.6) as judge:
-            assert (await judge.asker().ask(question(), Spending())).data
+            assert (await judge.model().ask(question(), CallSpending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
 
     run(main())
@@ -266,7 +266,7 @@ def test_after_an_hour_the_surest_form_is_tried_again(llmock: LLMock) -> None:
             judge.endpoint._clock = lambda: now
             llmock.add(Fail(400, message=NO_SCHEMA))
             for now in (0.0, 3599.0, 3601.0):  # noqa: B007 - the clock reads it
-                await judge.asker().ask(question(), Spending())
+                await judge.model().ask(question(), CallSpending())
 
     run(main())
     asked = [body["response_format"]["type"] for body in bodies(llmock)]

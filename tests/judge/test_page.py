@@ -5,11 +5,8 @@ import re
 from pathlib import Path
 
 from evald_server.judge.config import LlmJudge
-from evald_server.judge.criteria import CriteriaForm
-from evald_server.judge.items import ItemsForm
 from evald_server.judge.llm_judge import judge_definition
-from evald_server.judge.rubric import RubricForm
-from evald_server.judge.score import ScoreForm
+from evald_server.judge.rubric_modes import CriteriaMode, ItemsMode, PointsMode, ScoreMode
 
 from .scripted import ScriptedModels, criteria
 
@@ -23,8 +20,8 @@ def test_its_specs_compile_and_show_every_way_of_asking() -> None:
         spec = json.loads(block)
         assert spec.keys() == {"type", "config"}
         judge_definition(models).compile(spec["config"])
-        forms.add(type(LlmJudge.from_config(spec["config"]).form))
-    assert forms == {CriteriaForm, ScoreForm, RubricForm, ItemsForm}
+        forms.add(type(LlmJudge.from_config(spec["config"]).mode))
+    assert forms == {CriteriaMode, ScoreMode, PointsMode, ItemsMode}
 
 
 def test_it_names_every_key_of_the_config() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald.result import TokenUsage
-from evald_server.judge.prices import SHIPPED, Price, price_of
+from evald_server.judge.budget import SHIPPED_PRICES, Price, price_of
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_cost_is_known_only_when_both_directions_are() -> None:
 
 
 def test_shipped_prices_are_of_this_world() -> None:
-    for model, price in SHIPPED.items():
+    for model, price in SHIPPED_PRICES.items():
         assert 0 < price.input_usd < price.output_usd <= 100, model
 
 
@@ -52,4 +52,4 @@ def test_no_request_costs_more_than_the_estimate(text: str, output: int) -> None
     size = len(text.encode())
     cost = price.cost(TokenUsage(size, output))
     assert cost is not None
-    assert cost <= price.most(size, output)
+    assert cost <= price.max_cost(size, output)

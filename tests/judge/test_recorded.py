@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from evald.result import Verdict
-from evald_server.judge.parsing import read_object
+from evald_server.judge.answer_parsing import parse_object
 
 from .scripted import ScriptedModels, judge
 
@@ -32,7 +32,7 @@ FORMS: Final[list[dict[str, Any]]] = [
 def test_the_recording_drifts() -> None:
     assert len(REPLIES) == 200
     assert all(one["reply"].startswith("```json") for one in REPLIES)
-    verdicts = {read_object(one["reply"])["verdict"] for one in REPLIES}
+    verdicts = {parse_object(one["reply"])["verdict"] for one in REPLIES}
     assert verdicts == {"pass", "fail", "satisfied", "satisfactory", "compliant", "correct"}
 
 
@@ -48,7 +48,7 @@ def test_a_reply_to_another_prompt_is_no_verdict_in_any_form(config: dict[str, A
 
 def test_a_judge_that_answers_in_the_form_when_asked_again_is_understood_fence_and_all() -> None:
     for one in REPLIES:
-        said = read_object(one["reply"])
+        said = parse_object(one["reply"])
         if said["verdict"] not in {"pass", "fail"}:
             continue
         passes = said["verdict"] == "pass"

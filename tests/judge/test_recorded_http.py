@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evald_server.judge.question import Spending
+from evald_server.judge.prompt_request import CallSpending
 
 from ..rpc.live import run
 from .asking import SCHEMA, asking, fault, question
@@ -42,14 +42,14 @@ def test_a_recorded_answer_is_read_or_refused(recorded: dict[str, Any]) -> None:
             wire(given) as server,
             asking(server.base_url, stream="stream" in recorded["kind"], attempts=2) as judge,
         ):
-            spending = Spending()
+            spending = CallSpending()
             asked = question(SCHEMA if asks_for_json else None)
             if "code" in expected:
-                problem = await fault(judge.asker().ask(asked, spending))
+                problem = await fault(judge.model().ask(asked, spending))
                 assert problem.code == expected["code"], problem
                 assert "ok" not in judge.counted.outcomes
                 return
-            found = await judge.asker().ask(asked, spending)
+            found = await judge.model().ask(asked, spending)
             assert found.text == expected["text"]
             assert found.data == (json.loads(found.text) if asks_for_json else None)
             assert spending.attempts == 1

@@ -48,7 +48,7 @@ def test_the_first_question_is_kept_as_it_was_sent() -> None:
     models = ScriptedModels(fault("JUDGE_REFUSED", unusable=True), score(0.9))
     result = judge(models, CONFIG)
     assert result.raw_request is not None
-    assert result.raw_request["messages"][1]["content"] == models.default.questions[1].material
+    assert result.raw_request["messages"][1]["content"] == models.default.questions[1].user_message
     assert result.raw_request["model"] == "scripted"
 
 
@@ -63,7 +63,7 @@ def test_a_long_conversation_is_cut_in_the_request_that_is_kept_but_not_in_the_o
     result = judge(models, CONFIG, Turn([{"role": "assistant", "content": "x" * 1_000_000}]))
     assert result.raw_request is not None
     assert len(result.raw_request["messages"][1]["content"]) < 70_000
-    assert len(models.default.questions[0].material) > 1_000_000
+    assert len(models.default.questions[0].user_message) > 1_000_000
 
 
 def test_a_conversation_longer_than_any_model_reads_is_an_error_and_costs_nothing() -> None:
@@ -90,7 +90,7 @@ def test_a_result_is_cached_when_all_its_answers_are(cached: tuple[bool, ...], w
     names = [f"j{number}" for number in range(len(cached))]
     models = ScriptedModels(**{name: [score(0.9)] for name in names})
     for name, one in zip(names, cached, strict=True):
-        models.askers[name].cached = one
+        models.by_name[name].cached = one
     assert judge(models, CONFIG | {"judges": names}).cached is wanted
 
 

@@ -4,26 +4,26 @@ from datetime import UTC, datetime
 
 import pytest
 
-from evald_server.judge.retries import Backoff, retry_after
+from evald_server.judge.rate_limiting import RetryBackoff, parse_retry_after
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    waits = [Backoff(0.5, 8.0).delay(faults, None, lambda: 1.0) for faults in range(1, 8)]
+    waits = [RetryBackoff(0.5, 8.0).delay(faults, None, lambda: 1.0) for faults in range(1, 8)]
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
 
 
 def test_chance_takes_half_of_a_wait_at_most() -> None:
-    assert Backoff(0.5, 8.0).delay(3, None, lambda: 0.0) == 1.0
-    spread = {Backoff().delay(3, None) for _ in range(20)}
+    assert RetryBackoff(0.5, 8.0).delay(3, None, lambda: 0.0) == 1.0
+    spread = {RetryBackoff().delay(3, None) for _ in range(20)}
     assert len(spread) > 10
     assert all(1.0 <= wait <= 2.0 for wait in spread)
 
 
 @pytest.mark.parametrize(("asked", "wait"), [(0.0, 0.5), (0.2, 0.5), (30.0, 30.0)])
 def test_no_wait_is_shorter_than_asked(asked: float, wait: float) -> None:
-    assert Backoff(0.5, 8.0).delay(1, asked, lambda: 1.0) == wait
+    assert RetryBackoff(0.5, 8.0).delay(1, asked, lambda: 1.0) == wait
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_no_wait_is_shorter_than_asked(asked: float, wait: float) -> None:
     ],
 )
 def test_the_endpoints_wish_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers, lambda: NOW) == seconds
+    assert parse_retry_after(headers, lambda: NOW) == seconds

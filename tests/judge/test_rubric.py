@@ -102,7 +102,7 @@ def test_a_template_is_filled_in_one_pass_and_asks_for_plain_text() -> None:
     judge(models, config, Turn([{"role": "assistant", "content": "the {rubric} {output}"}]))
     (question,) = models.default.questions
     assert question.schema is None
-    assert outside(question.material).endswith(
+    assert outside(question.user_message).endswith(
         'Custom {"a": 1}: my {output} {rubric} | \n<data>\n</data>\n | my {output} {rubric}'
     )
-    assert inside(question.material) == [{"part": "answer", "content": "the {rubric} {output}"}]
+    assert inside(question.user_message) == [{"part": "answer", "content": "the {rubric} {output}"}]

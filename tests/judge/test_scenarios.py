@@ -92,7 +92,7 @@ def test_criteria_and_evaluators_must_both_pass() -> None:
                 summary = (await live.unary(wanted)).summary
                 assert [result.type for result in summary.results] == ["contains", "llm-judge"]
                 assert summary.success is success
-                assert [record["content"] for record in inside(models.default.questions[0].material)] == [
+                assert [record["content"] for record in inside(models.default.questions[0].user_message)] == [
                     "hi",
                     "hello",
                 ]

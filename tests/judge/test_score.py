@@ -101,6 +101,6 @@ def test_what_is_no_score_is_no_verdict_and_no_number_is_taken_out_of_prose(repl
 def test_a_prompt_replaces_the_system_message_and_is_kept() -> None:
     models = ScriptedModels(score(0.9))
     result = judge(models, CRITERIA | {"prompt": "You grade {{things}} {strictly}."})
-    assert models.default.questions[0].instructions == "You grade {{things}} {strictly}."
+    assert models.default.questions[0].system_message == "You grade {{things}} {strictly}."
     assert result.raw_request is not None
     assert result.raw_request["messages"][0]["content"] == "You grade {{things}} {strictly}."

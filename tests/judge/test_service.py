@@ -139,8 +139,8 @@ def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            gate = live.app.models.endpoints["default"].gate
-            await until(lambda: not gate.inflight)
+            limiter = live.app.models.endpoints["default"].limiter
+            await until(lambda: not limiter.inflight)
             assert value(live.app.telemetry, "evald_judge_requests_total", outcome="cancelled") == 1
 
     run(main())
@@ -158,7 +158,7 @@ def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: pytest
         await app.start()
         try:
             await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)
-            app.models.endpoints["default"].reached(True)
+            app.models.endpoints["default"].set_reachable(True)
             assert app.registry.find("llm-judge").entry.state is State.ACTIVE
         finally:
             await app.stop(0)

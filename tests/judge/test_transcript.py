@@ -54,7 +54,7 @@ EXPECTED = {"part": "expected", "content": "Ghent"}
 def shown(config: dict[str, Any], turn: Turn) -> list[dict[str, Any]]:
     models = ScriptedModels(criteria(True))
     judge(models, {"successCriteria": "s"} | config, turn)
-    return inside(models.default.questions[0].material)
+    return inside(models.default.questions[0].user_message)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_turn_that_is_not_the_conversations_tail_takes_nothing_away_from_it() 
     models = ScriptedModels(criteria(True))
 
     asyncio.run(judge_later(models, {"successCriteria": "s"}, EvaluatorContext(pb)))
-    contents = [record["content"] for record in inside(models.default.questions[0].material)]
+    contents = [record["content"] for record in inside(models.default.questions[0].user_message)]
     assert contents == ["a", "b", "c"]
 
 

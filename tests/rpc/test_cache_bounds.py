@@ -12,7 +12,7 @@ from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
-from evald_server.judge.cache import Kept, MemoryCache
+from evald_server.judge.cache import CachedAnswer, MemoryCache
 from evald_server.rpc.idempotency import IdempotencyStore, StoredResponse
 from evald_server.wire_pb2 import EvaluateRequest as Request
 
@@ -48,7 +48,7 @@ def judge() -> Put:
             "reasoning": "As was asked.",
         }
         text = json.dumps(answer)
-        cache.put(number.to_bytes(32, "big"), Kept(text, json.loads(text), "model"))
+        cache.put(number.to_bytes(32, "big"), CachedAnswer(text, json.loads(text), "model"))
 
     return put
 

@@ -1,4 +1,4 @@
-"""Answers that need not be bought again."""
+"""Cache of judges' answers, in memory or in a SQLite file."""
 
 import asyncio
 import hashlib
@@ -15,20 +15,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 _log = logging.getLogger("evald.judge")
 
-# What a row takes beside its answer: key, size, time, and their place in two indexes.
+# Of a row beside its answer: key, size, time, and their entries in two indexes.
 _ROW_BYTES: Final = 128
 
-# What the Python objects around an answer in memory take, measured.
+# Of the Python objects around an answer in memory, measured.
 _ENTRY_BYTES: Final = 400
 
-# Evicting is done a tenth at a time, because each time costs a scan of the index.
+# A tenth is evicted at a time, because each eviction scans the index.
 _KEEP: Final = 0.9
 
-# Another process may hold the lock for as long as it writes a few rows.
+# The data directory is locked, so no second server writes to the file. A backup or a shell may still lock it.
 _LOCK_SECONDS: Final = 0.25
 
-# After a fault the file is left alone for so long.
-_REST_SECONDS: Final = 60.0
+# After an error the file is not used for so long.
+_RETRY_SECONDS: Final = 60.0
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -41,7 +41,7 @@ CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used);
 """
 
 
-class Kept(NamedTuple):
+class CachedAnswer(NamedTuple):
     """An answer. data: its JSON object, None for plain text. model: as the endpoint named it."""
 
     text: str
@@ -49,140 +49,127 @@ class Kept(NamedTuple):
     model: str
 
 
-def digest(*parts: str) -> bytes:
-    """The key of an answer, out of everything that it depends on."""
+def cache_key(*parts: str) -> bytes:
+    """Return the key of an answer that depends on these parts and nothing else."""
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-class Cache(Protocol):
-    """Keeps answers. Never raises: a cache that is broken is empty."""
+class AnswerCache(Protocol):
+    """Keeps answers, the most recently used ones. Never raises: a broken cache is an empty one."""
 
-    async def get(self, key: bytes) -> Kept | None:
-        """The answer, if it is there."""
+    async def get(self, key: bytes) -> CachedAnswer | None:
+        """Return the answer, if it is there."""
 
-    def put(self, key: bytes, answer: Kept) -> None:
-        """Keep an answer. Returns at once."""
-
-    async def close(self) -> None:
-        """Finish what is under way."""
-
-
-class NoCache:
-    """Keeps nothing."""
-
-    async def get(self, key: bytes) -> Kept | None:
-        """Nothing is there."""
-        return None
-
-    def put(self, key: bytes, answer: Kept) -> None:
-        """Forget it."""
+    def put(self, key: bytes, answer: CachedAnswer) -> None:
+        """Store an answer. Returns at once."""
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Finish pending writes."""
 
 
 class MemoryCache:
-    """In memory, for servers without a data directory. most_bytes: of all answers together."""
+    """An AnswerCache in memory. max_bytes: of all answers together; 0 for no cache."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._bytes = 0
-        # As text: an answer's JSON object takes four times as much.
+        # As JSON text: the parsed object takes four times as much.
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
 
-    async def get(self, key: bytes) -> Kept | None:
-        """The answer, if it is there."""
+    async def get(self, key: bytes) -> CachedAnswer | None:
+        """Return the answer, if it is there."""
         found = self._answers.get(key)
         if found is None:
             return None
         self._answers.move_to_end(key)
-        return _read(found)
+        return _load(found)
 
-    def put(self, key: bytes, answer: Kept) -> None:
-        """Keep an answer; the ones that were not used for longest make room."""
-        written = _written(answer).encode()
-        if _ENTRY_BYTES + len(written) > self._most:
+    def put(self, key: bytes, answer: CachedAnswer) -> None:
+        """Store an answer, and evict those not used for longest."""
+        text = _dump(answer).encode()
+        if _ENTRY_BYTES + len(text) > self._max_bytes:
             return
-        before = self._answers.pop(key, None)
-        if before is not None:
-            self._bytes -= _ENTRY_BYTES + len(before)
-        self._answers[key] = written
-        self._bytes += _ENTRY_BYTES + len(written)
-        while self._bytes > self._most:
-            _, oldest = self._answers.popitem(last=False)
-            self._bytes -= _ENTRY_BYTES + len(oldest)
+        self._bytes -= self._size(self._answers.pop(key, None))
+        self._answers[key] = text
+        self._bytes += self._size(text)
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._size(self._answers.popitem(last=False)[1])
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: there are no pending writes."""
+
+    @staticmethod
+    def _size(text: bytes | None) -> int:
+        return 0 if text is None else _ENTRY_BYTES + len(text)
 
 
 class DiskCache:
-    """In a SQLite file that several servers may share. A thread of its own does all reading and writing.
+    """An AnswerCache in a SQLite file, which a thread of its own reads and writes.
 
-    most_bytes: of all answers together; the file is somewhat larger. When the file cannot be read or written,
-    there is no cache for a minute, and one line in the log.
+    max_bytes: of all answers together; the file is somewhat larger. After an error the file is not used for
+    a minute; the first error is logged.
     """
 
     def __init__(
         self,
         path: Path,
-        most_bytes: int,
+        max_bytes: int,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._clock = clock
         self._now = now
         self._db: sqlite3.Connection | None = None
         self._bytes = 0
-        self._resume = float("-inf")
-        self._told = False
+        self._retry_at = float("-inf")
+        self._warned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-cache")
 
-    async def get(self, key: bytes) -> Kept | None:
-        """The answer, if it is there."""
-        if self._clock() < self._resume:
+    async def get(self, key: bytes) -> CachedAnswer | None:
+        """Return the answer, if it is there."""
+        if self._clock() < self._retry_at:
             return None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, key)
         except RuntimeError:  # closed, because the server stops
             return None
 
-    def put(self, key: bytes, answer: Kept) -> None:
-        """Keep an answer; the ones that were not used for longest make room."""
-        if self._clock() >= self._resume:
+    def put(self, key: bytes, answer: CachedAnswer) -> None:
+        """Store an answer, and evict those not used for longest."""
+        if self._clock() >= self._retry_at:
             with suppress(RuntimeError):  # closed, because the server stops
                 self._thread.submit(self._put, key, answer)
 
     async def close(self) -> None:
-        """Write what is under way, and close the file."""
+        """Finish pending writes and close the file."""
         await asyncio.to_thread(self._thread.shutdown)
         if self._db is not None:
             self._db.close()
             self._db = None
 
-    # Everything below runs in the thread.
+    # The methods below run in the thread.
 
-    def _get(self, key: bytes) -> Kept | None:
+    def _get(self, key: bytes) -> CachedAnswer | None:
         try:
             db = self._open()
             row = db.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
-            found = _read(row[0])
+            found = _load(row[0])
             with db:
                 db.execute("UPDATE answers SET used = ? WHERE key = ?", (self._now(), key))
         except (sqlite3.Error, OSError, ValueError, TypeError) as problem:
-            self._rest(problem)
+            self._failed(problem)
             return None
         return found
 
-    def _put(self, key: bytes, answer: Kept) -> None:
-        text = _written(answer)
+    def _put(self, key: bytes, answer: CachedAnswer) -> None:
+        text = _dump(answer)
         size = _ROW_BYTES + len(text.encode())
-        if size > self._most:
+        if size > self._max_bytes:
             return
         try:
             db = self._open()
@@ -192,10 +179,10 @@ class DiskCache:
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (key, text, size, self._now())
                 )
                 self._bytes += size - (before[0] if before else 0)
-                if self._bytes > self._most:
+                if self._bytes > self._max_bytes:
                     self._evict(db)
         except (sqlite3.Error, OSError) as problem:
-            self._rest(problem)
+            self._failed(problem)
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
@@ -214,22 +201,21 @@ class DiskCache:
         return self._db
 
     def _evict(self, db: sqlite3.Connection) -> None:
-        # Counted anew, because other servers write to the file as well.
-        total = _total(db)
+        # Counted anew, in case somebody has deleted rows by hand.
+        self._bytes = _total(db)
         for key, size in db.execute("SELECT key, bytes FROM answers ORDER BY used").fetchall():
-            if total <= self._most * _KEEP:
+            if self._bytes <= self._max_bytes * _KEEP:
                 break
             db.execute("DELETE FROM answers WHERE key = ?", (key,))
-            total -= size
-        self._bytes = total
+            self._bytes -= size
 
-    def _rest(self, problem: Exception) -> None:
-        self._resume = self._clock() + _REST_SECONDS
+    def _failed(self, problem: Exception) -> None:
+        self._retry_at = self._clock() + _RETRY_SECONDS
         if self._db is not None:
             self._db.close()
             self._db = None
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             _log.warning(
                 "the judge's cache %s cannot be used, so every answer is asked for anew: %s",
                 self._path.name,
@@ -242,10 +228,9 @@ def _total(db: sqlite3.Connection) -> int:
     return total
 
 
-def _read(written: str | bytes) -> Kept:
-    text, data, model = json.loads(written)
-    return Kept(text, data, model)
+def _load(text: str | bytes) -> CachedAnswer:
+    return CachedAnswer(*json.loads(text))
 
 
-def _written(answer: Kept) -> str:
+def _dump(answer: CachedAnswer) -> str:
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))

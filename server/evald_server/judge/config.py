@@ -1,4 +1,4 @@
-"""The config of `llm-judge`, checked as a whole."""
+"""The config of `llm-judge`."""
 
 import hashlib
 import json
@@ -12,11 +12,18 @@ from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Kind
 from evald_server.evaluators.missing import OnMissing
 
-from .criteria import CriteriaForm, FailureMode
-from .form import Form
-from .items import Item, ItemsForm
-from .rubric import DEFAULT_PASS_SCORE, PLACEHOLDER, PLACEHOLDERS, RubricForm
-from .score import ScoreForm
+from .rubric_modes import (
+    DEFAULT_PASS_SCORE,
+    PLACEHOLDER,
+    PLACEHOLDERS,
+    CriteriaMode,
+    FailureMode,
+    Item,
+    ItemsMode,
+    PointsMode,
+    RubricMode,
+    ScoreMode,
+)
 from .transcript import View
 
 
@@ -28,7 +35,7 @@ def _not_blank(text: str) -> str:
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_not_blank)]
 
-# The keys that each way of asking is known by, and those that belong to it.
+# By mode: the keys that select it, and the further keys that have a meaning with it.
 _MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "criteria": (("success_criteria", "failure_criteria"), frozenset({"failure_criteria_mode"})),
     "score": (("criteria",), frozenset({"threshold"})),
@@ -36,7 +43,7 @@ _MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "items": (("items",), frozenset({"threshold"})),
 }
 
-# What decides which data are shown, where no template does.
+# Which data are shown. With a template it is the answer alone.
 _VIEW_KEYS: Final = ("include_history", "include_expected", "include_system")
 
 
@@ -119,7 +126,7 @@ class LlmJudge(Evaluator):
     calibration: Text | None = Field(None, description="Id of a calibration card, repeated in results.")
 
     def prepare(self) -> None:
-        """Raises InvalidConfig for what no single key shows."""
+        """Check what no single key shows. Raises InvalidConfig."""
         problems = [*self._mode_problems(), *self._template_problems(), *self._panel_problems()]
         if self.items is not None:
             problems += _item_problems(self.items)
@@ -127,24 +134,24 @@ class LlmJudge(Evaluator):
             raise InvalidConfig(problems)
 
     @property
-    def form(self) -> Form:
-        """The way of asking."""
+    def mode(self) -> RubricMode:
+        """The mode that the keys select."""
         if self.criteria is not None:
-            return ScoreForm(self.criteria, self.threshold)
+            return ScoreMode(self.criteria, self.threshold)
         if self.rubric is not None:
-            return RubricForm(self.rubric, self.pass_score, self.prompt_template)
+            return PointsMode(self.rubric, self.pass_score, self.prompt_template)
         if self.items is not None:
-            return ItemsForm(self.items, self.threshold)
-        return CriteriaForm(self.success_criteria, self.failure_criteria, self.failure_criteria_mode)
+            return ItemsMode(self.items, self.threshold)
+        return CriteriaMode(self.success_criteria, self.failure_criteria, self.failure_criteria_mode)
 
     @property
     def view(self) -> View:
-        """What of the context is shown."""
+        """Which parts of the context are shown."""
         return View(self.include_history, self.include_expected, self.include_system)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that is not as by default, however it was written."""
+        """SHA-256 of everything that differs from the defaults, however it is spelled."""
         config = self.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
@@ -166,12 +173,12 @@ class LlmJudge(Evaluator):
                     f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators",
                 )
             ]
-        (keys, mine), name = _MODES[given[0]], to_camel
+        keys, allowed = _MODES[given[0]]
         return [
             ConfigProblem(
-                f"/{name(key)}", f"has no meaning with {name(keys[0])}; it goes with {_owners(key)}"
+                f"/{to_camel(key)}", f"has no meaning with {to_camel(keys[0])}; it goes with {_modes_of(key)}"
             )
-            for key in sorted(frozenset().union(*(own for _, own in _MODES.values())) - mine)
+            for key in sorted(frozenset().union(*(more for _, more in _MODES.values())) - allowed)
             if key in self.model_fields_set
         ]
 
@@ -223,9 +230,9 @@ class LlmJudge(Evaluator):
         return getattr(self, key) is not None
 
 
-def _owners(key: str) -> str:
-    """The keys that this one goes with."""
-    return " or ".join(to_camel(keys[0]) for keys, own in _MODES.values() if key in own)
+def _modes_of(key: str) -> str:
+    """Return the keys that this one has a meaning with."""
+    return " or ".join(to_camel(keys[0]) for keys, more in _MODES.values() if key in more)
 
 
 def _item_problems(items: Sequence[Item]) -> Iterator[ConfigProblem]:

@@ -1,23 +1,31 @@
-"""One OpenAI-compatible endpoint: its client, its places, and what its models understand."""
+"""One OpenAI-compatible endpoint: its client, its concurrency limit, and what its models support."""
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from .concurrency import Gate
-from .faults import Failed, Faults
-from .forms import Dialect, Form, Problem
-from .prices import Price, price_of
-from .question import Question
-from .redaction import Redactor
-from .reply import BrokeOff, NotACompletion, Reply, Reported, read_problem, read_reply
-from .retries import Backoff, retry_after
+from .budget import Price, price_of
+from .chat_completion import (
+    ChatCompletion,
+    CutOff,
+    NotACompletion,
+    ReportedProblem,
+    parse_completion,
+    parse_problem,
+)
+from .endpoint_errors import AttemptFailed, EndpointErrors, Redactor
+from .prompt_request import PromptRequest
+from .rate_limiting import AdaptiveLimiter, RetryBackoff, parse_retry_after
+from .response_format import EndpointProblem, ModelCapabilities, ResponseFormat
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import AsyncOpenAI
 
 _log = logging.getLogger("evald.judge")
 
@@ -26,22 +34,28 @@ OPENAI: Final = "https://api.openai.com/v1"
 # To the next machine; an endpoint that is there answers within a few round trips.
 _CONNECT_SECONDS: Final = 5.0
 
-# A verdict has a few KB; 100,000 tokens of reasoning beside it less than one.
-_MOST_BYTES: Final = 4 << 20
+# A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB.
+_MAX_BYTES: Final = 4 << 20
 
-# After this an endpoint is asked again for what it did not know: servers and models are updated.
-_PROBE_SECONDS: Final = 3600.0
+# After this an unsupported feature is tried again: servers and models are updated.
+_CAPABILITIES_SECONDS: Final = 3600.0
+
+# The client lets exceptions of its HTTP library through, whose name depends on the client's version.
+_HTTP_LIBRARIES: Final = ("openai", "httpx", "httpx2", "httpcore", "httpcore2", "anyio")
+
+_PROXIES: Final = ("https_proxy", "http_proxy", "all_proxy")
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
 class EndpointOptions:
     """An endpoint as its operator describes it.
 
-    name: in the config. base_url: up to "/v1". model: asked when a use names none; None: every use must.
-    models: the ones that may be asked; empty: any. api_key: "" for none.
-    prices: by model, before the shipped ones. form: the surest that is tried.
+    name: in the config. base_url: up to "/v1". model: used when an evaluator names none.
+    models: those that may be used; empty for any. api_key: "" for none.
+    prices: by model, before the shipped ones. response_format: the strictest that is tried.
     timeout_seconds: silence after which an attempt is given up; without streaming that is the whole answer.
-    attempts: most requests for one answer, 1 or more. concurrency: most requests at a time.
+    attempts: most requests for one answer. concurrency: most concurrent requests.
     stream: have the answer sent as it is written.
     """
 
@@ -51,18 +65,18 @@ class EndpointOptions:
     models: frozenset[str] = frozenset()
     api_key: str = field(default="", repr=False)
     prices: Mapping[str, Price] = field(default_factory=dict)
-    form: Form = Form.SCHEMA
+    response_format: ResponseFormat = ResponseFormat.SCHEMA
     timeout_seconds: float = 30.0
     attempts: int = 4
     concurrency: int = 64
     stream: bool = False
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RetryBackoff = field(default_factory=RetryBackoff)
 
 
 class Endpoint:
-    """Sends requests. One connection pool and one set of places, whatever models are asked.
+    """Sends requests, all models through one connection pool and one limiter.
 
-    reachable: None while nobody has tried. changed: called whenever that turns into its opposite.
+    reachable: None until a connection was tried. on_change: called whenever `reachable` changes.
     """
 
     def __init__(
@@ -71,111 +85,138 @@ class Endpoint:
         self.options = options
         self.redactor = redactor
         self.reachable: bool | None = None
-        self.changed: Callable[[], None] = _nobody
-        self.gate = Gate(options.concurrency, clock=clock)
+        self.on_change: Callable[[], None] = lambda: None
+        self.limiter = AdaptiveLimiter(options.concurrency, clock=clock)
         self._clock = clock
         self._connect_seconds = min(_CONNECT_SECONDS, options.timeout_seconds)
-        self._dialects: dict[str, tuple[Dialect, float]] = {}
+        self._capabilities: dict[str, tuple[ModelCapabilities, float]] = {}
         self._client: AsyncOpenAI | None = None
-        self._making: asyncio.Task[AsyncOpenAI] | None = None
+        self._client_task: asyncio.Task[AsyncOpenAI] | None = None
 
     def price(self, model: str) -> Price | None:
-        """What the model costs, as far as known."""
+        """Return the model's price, if it is known."""
         return price_of(model, self.options.prices)
 
-    def dialect(self, model: str) -> Dialect:
-        """What the model understands, as far as known."""
-        found = self._dialects.get(model)
-        if found is None or self._clock() - found[1] > _PROBE_SECONDS:
-            return Dialect(form=self.options.form)
-        return found[0]
-
-    def learn(self, model: str, used: Dialect, problem: Problem) -> Dialect | None:
-        """What to use after this problem with a dialect; None when no other one would help."""
-        other = used.without(problem)
-        if other is None:
-            return None
-        known = self.dialect(model)
-        if known == used:
-            self._dialects[model] = (other, self._clock())
-            return other
-        # Somebody else has learned it meanwhile.
+    def capabilities(self, model: str) -> ModelCapabilities:
+        """Return what the model supports, as far as known."""
+        known, learned_at = self._capabilities.get(model, (None, 0.0))
+        if known is None or self._clock() - learned_at > _CAPABILITIES_SECONDS:
+            return ModelCapabilities(self.options.response_format)
         return known
 
-    def reached(self, up: bool) -> None:
-        """Note whether the endpoint could be reached."""
-        if self.reachable == up:
+    def adapt(
+        self, model: str, used: ModelCapabilities, problem: EndpointProblem
+    ) -> ModelCapabilities | None:
+        """Return the capabilities to try after a problem with those used; None when no others would help."""
+        adapted = used.without(problem)
+        if adapted is None:
+            return None
+        known = self.capabilities(model)
+        if known != used:  # a concurrent request has learned it meanwhile
+            return known
+        self._capabilities[model] = (adapted, self._clock())
+        return adapted
+
+    def set_reachable(self, reachable: bool) -> None:
+        """Record whether the endpoint could be reached; log and report changes."""
+        if self.reachable == reachable:
             return
-        if not up:
+        if not reachable:
             _log.warning('judge "%s": its endpoint cannot be reached', self.options.name)
         elif self.reachable is False:
             _log.info('judge "%s": its endpoint can be reached again', self.options.name)
-        self.reachable = up
-        self.changed()
+        self.reachable = reachable
+        self.on_change()
 
-    async def send(self, body: dict[str, Any], question: Question, faults: Faults) -> Reply:
-        """One request. Raises Failed."""
-        client = await self._connected()
+    async def probe(self) -> None:
+        """Open a connection, send nothing, and record whether the endpoint can be reached."""
+        parts = urlsplit(self.options.base_url)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port or _PORTS[parts.scheme])
+        except OSError:  # TimeoutError is one
+            self.set_reachable(False)
+            return
+        self.set_reachable(True)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def send(
+        self, body: dict[str, Any], request: PromptRequest, errors: EndpointErrors
+    ) -> ChatCompletion:
+        """Send one request. Raises AttemptFailed."""
+        client = await self._get_client()
         import openai
 
         if self.options.stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
         headers = None if self.options.api_key else {"Authorization": openai.Omit()}
-        answering = False
+        receiving = False
         try:
             create = client.chat.completions.with_streaming_response.create
-            # The client would convert every value of the body by its declared type, which takes a quarter of the time
-            # of a call; what is extra, it sends as it is.
+            # In `messages` the client would convert every value by its declared type, a quarter of the time of
+            # a call. What is in `extra_body` it sends as it is.
             async with create(
                 model=body["model"], messages=(), extra_body=body, extra_headers=headers
             ) as response:
-                answering = True
-                self.reached(True)
+                receiving = True
+                self.set_reachable(True)
                 content = bytearray()
-                async for piece in response.iter_bytes():
-                    content += piece
-                    if len(content) > _MOST_BYTES:
-                        raise faults.too_large(_MOST_BYTES)
-                return read_reply(bytes(content), response.headers.get("content-type", ""))
-        except openai.APIStatusError as problem:
-            self.reached(True)
-            raise _refused(problem, question, faults) from None
-        except Reported as reported:
-            raise faults.status(reported.problem, question) from None
-        except NotACompletion as problem:
-            raise faults.foreign(str(problem)) from None
-        except BrokeOff as problem:
-            raise faults.broke_off(str(problem)) from None
-        except Failed:
+                async for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > _MAX_BYTES:
+                        raise errors.failed(
+                            "JUDGE_UNAVAILABLE", f"the answer is longer than {_MAX_BYTES} bytes"
+                        )
+                return parse_completion(bytes(content), response.headers.get("content-type", ""))
+        except openai.APIStatusError as error:
+            self.set_reachable(True)
+            problem = parse_problem(error.status_code, error.response.content)
+            retry_after = parse_retry_after(error.response.headers)
+            raise errors.of_problem(problem, request, retry_after) from None
+        except ReportedProblem as reported:
+            raise errors.of_problem(reported.problem, request) from None
+        except NotACompletion as error:
+            raise errors.failed(
+                "JUDGE_UNAVAILABLE",
+                f"got {error}, wanted a chat completion; the operator checks that the base_url is that of an "
+                "OpenAI-compatible API, such as https://api.openai.com/v1",
+            ) from None
+        except CutOff as error:
+            raise errors.failed(
+                "JUDGE_TRUNCATED", f"the answer breaks off: {error}", retryable=True
+            ) from None
+        except AttemptFailed:
             raise
-        except Exception as problem:
-            # The client lets exceptions of its HTTP library through, whose name depends on the client's version.
-            if not _of_network(problem):
+        except Exception as error:
+            library = type(error).__module__.partition(".")[0]
+            if not isinstance(error, OSError) and library not in _HTTP_LIBRARIES:
                 raise
-            raise self._interrupted(problem, faults, answering=answering) from None
+            raise self._connection_failed(error, errors, receiving=receiving) from None
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._making is not None:
-            self._making.cancel()
+        if self._client_task is not None:
+            self._client_task.cancel()
         if self._client is not None:
             await self._client.close()
             self._client = None
 
-    async def _connected(self) -> "AsyncOpenAI":
+    async def _get_client(self) -> "AsyncOpenAI":
         if self._client is None:
-            if self._making is None:
-                # The client takes 0.4 s to import, which would hold up every other call of the event loop.
-                self._making = asyncio.create_task(asyncio.to_thread(self._made))
+            if self._client_task is None:
+                # The client takes 0.4 s to import, which would block the event loop.
+                self._client_task = asyncio.create_task(asyncio.to_thread(self._create_client))
             try:
-                # Whoever stops waiting must not take it away from the others.
-                self._client = await asyncio.shield(self._making)
+                # Shielded, because others may wait for it too.
+                self._client = await asyncio.shield(self._client_task)
             except Exception:
-                self._making = None
+                self._client_task = None
                 raise
         return self._client
 
-    def _made(self) -> "AsyncOpenAI":
+    def _create_client(self) -> "AsyncOpenAI":
         import openai
 
         options = self.options
@@ -183,57 +224,42 @@ class Endpoint:
             api_key=options.api_key or "none",
             base_url=options.base_url,
             max_retries=0,
-            timeout=openai.Timeout(
-                options.timeout_seconds,
-                connect=self._connect_seconds,
-                pool=None,
-            ),
-            # A question goes to the address that the operator has given, and nowhere else.
+            timeout=openai.Timeout(options.timeout_seconds, connect=self._connect_seconds, pool=None),
+            # Prompts go to the address that the operator has given, and nowhere else.
             http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
         )
-        # What the client loads when first used.
+        # Imported by the client when first used, so in this thread.
         _ = client.chat.completions.with_streaming_response
         return client
 
-    def _interrupted(self, problem: Exception, faults: Faults, *, answering: bool) -> Failed:
-        cause = problem.__cause__ or problem
+    def _connection_failed(
+        self, error: Exception, errors: EndpointErrors, *, receiving: bool
+    ) -> AttemptFailed:
+        cause = error.__cause__ or error
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
-            self.reached(False)
-            return faults.unreachable(_network_words(cause, self._connect_seconds))
+            self.set_reachable(False)
+            why = _connect_problem(cause, self._connect_seconds)
+            text = f"the endpoint cannot be reached ({why})"
+            return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True, free=True)
         if "Timeout" in kind:
-            return faults.silent(self.options.timeout_seconds)
-        if answering:
-            return faults.broke_off("the connection ended")
-        return faults.reset(kind)
+            text = f"the endpoint was silent for {self.options.timeout_seconds:.3g} s"
+            return errors.failed("JUDGE_TIMEOUT", text, retryable=True)
+        if receiving:
+            text = "the answer breaks off: the connection ended"
+            return errors.failed("JUDGE_TRUNCATED", text, retryable=True)
+        text = f"the endpoint ended the connection without an answer ({kind})"
+        return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True)
 
 
-def _nobody() -> None:
-    """Who is told of changes when nobody wants to be."""
+def behind_proxy(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether requests may go through a proxy, so that a connection of our own would prove nothing."""
+    return any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES)
 
 
-def _refused(problem: "APIStatusError", question: Question, faults: Faults) -> Failed:
-    response = problem.response
-    return faults.status(
-        read_problem(problem.status_code, response.content), question, retry_after(response.headers)
-    )
-
-
-def _of_network(problem: Exception) -> bool:
-    library = type(problem).__module__.partition(".")[0]
-    return isinstance(problem, OSError) or library in (
-        "openai",
-        "httpx",
-        "httpx2",
-        "httpcore",
-        "httpcore2",
-        "anyio",
-    )
-
-
-def _network_words(cause: BaseException, seconds: float) -> str:
-    """Why there is no connection, without the address."""
-    kinds = {
+def _connect_problem(error: BaseException, seconds: float) -> str:
+    """Return why there is no connection, without the address."""
+    reasons = {
         "ConnectionRefusedError": "connection refused",
         "gaierror": "the name is not known",
         "SSLCertVerificationError": "its certificate is not valid",
@@ -241,9 +267,9 @@ def _network_words(cause: BaseException, seconds: float) -> str:
         "ProxyError": "the proxy does not let it through",
         "ConnectTimeout": f"no connection within {seconds:g} s",
     }
-    at: BaseException | None = cause
-    while at is not None:
-        if type(at).__name__ in kinds:
-            return kinds[type(at).__name__]
-        at = at.__cause__ or at.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in reasons:
+            return reasons[type(cause).__name__]
+        cause = cause.__cause__ or cause.__context__
     return "no connection"

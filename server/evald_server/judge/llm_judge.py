@@ -1,4 +1,8 @@
-"""A model gives the verdict: the evaluator type `llm-judge`."""
+"""The evaluator type `llm-judge`: a model gives the verdict.
+
+From here the way goes config -> `prompt` (task and fenced data) -> `judge_call` (cache, retries, budget,
+concurrency, parsing by `rubric_modes`) -> `voting` -> Result.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,148 +14,156 @@ from evald.result import Result, Verdict, errored, skipped
 from evald.scope import current_scope
 from evald_server.evaluators.missing import missing
 
-from .answers import Unusable
-from .asking import Vote, ask
-from .ballot import Ballot, Seat
+from .answer_parsing import UnusableAnswer
 from .config import LlmJudge, Panelist
-from .form import Form
-from .hollow import hollow
+from .degenerate_answers import degenerate_kind
+from .judge_call import call_judge
 from .prompt import MAX_CHARACTERS, Prompt
-from .question import Answer, Models, Question
-from .transcript import has_expected, size
+from .prompt_request import JudgeModels, ModelAnswer, PromptRequest
+from .transcript import count_characters, has_expected
+from .voting import Panel, PanelMember, Vote
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 
-# Longest conversation that is encoded right in the event loop, in characters: 50,000 take 0.5 to 3 ms.
+# Longest conversation that is encoded in the event loop, in characters: 50,000 take 0.5 to 3 ms.
 _MAX_INLINE: Final = 50_000
 
-# Longest text kept in a result's raw request, in characters: a result has to fit into the 4 MiB that
-# gRPC's clients take by default.
+# Longest text in a result's raw request, in characters: a result has to fit into the 4 MiB that gRPC's
+# clients accept by default.
 _MAX_RAW_TEXT: Final = 65_536
 
 
-def judge_definition(models: Models) -> EvaluatorDefinition:
-    """The type `llm-judge`, on these models."""
+def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
+    """Return the type `llm-judge` with these models."""
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
-        return Judging(LlmJudge.from_config(config), models).evaluate
+        return CompiledJudge(LlmJudge.from_config(config), models).evaluate
 
     return LlmJudge.definition()._replace(compile=compile_config)
 
 
-class Judging:
-    """One use of the judge. Raises InvalidConfig when a judge or model that it names is not there."""
+class CompiledJudge:
+    """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model."""
 
-    def __init__(self, config: LlmJudge, models: Models) -> None:
+    def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
         self._config = config
-        self._seats = _seats(config, models)
-        self._form = config.form
-        self._prompt = Prompt(self._form, config.view, config.prompt)
-        self._max_tokens = config.max_output_tokens or self._form.max_tokens
+        self._members = _panel_members(config, models)
+        self._mode = config.mode
+        self._prompt = Prompt(self._mode, config.view, config.prompt)
+        self._max_tokens = config.max_output_tokens or self._mode.max_tokens
         self._digest = config.digest
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Ask, and say what most answers say."""
-        unasked = self._unasked(ctx)
-        if unasked is not None:
-            return unasked
-        characters = size(ctx, self._config.view) if self._form.template is None else len(ctx.answer or "")
+        """Ask the judges, and return what most of them say."""
+        result = self._without_asking(ctx)
+        if result is not None:
+            return result
+        characters = self._count_characters(ctx)
         if characters > MAX_CHARACTERS:
             return errored(
                 "INPUT_TOO_LARGE",
                 f"The conversation has {characters} characters; a judge is shown at most {MAX_CHARACTERS}. "
                 "Judge a part of it, or set includeHistory to false",
             )
-        ballot = Ballot(self._seats, self._config.samples, current_scope())
         if characters > _MAX_INLINE:
             evidence = await asyncio.to_thread(self._prompt.evidence, ctx)
         else:
             evidence = self._prompt.evidence(ctx)
 
-        def question(seat: Seat, sample: int) -> Question:
-            return self._prompt.question(
-                evidence,
-                self._max_tokens,
-                seat.temperature,
-                sample,
-                lambda answer: _readable(self._form, answer, ctx),
-            )
+        def is_usable(answer: ModelAnswer) -> bool:
+            try:
+                self._mode.parse(answer, ctx)
+            except UnusableAnswer:
+                return False
+            return True
 
-        async def ask_sample(seat: Seat, sample: int) -> Vote:
-            return await ask(seat.asker, question(seat, sample), self._form, ctx, ballot.spending)
+        def request(member: PanelMember, sample: int) -> PromptRequest:
+            return self._prompt.request(evidence, self._max_tokens, member.temperature, sample, is_usable)
 
-        vote = await ballot.run(ask_sample)
-        result = ballot.result(vote)
-        result.metadata = {"mode": self._form.mode, **(vote.judgement.details if vote.judgement else {})}
-        result.metadata["judge"] = {
-            **ballot.provenance(vote),
-            "evaluatorVersion": LlmJudge.version,
-            "configDigest": self._digest,
-            "promptDigest": self._prompt.digest,
-            **({} if self._config.calibration is None else {"calibration": self._config.calibration}),
+        async def ask(member: PanelMember, sample: int) -> Vote:
+            return await call_judge(member.model, request(member, sample), self._mode, ctx, panel.spending)
+
+        panel = Panel(self._members, self._config.samples, current_scope())
+        vote = await panel.vote(ask)
+        result = panel.result(vote)
+        result.metadata = {
+            "mode": self._mode.name,
+            **(vote.judgement.details if vote.judgement else {}),
+            "judge": panel.provenance(vote) | self._provenance(),
         }
-        result.raw_request = _shortened(ballot.request() or _as_messages(question(self._seats[0], 0)))
+        result.raw_request = _shorten_texts(
+            panel.first_request() or _as_messages(request(self._members[0], 0))
+        )
         return result
 
-    def _unasked(self, ctx: EvaluatorContext) -> Result | None:
-        """The result where no model has to be asked."""
-        config, form = self._config, self._form
-        if (config.only_final and not ctx.is_final) or not form.applies(ctx):
+    def _without_asking(self, ctx: EvaluatorContext) -> Result | None:
+        """Return the result when no model has to be asked, else None."""
+        config, mode = self._config, self._mode
+        if (config.only_final and not ctx.is_final) or not mode.applies(ctx):
             return _NOT_FINAL
-        lack = ctx.missing_answer
+        problem = ctx.missing_answer
         if ctx.answer is not None:
-            kind = hollow(ctx)
-            lack = f"The answer is {kind}, so that there is nothing to judge" if kind else ""
-        if lack:
-            return Result(Verdict.FAILED, lack, 0.0, pending=form.can_wait(ctx), unproven=True)
+            kind = degenerate_kind(ctx)
+            problem = f"The answer is {kind}, so that there is nothing to judge" if kind else ""
+        if problem:
+            return Result(Verdict.FAILED, problem, 0.0, pending=mode.can_pass_later(ctx), unproven=True)
         if config.include_expected and not has_expected(ctx):
             return missing(config.on_missing, "No expected answer available")
         return None
 
+    def _count_characters(self, ctx: EvaluatorContext) -> int:
+        """Return about how many characters of the context are shown."""
+        if self._mode.template is not None:
+            return len(ctx.answer or "")
+        return count_characters(ctx, self._config.view)
 
-def _seats(config: LlmJudge, models: Models) -> Sequence[Seat]:
-    seats, problems = [], []
+    def _provenance(self) -> dict[str, Any]:
+        found = {
+            "evaluatorVersion": LlmJudge.version,
+            "configDigest": self._digest,
+            "promptDigest": self._prompt.digest,
+        }
+        if self._config.calibration is not None:
+            found["calibration"] = self._config.calibration
+        return found
+
+
+def _panel_members(config: LlmJudge, models: JudgeModels) -> Sequence[PanelMember]:
+    members, problems = [], []
     for position, panelist in enumerate(config.judges or [Panelist(judge=config.judge, model=config.model)]):
         temperature = config.temperature if panelist.temperature is None else panelist.temperature
         try:
-            seats.append(Seat(models.asker(panelist.judge, panelist.model), temperature))
+            members.append(PanelMember(models.get(panelist.judge, panelist.model), temperature))
         except ValueError as problem:
-            problems.append(ConfigProblem(_place(config, position), str(problem)))
+            problems.append(ConfigProblem(_judge_path(config, position), str(problem)))
     if problems:
         raise InvalidConfig(problems)
-    return seats
+    return members
 
 
-def _place(config: LlmJudge, position: int) -> str:
+def _judge_path(config: LlmJudge, position: int) -> str:
+    """Return the path in the config that names the judge."""
     if config.judges is not None:
         return f"/judges/{position}"
     return "/judge" if config.judge is not None else "/model" if config.model is not None else ""
 
 
-def _readable(form: Form, answer: Answer, ctx: EvaluatorContext) -> bool:
-    try:
-        form.read(answer, ctx)
-    except Unusable:
-        return False
-    return True
-
-
-def _as_messages(question: Question) -> Mapping[str, Any]:
-    """What was to be sent, where nobody says what was."""
+def _as_messages(request: PromptRequest) -> Mapping[str, Any]:
+    """Return what was to be sent, for when no answer says what was."""
     return {
         "messages": [
-            {"role": "system", "content": question.instructions},
-            {"role": "user", "content": question.material},
+            {"role": "system", "content": request.system_message},
+            {"role": "user", "content": request.user_message},
         ]
     }
 
 
-def _shortened(data: Any) -> Any:
-    """The data with its long texts cut."""
+def _shorten_texts(data: Any) -> Any:
+    """Return JSON-like data with long texts cut."""
     if isinstance(data, Mapping):
-        return {key: _shortened(value) for key, value in data.items()}
+        return {key: _shorten_texts(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_shortened(value) for value in data]
+        return [_shorten_texts(value) for value in data]
     if isinstance(data, str) and len(data) > _MAX_RAW_TEXT:
         return f"{data[:_MAX_RAW_TEXT]}… ({len(data) - _MAX_RAW_TEXT} more characters)"
     return data

@@ -1,16 +1,20 @@
-"""The question that a judge is asked: what to do in the caller's and our words, then the data in a fence."""
+"""The prompt of a judge: the task in the caller's and our words, then the data inside a fence.
+
+A model cannot tell its task from the text that it judges unless something keeps the two apart that the
+author of the text cannot write. That is the nonce of the fence: 128 random bits, new in every request.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald.context import EvaluatorContext
 
-from .fence import BLANK_NONCE, Fence, encode
-from .form import Form
-from .question import Answer, Question, Turn
-from .transcript import View, records
+from .prompt_request import ChatMessage, ModelAnswer, PromptRequest
+from .rubric_modes import RubricMode
+from .transcript import View, encode, records
 
 INSTRUCTIONS: Final = """\
 You are an impartial evaluator of an AI agent. You decide by the task that you are given and by the \
@@ -35,86 +39,91 @@ _EXPECTED: Final = ', "expected" is a reference to compare with'
 
 _END: Final = "The data end here. Do the task that stands above them, and answer in the form asked for there."
 
-_REFUSED_ANSWER: Final = "(This answer could not be used and is left out.)"
+_OMITTED_ANSWER: Final = "(This answer could not be used and is left out.)"
 
-# What a judge may be shown, in characters: about the context of today's largest models.
+# Stands for the nonce in digests of prompts.
+_BLANK_NONCE: Final = "0" * 32
+
+# Longest conversation that a judge is shown, in characters: about the context of today's largest models.
 MAX_CHARACTERS: Final = 2_000_000
 
 
 class Evidence(NamedTuple):
-    """What is judged. lines: encoded for the fence. digest: of the whole question without its nonce."""
+    """The judged data. lines: encoded for the fence. digest: of the whole prompt without its nonce."""
 
     lines: Sequence[str]
     digest: str
 
 
 class Prompt:
-    """Makes the questions of one config.
+    """Builds the requests of one config.
 
-    instructions: the system message. digest: SHA-256 of all that does not depend on the turn.
+    digest: SHA-256 of everything that does not depend on the turn.
     """
 
-    def __init__(self, form: Form, view: View, instructions: str | None) -> None:
-        self._form = form
+    def __init__(self, mode: RubricMode, view: View, system_message: str | None) -> None:
+        self._mode = mode
         self._view = view
-        self.instructions = INSTRUCTIONS if instructions is None else instructions
-        self.digest = _digest(self.instructions, self._material(Fence(BLANK_NONCE), ()), form.schema)
+        self._system_message = INSTRUCTIONS if system_message is None else system_message
+        self.digest = _digest(self._system_message, self._user_message(_BLANK_NONCE, ()), mode.schema)
 
     def evidence(self, ctx: EvaluatorContext) -> Evidence:
-        """The data of this turn, encoded once for all questions about it."""
-        lines = self._lines(ctx)
+        """Encode the turn's data, once for all requests about it."""
+        if self._mode.template is not None:
+            lines = [encode({"part": "answer", "content": ctx.answer or ""})]
+        else:
+            lines = [encode(record) for record in records(ctx, self._view)]
         return Evidence(lines, _digest(self.digest, "\n".join(lines)))
 
-    def question(
+    def request(
         self,
         evidence: Evidence,
         max_tokens: int,
         temperature: float,
         sample: int,
-        usable: Callable[[Answer], bool],
-    ) -> Question:
-        """A question about the turn, in a fence of its own."""
-        return Question(
-            instructions=self.instructions,
-            material=self._material(Fence(), evidence.lines),
-            schema=self._form.schema,
+        is_usable: Callable[[ModelAnswer], bool],
+    ) -> PromptRequest:
+        """Build a request about the turn, with a nonce of its own."""
+        return PromptRequest(
+            self._system_message,
+            self._user_message(secrets.token_hex(16), evidence.lines),
+            self._mode.schema,
             max_tokens=max_tokens,
             temperature=temperature,
             sample=sample,
             cache_key=_digest(evidence.digest, max_tokens, temperature),
-            usable=usable,
+            is_usable=is_usable,
         )
 
-    def _lines(self, ctx: EvaluatorContext) -> Sequence[str]:
-        if self._form.template is not None:
-            return [encode({"part": "answer", "content": ctx.answer or ""})]
-        return [encode(record) for record in records(ctx, self._view)]
-
-    def _material(self, fence: Fence, lines: Sequence[str]) -> str:
-        rules = _RULES.format(nonce=fence.nonce)
-        data = fence.around(lines)
-        if self._form.template is not None:
-            return "\n\n".join((rules, self._form.task, self._form.template(f"\n{data}\n")))
+    def _user_message(self, nonce: str, lines: Sequence[str]) -> str:
+        rules = _RULES.format(nonce=nonce)
+        data = fenced(lines, nonce)
+        if self._mode.template is not None:
+            return "\n\n".join((rules, self._mode.task, self._mode.template(f"\n{data}\n")))
         parts = _PARTS.format(expected=_EXPECTED if self._view.expected else "")
-        return "\n\n".join((self._form.task, f"{rules}\n{parts}", data, _END))
+        return "\n\n".join((self._mode.task, f"{rules}\n{parts}", data, _END))
 
 
-def asked_again(question: Question, problem: str) -> Question:
-    """The same question once more, with what was wrong with the answer.
+def fenced(lines: Iterable[str], nonce: str) -> str:
+    """Put encoded records, one a line, inside the fence."""
+    return "\n".join((f"<data-{nonce}>", *lines, f"</data-{nonce}>"))
+
+
+def with_correction(request: PromptRequest, problem: str) -> PromptRequest:
+    """Return the request once more, followed by what was wrong with the answer.
 
     The answer itself is left out: it may quote what it judged, and it would stand outside the fence.
     """
-    said = (
+    correction = (
         f"Your answer could not be used: {problem}. Answer the same question again, in exactly the form that "
         "it asks for, with nothing before or after it."
     )
-    return question._replace(
-        again=(Turn("assistant", _REFUSED_ANSWER), Turn("user", said)),
-        cache_key=_digest(question.cache_key, said),
+    return request._replace(
+        follow_up=(ChatMessage("assistant", _OMITTED_ANSWER), ChatMessage("user", correction)),
+        cache_key=_digest(request.cache_key, correction),
     )
 
 
 def _digest(*parts: Any) -> str:
-    return hashlib.sha256(
-        json.dumps(parts, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
-    ).hexdigest()
+    text = json.dumps(parts, ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

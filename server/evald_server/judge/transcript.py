@@ -1,25 +1,38 @@
-"""The judged turn as records for the fence: who said what, which tools were called, what they answered.
+"""The judged turn as encoded records: who said what, which tools were called, what they answered.
 
-A record says what was there and nothing else: a message without text has no `content`, a tool's
-result is a tool's result, and arguments are what the model wrote.
+A record says what was there and nothing else: a message without text has no `content`, a tool's result
+is a tool's result, and arguments are what the model wrote. Encoded, no record can end the fence that it
+stands in, and no character of it is invisible to the judge.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
-from evald.strict_json import no_constant
+
+from .answer_parsing import UNIQUE_KEYS_JSON
 
 Record: TypeAlias = dict[str, Any]
 """One line inside the fence."""
 
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
+# Beyond what JSON escapes: the characters of markup and of chat templates ("<|im_start|>"), and what people
+# do not see: controls, bidirectional overrides, zero-width, filling and tag characters, variation selectors,
+# private use, halves of surrogate pairs. Hidden instructions become visible to the judge.
+_ESCAPED: Final = re.compile(
+    "[<>&`\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
+)
+
 
 class View(NamedTuple):
-    """What of the context a judge is shown.
+    """Which parts of the context a judge is shown.
 
     history: the whole conversation, not only the last user message and the turn.
     expected: the reference. system: system and developer messages.
@@ -30,17 +43,26 @@ class View(NamedTuple):
     system: bool = False
 
 
+def encode(record: Mapping[str, Any]) -> str:
+    """Encode JSON-like data as one line without any character that could end the fence or hide.
+
+    Raises ValueError for NaN and infinity, RecursionError for data nested too deep.
+    """
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return _ESCAPED.sub(lambda match: _escape(match[0]), text)
+
+
 def records(ctx: EvaluatorContext, view: View) -> Iterator[Record]:
-    """The conversation, oldest first, then the reference."""
+    """Yield the conversation, oldest message first, then the reference."""
     tools: dict[str, str] = {}
     for part, message in _shown(ctx, view):
-        yield {"part": part, **_of_message(message, tools)}
+        yield {"part": part, **_message_record(message, tools)}
     if view.expected:
-        yield from _of_expected(ctx)
+        yield from _expected_records(ctx)
 
 
-def size(ctx: EvaluatorContext, view: View) -> int:
-    """About how many characters the conversation has, as far as it is shown."""
+def count_characters(ctx: EvaluatorContext, view: View) -> int:
+    """Return about how many characters of the conversation are shown."""
     return sum(
         len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
         for _, message in _shown(ctx, view)
@@ -48,26 +70,34 @@ def size(ctx: EvaluatorContext, view: View) -> int:
 
 
 def has_expected(ctx: EvaluatorContext) -> bool:
-    """Whether the context has any reference."""
+    """Return whether the context has any reference."""
     expected = ctx.expected
     return expected.text is not None or expected.has_data or bool(expected.messages)
 
 
+@lru_cache(maxsize=4096)
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
 def _shown(ctx: EvaluatorContext, view: View) -> Iterator[tuple[str, Message]]:
-    """The messages, each with the part that it belongs to."""
+    """Yield the messages that are shown, each with the part that it belongs to."""
     turn = ctx.turn_messages
-    history = _before(ctx.messages, turn)
+    history = _before_turn(ctx.messages, turn)
     if not view.history:
-        history = _last_asked(history)
+        history = _from_last_user_message(history)
     for part, messages in (("history", history), ("turn", turn)):
         for message in messages:
             if view.system or message.role not in _SYSTEM_ROLES:
                 yield part, message
 
 
-def _before(messages: Sequence[Message], turn: Sequence[Message]) -> Sequence[Message]:
-    """What came before the turn. The turn should be the conversation's tail; when it is not, nothing is
-    left out."""
+def _before_turn(messages: Sequence[Message], turn: Sequence[Message]) -> Sequence[Message]:
+    """Return what came before the turn, which should be the conversation's tail; all of it when it is not."""
     start = len(messages) - len(turn)
     if start < 0 or any(
         one.role != other.role or one.text != other.text
@@ -77,14 +107,15 @@ def _before(messages: Sequence[Message], turn: Sequence[Message]) -> Sequence[Me
     return messages[:start]
 
 
-def _last_asked(history: Sequence[Message]) -> Sequence[Message]:
+def _from_last_user_message(history: Sequence[Message]) -> Sequence[Message]:
     for position in range(len(history) - 1, -1, -1):
         if history[position].role == "user":
             return history[position:]
     return ()
 
 
-def _of_message(message: Message, tools: dict[str, str]) -> Record:
+def _message_record(message: Message, tools: dict[str, str]) -> Record:
+    """Return a message's record. tools: names of tools by the id of the call, added to."""
     record: Record = {"role": message.role}
     if message.name is not None:
         record["name"] = message.name
@@ -98,17 +129,17 @@ def _of_message(message: Message, tools: dict[str, str]) -> Record:
         record["refusal"] = message.refusal
     calls = message.tool_calls
     if calls:
-        record["tool_calls"] = [_of_call(call) for call in calls]
+        record["tool_calls"] = [_call_record(call) for call in calls]
         tools.update((call.id, call.name) for call in calls if call.id)
     return record
 
 
-def _of_call(call: ToolCall) -> Record:
+def _call_record(call: ToolCall) -> Record:
     record: Record = {"id": call.id} if call.id else {}
     return {**record, "name": call.name, "arguments": _arguments(call.arguments)}
 
 
-def _of_expected(ctx: EvaluatorContext) -> Iterator[Record]:
+def _expected_records(ctx: EvaluatorContext) -> Iterator[Record]:
     expected = ctx.expected
     if expected.text is not None:
         yield {"part": "expected", "content": expected.text}
@@ -116,25 +147,14 @@ def _of_expected(ctx: EvaluatorContext) -> Iterator[Record]:
         yield {"part": "expected", "data": expected.data}
     tools: dict[str, str] = {}
     for message in expected.messages:
-        yield {"part": "expected", **_of_message(message, tools)}
+        yield {"part": "expected", **_message_record(message, tools)}
 
 
 def _arguments(text: str) -> Any:
-    """The arguments as data where that says the same as the text that the model wrote, else the text."""
+    """Return the arguments as data where that says the same as the text that the model wrote, else the text."""
     try:
-        data = _EXACT_JSON.decode(text)
+        data = UNIQUE_KEYS_JSON.decode(text)
         json.dumps(data, allow_nan=False)  # 1e999 is read as infinity
     except (ValueError, RecursionError):
         return text
     return data
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    """Of two equal keys a decoder keeps one, and a tool perhaps the other."""
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        raise ValueError("a key stands twice")
-    return data
-
-
-_EXACT_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=_without_duplicates)

@@ -2,7 +2,7 @@
 
 from evald.result import Result, Verdict
 from evald.turn import Turn
-from evald_server.judge.question import JudgeFault
+from evald_server.judge.prompt_request import JudgeError
 
 from ..replay import (
     ERROR,
@@ -77,7 +77,7 @@ def _judge(vector: Vector) -> Case:
     keys = {"rubric": "rubric", "pass_threshold": "passScore", "prompt_template": "promptTemplate"}
     spec = {"type": "llm-judge", "config": {keys[key]: value for key, value in config.items()}}
     replies = [
-        one if isinstance(one, str) else JudgeFault("JUDGE_TIMEOUT", one["error"])
+        one if isinstance(one, str) else JudgeError("JUDGE_TIMEOUT", one["error"])
         for one in vector["judge_responses"]
     ]
     call = Call([spec], answered(given["output"]), judge=replies)

@@ -1,8 +1,8 @@
-"""Answers that hold nothing to judge.
+"""Detection of degenerate answers: those without anything to judge.
 
 Some texts without content, ":" or "Solution" among them, make language models answer that a task was
 solved, whatever the task. No judge is asked about such an answer: it fails as unproven, which neither
-negation nor a threshold turns round. Source of the phrases: Zhao et al., One Token to Fool
+negation nor a threshold can invert. Source of the phrases: Zhao et al., One Token to Fool
 LLM-as-a-Judge, arXiv:2507.08794, 2025.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from evald.context import EvaluatorContext
 
-# Announce an answer and hold none. "Answer" and "Reply" alone are not here, because they can be one.
+# Announce an answer and are none. "Answer" and "Reply" are not here, because alone they can be one.
 _OPENERS: Final = frozenset(
     {
         "solution",
@@ -40,7 +40,7 @@ _OPENERS: Final = frozenset(
     }
 )
 
-# Announce an answer only with a colon behind them.
+# Announce an answer only when a colon follows.
 _ANNOUNCERS: Final = frozenset(
     {
         "answer",
@@ -62,53 +62,55 @@ _ANNOUNCERS: Final = frozenset(
 
 _COLONS: Final = (":", "\N{FULLWIDTH COLON}")
 _SPACE: Final = re.compile(r"\s+")
-_WORDS: Final = re.compile(r"[^\W_]")
+_WORD_CHARACTER: Final = re.compile(r"[^\W_]")
 
-# Every phrase above is shorter. Pictures are looked for one character after the other, 0.1 us each.
-_LONGEST_PHRASE: Final = 80
-_LONGEST_PICTURE: Final = 4000
+# Longer than every phrase above.
+_MAX_PHRASE: Final = 80
+
+# Longest text that is searched for emoji, 0.1 us a character.
+_MAX_EMOJI_SEARCH: Final = 4000
 
 
-def hollow(ctx: EvaluatorContext) -> str | None:
-    """What the answer is instead of one, for a reason; None when there is something to judge.
+def degenerate_kind(ctx: EvaluatorContext) -> str | None:
+    """Return what the answer is instead of one, for a reason; None when there is something to judge.
 
-    A turn that calls tools is judged by its calls, so its text may be empty. An answer that is the
-    expected text is no hollow one, whatever it looks like.
+    A turn with tool calls is judged by its calls, so its text may be empty. An answer that equals the
+    expected text is never degenerate.
     """
     answer = ctx.answer or ""
     if not answer.strip():
         return None if ctx.turn_tool_calls else "empty"
-    kind = hollow_text(answer)
     expected = ctx.expected.text
-    if kind is None or (expected is not None and expected.strip() == answer.strip()):
+    if expected is not None and expected.strip() == answer.strip():
         return None
-    return kind
-
-
-def hollow_text(text: str) -> str | None:
-    """The same for a text that is not blank."""
-    if not _WORDS.search(text) and not (len(text) <= _LONGEST_PICTURE and any(map(_is_picture, text))):
+    if not _WORD_CHARACTER.search(answer) and not _has_emoji(answer):
         return "only punctuation"
-    if len(text) > _LONGEST_PHRASE:
-        return None
-    words = "".join(filter(_counts, unicodedata.normalize("NFKC", text).casefold().replace("-", " ")))
-    words = _SPACE.sub(" ", words).strip()
-    announces = text.rstrip(" \t\r\n*_#`").endswith(_COLONS)
-    if words in _OPENERS or (announces and words in _ANNOUNCERS):
+    if len(answer) <= _MAX_PHRASE and _is_announcement(answer):
         return "only the announcement of an answer"
     return None
 
 
-def _is_picture(character: str) -> bool:
-    """An emoji can be an answer. U+FFFD, which stands for what was lost, can not."""
+def _is_announcement(text: str) -> bool:
+    normal = unicodedata.normalize("NFKC", text).casefold().replace("-", " ")
+    words = _SPACE.sub(" ", "".join(filter(_is_significant, normal))).strip()
+    has_colon = text.rstrip(" \t\r\n*_#`").endswith(_COLONS)
+    return words in _OPENERS or (has_colon and words in _ANNOUNCERS)
+
+
+def _has_emoji(text: str) -> bool:
+    return len(text) <= _MAX_EMOJI_SEARCH and any(map(_is_emoji, text))
+
+
+def _is_emoji(character: str) -> bool:
+    """Return whether it is an emoji, which can be an answer. U+FFFD, which stands for lost text, cannot."""
     return unicodedata.category(character) == "So" and character != "\ufffd"
 
 
-def _counts(character: str) -> bool:
-    """Whether the character tells one phrase from another."""
+def _is_significant(character: str) -> bool:
+    """Return whether the character distinguishes one phrase from another."""
     return (
         character.isalnum()
         or character.isspace()
         or unicodedata.category(character)[0] == "M"
-        or _is_picture(character)
+        or _is_emoji(character)
     )

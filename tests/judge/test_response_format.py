@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from evald_server.judge.forms import Dialect, Form, Problem
-from evald_server.judge.question import Turn
-from evald_server.judge.reply import read_problem
+from evald_server.judge.chat_completion import parse_problem
+from evald_server.judge.prompt_request import ChatMessage
+from evald_server.judge.response_format import EndpointProblem, ModelCapabilities, ResponseFormat
 
 from .asking import SCHEMA, question
 
-PLAIN = Dialect()
-OBJECT = Dialect(Form.OBJECT)
+PLAIN = ModelCapabilities()
+OBJECT = ModelCapabilities(ResponseFormat.OBJECT)
 
 # What servers were seen to say: status, code, param, message; and the dialect to use then.
-WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
+WORDS: dict[str, tuple[ModelCapabilities, EndpointProblem, ModelCapabilities | None]] = {
     "OpenAI": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400,
             "",
             "response_format",
@@ -28,60 +28,72 @@ WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
     ),
     "Groq": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400, "invalid_request_error", "", "This model does not support response format `json_schema`."
         ),
         OBJECT,
     ),
-    "DeepSeek": (PLAIN, Problem(400, "", "", "This response_format type is unavailable now"), OBJECT),
+    "DeepSeek": (PLAIN, EndpointProblem(400, "", "", "This response_format type is unavailable now"), OBJECT),
     "LM Studio": (
         OBJECT,
-        Problem(400, "", "", "'response_format.type' must be 'json_schema' or 'text'"),
-        Dialect(Form.TEXT),
+        EndpointProblem(400, "", "", "'response_format.type' must be 'json_schema' or 'text'"),
+        ModelCapabilities(ResponseFormat.TEXT),
     ),
     "vLLM": (
         PLAIN,
-        Problem(422, "", "", "body.response_format.type: Input should be 'text' or 'json_object'"),
+        EndpointProblem(422, "", "", "body.response_format.type: Input should be 'text' or 'json_object'"),
         OBJECT,
     ),
     "no extras": (
         PLAIN,
-        Problem(422, "", "", "body.response_format: Extra inputs are not permitted"),
+        EndpointProblem(422, "", "", "body.response_format: Extra inputs are not permitted"),
         OBJECT,
     ),
-    "Gemini": (PLAIN, Problem(400, "INVALID_ARGUMENT", "", "Json mode is not enabled for models/x"), OBJECT),
+    "Gemini": (
+        PLAIN,
+        EndpointProblem(400, "INVALID_ARGUMENT", "", "Json mode is not enabled for models/x"),
+        OBJECT,
+    ),
     "reasoning limit": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400,
             "unsupported_parameter",
             "max_tokens",
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
         ),
-        Dialect(limit="max_completion_tokens"),
+        ModelCapabilities(limit="max_completion_tokens"),
     ),
     "reasoning temperature": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400, "unsupported_value", "temperature", "'temperature' does not support 0.0 with this model."
         ),
-        Dialect(temperature=False),
+        ModelCapabilities(temperature=False),
     ),
     "reasoning system": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400,
             "unsupported_value",
             "messages[0].role",
             "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
         ),
-        Dialect(system=False),
+        ModelCapabilities(system=False),
     ),
-    "chat template": (PLAIN, Problem(400, "", "", "System role not supported"), Dialect(system=False)),
-    "text has no next": (Dialect(Form.TEXT), Problem(400, "", "", "response_format not supported"), None),
+    "chat template": (
+        PLAIN,
+        EndpointProblem(400, "", "", "System role not supported"),
+        ModelCapabilities(system=False),
+    ),
+    "text has no next": (
+        ModelCapabilities(ResponseFormat.TEXT),
+        EndpointProblem(400, "", "", "response_format not supported"),
+        None,
+    ),
     "bad schema": (
         PLAIN,
-        Problem(
+        EndpointProblem(
             400,
             "invalid_request_error",
             "response_format",
@@ -89,10 +101,14 @@ WORDS: dict[str, tuple[Dialect, Problem, Dialect | None]] = {
         ),
         None,
     ),
-    "another parameter": (PLAIN, Problem(400, "", "n", "Unsupported parameter: 'n'"), None),
-    "another tool": (PLAIN, Problem(400, "", "", "Web search options not supported with this model."), None),
-    "busy": (PLAIN, Problem(503, "", "", "The server is busy answering with response_format"), None),
-    "nothing": (PLAIN, Problem(500), None),
+    "another parameter": (PLAIN, EndpointProblem(400, "", "n", "Unsupported parameter: 'n'"), None),
+    "another tool": (
+        PLAIN,
+        EndpointProblem(400, "", "", "Web search options not supported with this model."),
+        None,
+    ),
+    "busy": (PLAIN, EndpointProblem(503, "", "", "The server is busy answering with response_format"), None),
+    "nothing": (PLAIN, EndpointProblem(500), None),
 }
 
 
@@ -106,14 +122,16 @@ def test_whatever_an_endpoint_says_it_is_asked_in_six_ways_at_most() -> None:
     everything = " ".join(
         words.message for _, words, _ in WORDS.values() if "schema for" not in words.message
     )
-    dialect: Dialect | None = PLAIN
+    dialect: ModelCapabilities | None = PLAIN
     seen = []
     while dialect is not None:
         assert dialect not in seen
         seen.append(dialect)
-        dialect = dialect.without(Problem(400, message=everything))
+        dialect = dialect.without(EndpointProblem(400, message=everything))
     assert len(seen) == 6
-    assert seen[-1] == Dialect(Form.TEXT, "max_completion_tokens", temperature=False, system=False)
+    assert seen[-1] == ModelCapabilities(
+        ResponseFormat.TEXT, "max_completion_tokens", temperature=False, system=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,33 +155,35 @@ def test_whatever_an_endpoint_says_it_is_asked_in_six_ways_at_most() -> None:
 def test_the_words_of_an_error_are_found_wherever_a_server_puts_them(
     body: str, wanted: tuple[str, str, str]
 ) -> None:
-    assert read_problem(400, body.encode()) == (400, *wanted)
+    assert parse_problem(400, body.encode()) == (400, *wanted)
 
 
 def test_the_question_is_put_in_each_form() -> None:
-    asked = question(again=(Turn("assistant", "9"), Turn("user", "That is no JSON.")))
-    surest = PLAIN.body("m", asked)
+    asked = question(follow_up=(ChatMessage("assistant", "9"), ChatMessage("user", "That is no JSON.")))
+    surest = PLAIN.request_body("m", asked)
     assert [message["role"] for message in surest["messages"]] == ["system", "user", "assistant", "user"]
-    assert surest["messages"][0]["content"] == asked.instructions
+    assert surest["messages"][0]["content"] == asked.system_message
     assert surest["response_format"]["json_schema"] == {"name": "verdict", "strict": True, "schema": SCHEMA}
-    for form in (Form.OBJECT, Form.TEXT):
-        body = Dialect(form).body("m", asked)
+    for form in (ResponseFormat.OBJECT, ResponseFormat.TEXT):
+        body = ModelCapabilities(form).request_body("m", asked)
         assert json.dumps(SCHEMA) in body["messages"][0]["content"]
         assert body["messages"][1:] == surest["messages"][1:]
-    assert OBJECT.body("m", asked)["response_format"] == {"type": "json_object"}
-    assert "response_format" not in Dialect(Form.TEXT).body("m", asked)
+    assert OBJECT.request_body("m", asked)["response_format"] == {"type": "json_object"}
+    assert "response_format" not in ModelCapabilities(ResponseFormat.TEXT).request_body("m", asked)
 
 
 def test_without_a_system_message_nothing_is_lost() -> None:
-    body = Dialect(system=False, temperature=False, limit="max_completion_tokens").body("m", question())
+    body = ModelCapabilities(system=False, temperature=False, limit="max_completion_tokens").request_body(
+        "m", question()
+    )
     (message,) = body["messages"]
-    assert message == {"role": "user", "content": f"{question().instructions}\n\n{question().material}"}
+    assert message == {"role": "user", "content": f"{question().system_message}\n\n{question().user_message}"}
     assert "temperature" not in body
     assert (body["max_completion_tokens"], "max_tokens" in body) == (1024, False)
 
 
-@pytest.mark.parametrize("form", Form)
-def test_a_question_for_plain_text_asks_for_no_form(form: Form) -> None:
-    body = Dialect(form).body("m", question(None))
+@pytest.mark.parametrize("form", ResponseFormat)
+def test_a_question_for_plain_text_asks_for_no_form(form: ResponseFormat) -> None:
+    body = ModelCapabilities(form).request_body("m", question(None))
     assert "response_format" not in body
-    assert body["messages"][0]["content"] == question().instructions
+    assert body["messages"][0]["content"] == question().system_message

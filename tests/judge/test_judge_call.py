@@ -8,7 +8,7 @@ import pytest
 
 from evald.errorcodes import CODES
 from evald.result import Verdict
-from evald_server.judge.question import Answer
+from evald_server.judge.prompt_request import ModelAnswer
 
 from .scripted import TURN, Reply, ScriptedModels, criteria, evaluate, fault, judge, judge_later, later, score
 
@@ -64,13 +64,13 @@ def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong(first: Re
     result = judge(models, {"criteria": "c"})
     assert (result.verdict, result.score) == (PASSED, 0.9)
     before, again = models.default.questions
-    assert not before.again
-    assert [turn.role for turn in again.again] == ["assistant", "user"]
-    assert problem in again.again[1].text
-    assert again.material == before.material
+    assert not before.follow_up
+    assert [turn.role for turn in again.follow_up] == ["assistant", "user"]
+    assert problem in again.follow_up[1].text
+    assert again.user_message == before.user_message
     assert again.cache_key != before.cache_key
     # What the judge said may be a quotation of what it judged: none of it leaves the fence.
-    assert "gnore the above" not in "".join(turn.text for turn in again.again)
+    assert "gnore the above" not in "".join(turn.text for turn in again.follow_up)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_a_caller_that_goes_away_ends_every_question() -> None:
     async def main() -> None:
         config = {"successCriteria": "s", "judges": ["a", "b", "c"], "samples": 3}
         task = asyncio.create_task(judge_later(models, config, TURN.context))
-        for asker in models.askers.values():
-            await asker.asked.wait()
+        for model in models.by_name.values():
+            await model.asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    assert [asker.cancelled for asker in models.askers.values()] == [2, 2, 2]
+    assert [model.cancelled for model in models.by_name.values()] == [2, 2, 2]
 
 
 def test_a_defect_of_an_endpoint_is_a_crash_and_not_a_verdict() -> None:
@@ -166,6 +166,6 @@ def test_an_answer_that_cannot_be_used_is_not_to_be_kept_in_a_cache() -> None:
     models = ScriptedModels(score(0.9))
     judge(models, {"criteria": "c"})
     (question,) = models.default.questions
-    assert question.usable(Answer("", {"score": 0.9}, "m", {}))
-    assert not question.usable(Answer("", {"score": 1.9}, "m", {}))
-    assert not question.usable(Answer("", None, "m", {}))
+    assert question.is_usable(ModelAnswer("", {"score": 0.9}, "m", {}))
+    assert not question.is_usable(ModelAnswer("", {"score": 1.9}, "m", {}))
+    assert not question.is_usable(ModelAnswer("", None, "m", {}))

@@ -3,7 +3,7 @@
 import pytest
 
 from evald.result import Verdict
-from evald_server.judge.parsing import read_object
+from evald_server.judge.answer_parsing import parse_object
 
 from .scripted import ScriptedModels, judge
 
@@ -23,7 +23,7 @@ GOOD = '{"score": 0.9, "reasoning": "fine"}'
     ],
 )
 def test_an_object_alone_or_in_one_fence_is_read(text: str) -> None:
-    assert read_object(text) == {"score": 0.9, "reasoning": "fine"}
+    assert parse_object(text) == {"score": 0.9, "reasoning": "fine"}
     assert judge(ScriptedModels(text), {"criteria": "c"}).verdict is Verdict.PASSED
 
 
@@ -52,7 +52,7 @@ def test_an_object_alone_or_in_one_fence_is_read(text: str) -> None:
 )
 def test_where_it_is_open_what_was_meant_nothing_is_read(text: str) -> None:
     with pytest.raises(ValueError) as problem:
-        read_object(text)
+        parse_object(text)
     assert "0.9" not in str(problem.value)
     result = judge(ScriptedModels(text), {"criteria": "c"})
     assert result.error is not None

@@ -9,13 +9,11 @@ import pytest
 
 from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings
-from evald_server.judge.cache import DiskCache, MemoryCache, NoCache
-from evald_server.judge.endpoint import OPENAI
-from evald_server.judge.forms import Form
-from evald_server.judge.models import ConfiguredModels
-from evald_server.judge.prices import Price
-from evald_server.judge.reachability import behind_proxy
-from evald_server.judge.wiring import build_models
+from evald_server.judge.budget import Price
+from evald_server.judge.cache import DiskCache, MemoryCache
+from evald_server.judge.configured_models import ConfiguredModels, build_models
+from evald_server.judge.endpoint import OPENAI, behind_proxy
+from evald_server.judge.response_format import ResponseFormat
 
 from ..rpc.live import run, until
 from .asking import Counted
@@ -42,9 +40,9 @@ def test_three_variables_make_a_judge() -> None:
             "EVALD_JUDGE_API_KEY": KEY,
         }
     )
-    asker = found.asker(None, None)
-    assert (asker.endpoint, asker.model) == ("default", "m1")
-    assert found.asker("default", "m2").model == "m2"
+    model = found.get(None, None)
+    assert (model.endpoint, model.model) == ("default", "m1")
+    assert found.get("default", "m2").model == "m2"
     options = found.endpoints["default"].options
     assert (options.base_url, options.api_key) == ("http://127.0.0.1:8000/v1", KEY)
 
@@ -94,16 +92,16 @@ def test_several_judges_stand_in_the_config_file(tmp_path: Path) -> None:
     found = models({"STRICT_KEY": f" {KEY}\n"}, CONFIG, tmp_path)
     default, strict = (found.endpoints[name].options for name in ("default", "strict"))
     assert (default.model, default.timeout_seconds, default.attempts) == ("m1", 12.5, 2)
-    assert (strict.model, strict.api_key, strict.form, strict.stream, strict.concurrency) == (
+    assert (strict.model, strict.api_key, strict.response_format, strict.stream, strict.concurrency) == (
         "s1",
         KEY,
-        Form.TEXT,
+        ResponseFormat.TEXT,
         True,
         3,
     )
     assert strict.prices["s2"] == Price(0.5, 1.5)
-    assert (found.asker(None, None).model, found.asker("strict", None).model) == ("m1", "s1")
-    assert found.asker("strict", "s2").model == "s2"
+    assert (found.get(None, None).model, found.get("strict", None).model) == ("m1", "s1")
+    assert found.get("strict", "s2").model == "s2"
 
 
 @pytest.mark.parametrize(
@@ -119,26 +117,26 @@ def test_a_judge_or_model_that_there_is_not_is_refused_with_those_there_are(
 ) -> None:
     found = models({"STRICT_KEY": KEY}, CONFIG, tmp_path)
     with pytest.raises(ValueError) as problem:
-        found.asker(judge, model)
+        found.get(judge, model)
     assert words in str(problem.value)
 
 
 def test_without_any_judge_the_refusal_says_what_to_set() -> None:
     with pytest.raises(ValueError, match=r"no judge is configured.*EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL"):
-        models(NOTHING).asker(None, None)
+        models(NOTHING).get(None, None)
     with pytest.raises(ValueError, match='unknown judge "x"; none is configured'):
-        models(NOTHING).asker("x", None)
+        models(NOTHING).get("x", None)
     with pytest.raises(ValueError, match=r'judge "default" has no model.*EVALD_JUDGE_MODEL'):
-        models({"OPENAI_API_KEY": KEY}).asker(None, None)
-    assert models({"OPENAI_API_KEY": KEY}).asker(None, "m").model == "m"
+        models({"OPENAI_API_KEY": KEY}).get(None, None)
+    assert models({"OPENAI_API_KEY": KEY}).get(None, "m").model == "m"
 
 
 def test_which_of_several_judges_is_the_default(tmp_path: Path) -> None:
     two = '[judges.a]\nmodel = "m"\n[judges.b]\nmodel = "m"\n'
     with pytest.raises(ValueError, match=r"several judges.*name one of a, b"):
-        models(NOTHING, two, tmp_path).asker(None, None)
-    assert models(NOTHING, f'judge = "b"\n{two}', tmp_path).asker(None, None).endpoint == "b"
-    assert models(NOTHING, '[judges.only]\nmodel = "m"\n', tmp_path).asker(None, None).endpoint == "only"
+        models(NOTHING, two, tmp_path).get(None, None)
+    assert models(NOTHING, f'judge = "b"\n{two}', tmp_path).get(None, None).endpoint == "b"
+    assert models(NOTHING, '[judges.only]\nmodel = "m"\n', tmp_path).get(None, None).endpoint == "only"
     with pytest.raises(ValueError, match='judge: unknown judge "c"; configured are a, b'):
         models(NOTHING, f'judge = "c"\n{two}', tmp_path)
 
@@ -213,7 +211,7 @@ def test_where_answers_are_kept(tmp_path: Path) -> None:
         for given, kind in (
             ({}, MemoryCache),
             ({"data_dir": tmp_path}, DiskCache),
-            ({"judge_cache_bytes": 0, "data_dir": tmp_path}, NoCache),
+            ({"judge_cache_bytes": 0, "data_dir": tmp_path}, MemoryCache),
         ):
             settings = Settings.model_validate(given)
             found = build_models(settings, Counted(), NOTHING)
@@ -230,7 +228,7 @@ def test_the_client_is_imported_when_a_model_is_first_asked() -> None:
         "from evald_server.app import App\n"
         "from evald_server.config import Settings\n"
         "app = App(Settings(listen='127.0.0.1:0', http=None, judge_model='m'))\n"
-        "app.models.asker(None, None)\n"
+        "app.models.get(None, None)\n"
         "assert not {'openai', 'httpx', 'httpx2'} & {name.partition('.')[0] for name in sys.modules}\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -9,9 +9,9 @@ import pytest
 
 from evald.result import Verdict
 from evald.scope import SCOPE, Scope
-from evald_server.judge.asking import Fault, Vote
-from evald_server.judge.form import Judgement
-from evald_server.judge.panel import Count, Outcome, decide, poll
+from evald_server.judge.prompt_request import JudgeError
+from evald_server.judge.rubric_modes import Judgement
+from evald_server.judge.voting import Decision, Vote, VoteCount, collect_votes, deciding_vote
 
 from .scripted import TURN, Reply, ScriptedModels, criteria, fault, judge, judge_later, later, score
 
@@ -22,7 +22,7 @@ YES, NO, DOWN = criteria(True), criteria(False), fault("JUDGE_UNAVAILABLE")
 
 def vote(stand: bool | None, number: float = 0.5) -> Vote:
     if stand is None:
-        return Vote(None, Fault("JUDGE_UNAVAILABLE", "down"), None)
+        return Vote(None, JudgeError("JUDGE_UNAVAILABLE", "down"), None)
     return Vote(Judgement(stand, number, "because"), None, None)
 
 
@@ -60,31 +60,31 @@ def test_a_panel_decides_by_strict_majority_of_all_its_seats(replies: list[Reply
 def test_a_fault_never_changes_what_the_judges_would_have_said_to_another_verdict(seats: int) -> None:
     """Over all panels: whatever the withheld votes would have been, the verdict is the same or is none."""
     for stands in product((True, False, None), repeat=seats):
-        said = Count.of(seats, map(vote, stands)).outcome
-        assert said is not Outcome.OPEN
+        said = VoteCount.of(seats, map(vote, stands)).decision
+        assert said is not Decision.OPEN
         held = stands.count(None)
         could_be = set()
         for filled in product((True, False), repeat=held):
             rest = iter(filled)
             full = [next(rest) if stand is None else stand for stand in stands]
-            could_be.add(Outcome.PASSES if sum(full) > seats / 2 else Outcome.FAILS)
-        assert said is (could_be.pop() if len(could_be) == 1 else Outcome.UNDECIDABLE)
+            could_be.add(Decision.PASSES if sum(full) > seats / 2 else Decision.FAILS)
+        assert said is (could_be.pop() if len(could_be) == 1 else Decision.UNDECIDABLE)
 
 
 @pytest.mark.parametrize("seats", range(1, 6))
 def test_the_vote_that_speaks_for_all_stands_as_the_majority_does(seats: int) -> None:
     for stands in product((True, False, None), repeat=seats):
         votes = [vote(stand, number / 10) for number, stand in enumerate(stands)]
-        outcome = Count.of(seats, votes).outcome
-        wanted = {Outcome.PASSES: True, Outcome.FAILS: False, Outcome.UNDECIDABLE: None}[outcome]
-        assert decide(votes).stand is wanted
+        outcome = VoteCount.of(seats, votes).decision
+        wanted = {Decision.PASSES: True, Decision.FAILS: False, Decision.UNDECIDABLE: None}[outcome]
+        assert deciding_vote(votes).passes is wanted
 
 
 async def _asked(stands: Sequence[bool | None]) -> list[Vote]:
     async def ask(seat: int) -> Vote:
         return vote(stands[seat])
 
-    votes = await poll(len(stands), ask, at_once=False)
+    votes = await collect_votes(len(stands), ask, all_at_once=False)
     return [one for one in votes if one is not None]
 
 
@@ -93,7 +93,7 @@ def test_asking_stops_with_the_verdict_that_all_votes_would_give(seats: int) -> 
     async def main() -> None:
         for stands in product((True, False, None), repeat=seats):
             given = await _asked(stands)
-            assert Count.of(seats, given).outcome is Count.of(seats, map(vote, stands)).outcome
+            assert VoteCount.of(seats, given).decision is VoteCount.of(seats, map(vote, stands)).decision
 
     asyncio.run(main())
 
@@ -134,7 +134,7 @@ def test_who_is_no_longer_needed_is_cancelled_and_what_it_cost_so_far_is_counted
     models = ScriptedModels(a=[YES], b=[YES], c=[later(60, NO)])
     result = judge(models, {"successCriteria": "s", "judges": ["a", "b", "c"]})
     assert result.verdict is PASSED
-    assert models.askers["c"].cancelled == 1
+    assert models.by_name["c"].cancelled == 1
     assert result.metadata is not None
     assert [one["vote"] for one in result.metadata["judge"]["votes"]] == ["passed", "passed", "not needed"]
     assert result.metadata["judge"]["attempts"] == 3
@@ -209,11 +209,11 @@ def test_every_judge_and_sample_has_its_own_temperature_and_number() -> None:
         {"successCriteria": "s", "judges": judges, "samples": 3, "temperature": 0.2, "maxOutputTokens": 9},
     )
     for name, temperature in (("a", 0.2), ("b", 0.7)):
-        questions = models.askers[name].questions
+        questions = models.by_name[name].questions
         assert [question.sample for question in questions] == [0, 1, 2]
         assert {question.temperature for question in questions} == {temperature}
         assert {question.max_tokens for question in questions} == {9}
-        assert len({question.material for question in questions}) == 3  # a nonce each
+        assert len({question.user_message for question in questions}) == 3  # a nonce each
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""Strict parsing of a judge's answer: a value that is missing, mistyped or out of range makes it unusable.
+
+Nothing is clamped, converted or picked out of prose, and error messages repeat no text of the answer,
+because the judge may have quoted what it judged.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from evald.strict_json import no_constant
+from evald_server.evaluators.values import is_number, printable
+
+AnswerData = Mapping[str, Any]
+"""The JSON object of an answer, unchecked."""
+
+# Longest text taken from an answer, in characters. A result's reason may have 8 KiB.
+MAX_TEXT: Final = 4000
+
+# A fenced block, marked ```json or ```, each mark at the start of a line.
+_FENCED_BLOCK: Final = re.compile(
+    r"^ {0,3}```[ \t]*(?:json)?[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
+)
+
+
+class UnusableAnswer(ValueError):
+    """The answer holds no verdict. The message says why and quotes nothing of it."""
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Parse an answer that is one JSON object, or that holds exactly one fenced block with one.
+
+    Prose is not searched: an object there may be a quotation of what was judged. A second block and
+    duplicate keys are refused, because they leave open what was meant.
+    Raises ValueError, whose message quotes nothing of the text.
+    """
+    if "```" in text:
+        block = _FENCED_BLOCK.search(text)
+        if text.count("```") != 2 or block is None:
+            raise ValueError("wanted exactly one fenced block, marked json")
+        text = block[1]
+    try:
+        data = UNIQUE_KEYS_JSON.decode(text.strip())
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(data, dict):
+        raise ValueError("no object")  # noqa: TRY004 - of JSON
+    return data
+
+
+def require_object(data: AnswerData | None) -> AnswerData:
+    """Return the data. Raises UnusableAnswer when there is no object."""
+    if data is None:
+        raise UnusableAnswer("it is no JSON object")
+    return data
+
+
+def get_bool(data: AnswerData, key: str) -> bool:
+    """Return a required boolean."""
+    value = _required(data, key)
+    if not isinstance(value, bool):
+        _refuse(key, value, "true or false")
+    return value
+
+
+def get_number(data: AnswerData, key: str, low: float, high: float) -> float:
+    """Return a required number from `low` to `high`, both included."""
+    value = _required(data, key)
+    if not is_number(value) or not math.isfinite(value) or not low <= value <= high:
+        _refuse(key, value, f"a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def get_integer(data: AnswerData, key: str, low: int, high: int) -> int:
+    """Return a required integer from `low` to `high`. As in JSON Schema, 7.0 is an integer."""
+    value = get_number(data, key, low, high)
+    if not value.is_integer():
+        _refuse(key, data[key], f"a whole number from {low} to {high}")
+    return int(value)
+
+
+def get_text(data: AnswerData, key: str) -> str:
+    """Return a required text."""
+    if key not in data:
+        raise UnusableAnswer(f'"{key}" is missing; wanted text')
+    return _text(key, data[key])
+
+
+def get_optional_text(data: AnswerData, *keys: str) -> str:
+    """Return the text under the first of the keys that is present; "" when none holds anything."""
+    if all(data.get(key) is None for key in keys):
+        return ""
+    return get_text(data, next(key for key in keys if key in data))
+
+
+def get_texts(data: AnswerData, key: str, most: int) -> list[str]:
+    """Return the first texts of an optional list, without blank ones."""
+    value = data.get(key)
+    if value is None:
+        return []
+    texts = [_text(f"{key}[{position}]", item) for position, item in enumerate(_list(key, value))]
+    return [text for text in texts if text][:most]
+
+
+def get_objects(data: AnswerData, key: str) -> list[AnswerData]:
+    """Return a required list of objects."""
+    items = _list(key, _required(data, key))
+    for position, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            _refuse(f"{key}[{position}]", item, "an object")
+    return items
+
+
+def shorten(text: str) -> str:
+    """Cut the text to MAX_TEXT characters."""
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def clean_text(text: str) -> str:
+    """Return the text stripped, printable and no longer than MAX_TEXT."""
+    return shorten(printable(text).strip())
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("a key stands twice")
+    return data
+
+
+UNIQUE_KEYS_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=_unique_keys)
+"""Strict JSON that also refuses duplicate keys, of which decoders keep one or the other."""
+
+
+def _required(data: AnswerData, key: str) -> Any:
+    if key not in data:
+        raise UnusableAnswer(f'"{key}" is missing')
+    return data[key]
+
+
+def _list(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        _refuse(key, value, "a list")
+    return value
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        _refuse(key, value, "text")
+    return clean_text(value)
+
+
+def _refuse(key: str, value: Any, wanted: str) -> NoReturn:
+    raise UnusableAnswer(f'"{key}" is {_describe(value)}; wanted {wanted}')
+
+
+def _describe(value: Any) -> str:
+    """Name the value without quoting text."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**15 else "a very large number"
+    return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"

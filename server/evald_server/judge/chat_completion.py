@@ -1,0 +1,238 @@
+"""Parsing of what an endpoint sends: a chat completion, whole or as a stream of events, or an error.
+
+By hand and not with the client's models, which are built without validation: here a missing finish reason,
+a second choice or a cut-off stream has to be noticed, because each could turn a failure into a pass.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from evald.result import TokenUsage
+
+from .response_format import EndpointProblem
+
+# More than any model has ever written or read; larger counts are nonsense, and sums of them would overflow
+# the wire's int64.
+_MAX_TOKENS: Final = 1 << 40
+
+
+class ChatCompletion(NamedTuple):
+    """A chat completion.
+
+    text: None when the model said nothing. finish: why it stopped, "" when the endpoint does not say.
+    refusal: "" when the model did not refuse. usage: None when not reported.
+    choices: number of different choices.
+    """
+
+    text: str | None
+    finish: str
+    refusal: str
+    model: str
+    usage: TokenUsage | None
+    calls_tools: bool = False
+    choices: int = 1
+
+
+class NotACompletion(ValueError):
+    """The endpoint speaks another protocol. The message says what came instead."""
+
+
+class CutOff(ValueError):
+    """The body ends too early."""
+
+
+class ReportedProblem(Exception):
+    """The endpoint reports an error in a body with status 200."""
+
+    def __init__(self, problem: EndpointProblem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def parse_completion(content: bytes, content_type: str) -> ChatCompletion:
+    """Parse a body. Raises NotACompletion, CutOff and ReportedProblem."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == "text/event-stream" or content.startswith((b"data:", b"event:", b":")):
+        return _from_events(content)
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        if media in ("", "application/json") and content.lstrip()[:1] in (b"", b"{"):
+            raise CutOff(f"the JSON of its answer ends after {len(content)} bytes") from None
+        raise NotACompletion(f"{media or 'a body'} that is not JSON") from None
+    return _from_data(data)
+
+
+def parse_problem(status: int, content: bytes) -> EndpointProblem:
+    """Parse the body of an HTTP error."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return EndpointProblem(status)
+    return _problem(status, data)
+
+
+def _from_data(data: Any) -> ChatCompletion:
+    if not isinstance(data, Mapping):
+        raise NotACompletion("JSON that is no object")
+    found = []
+    for item in _choices(data, f'an object "{_word(data.get("object"))}" without choices'):
+        if item.get("error"):
+            raise _reported(item)
+        message = item.get("message")
+        if not isinstance(message, Mapping):
+            raise NotACompletion("a choice without a message")
+        choice = _Choice()
+        choice.add(message, item.get("finish_reason"))
+        found.append(choice)
+    return _completion(found, str(data.get("model") or ""), _usage(data.get("usage")))
+
+
+def _from_events(content: bytes) -> ChatCompletion:
+    found: dict[str, _Choice] = {}
+    model, usage = "", None
+    for data in _events(content):
+        if data is None:
+            break
+        if not isinstance(data, Mapping):
+            raise NotACompletion("events that are no objects")
+        if data.get("error"):
+            raise _reported(data)
+        kind = _word(data.get("type") or data.get("object"))
+        for item in _choices(data, f'events "{kind}" without choices'):
+            delta = item.get("delta")
+            choice = found.setdefault(str(item.get("index") or 0), _Choice())
+            choice.add(delta if isinstance(delta, Mapping) else {}, item.get("finish_reason"))
+        model = str(data.get("model") or model)
+        usage = _usage(data.get("usage")) or usage
+    else:
+        if not any(choice.finishes for choice in found.values()):
+            raise CutOff("its stream ends without a finish reason")
+    return _completion(found.values(), model, usage)
+
+
+def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, Any]]:
+    choices = data.get("choices")
+    if not isinstance(choices, list):
+        if data.get("error"):
+            raise _reported(data)
+        raise NotACompletion(otherwise)
+    for choice in choices:
+        if not isinstance(choice, Mapping):
+            raise NotACompletion("a choice that is no object")
+        yield choice
+
+
+class _Choice:
+    """One choice of a completion, from its message or from the deltas of a stream."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusals: list[str] = []
+        self.finishes: set[str] = set()
+        self.calls_tools = False
+
+    def add(self, message: Mapping[str, Any], finish: Any) -> None:
+        """Add a message or a delta. finish: its finish reason, None when it has none."""
+        text, refusal = _text(message.get("content")), _text(message.get("refusal"))
+        if text is not None:
+            self.texts.append(text)
+        if refusal is not None:
+            self.refusals.append(refusal)
+        if finish is not None:
+            self.finishes.add(str(finish))
+        self.calls_tools |= bool(message.get("tool_calls") or message.get("function_call"))
+
+    def joined(self) -> tuple[str | None, str, str, bool]:
+        """Return text, finish reason, refusal, and whether it calls tools.
+
+        Two finish reasons are joined to an unknown one, so that the answer is refused.
+        """
+        text = "".join(self.texts) if self.texts else None
+        return text, " and ".join(sorted(self.finishes)), "".join(self.refusals), self.calls_tools
+
+
+def _completion(choices: Iterable[_Choice], model: str, usage: TokenUsage | None) -> ChatCompletion:
+    different = {choice.joined() for choice in choices}
+    text, finish, refusal, calls_tools = next(iter(different), (None, "", "", False))
+    return ChatCompletion(text, finish, refusal, model, usage, calls_tools, len(different))
+
+
+def _events(content: bytes) -> Iterator[Any]:
+    """Yield the data of the events, and None for the mark at their end."""
+    for line in content.splitlines():
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            yield None
+            continue
+        try:
+            yield json.loads(data)
+        except (ValueError, RecursionError):
+            raise CutOff("an event of its stream is not JSON") from None
+
+
+def _reported(data: Mapping[str, Any]) -> ReportedProblem:
+    error = data["error"]
+    code = error.get("code") if isinstance(error, Mapping) else None
+    status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    return ReportedProblem(_problem(status, data))
+
+
+def _problem(status: int, data: Any) -> EndpointProblem:
+    """Find code, parameter and message, which every kind of server puts somewhere else."""
+    if isinstance(data, list):
+        data = data[0] if data else None
+    error = data.get("error", data) if isinstance(data, Mapping) else data
+    if isinstance(error, str):
+        return EndpointProblem(status, message=error)
+    if not isinstance(error, Mapping):
+        return EndpointProblem(status)
+    detail = error.get("message") or error.get("detail") or ""
+    if isinstance(detail, Sequence) and not isinstance(detail, str):
+        # pydantic's list of errors, without the input that each of them repeats.
+        detail = "; ".join(
+            f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg', '')}"
+            for one in detail
+            if isinstance(one, Mapping)
+        )
+    return EndpointProblem(
+        status,
+        code=str(error.get("code") or error.get("type") or ""),
+        param=str(error.get("param") or ""),
+        message=detail if isinstance(detail, str) else "",
+    )
+
+
+def _text(content: Any) -> str | None:
+    """Return a message's text: the string, or its parts of type text joined."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(
+            part["text"]
+            for part in content
+            if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        )
+    return None
+
+
+def _usage(usage: Any) -> TokenUsage | None:
+    if not isinstance(usage, Mapping):
+        return None
+    keys = ("prompt_tokens", "completion_tokens", "total_tokens")
+    found = TokenUsage(*(_token_count(usage.get(key)) for key in keys))
+    return None if found == TokenUsage() else found
+
+
+def _token_count(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS:
+        return value
+    return None
+
+
+def _word(text: Any) -> str:
+    """Return a short name of the protocol for messages."""
+    return text[:40] if isinstance(text, str) else "?"

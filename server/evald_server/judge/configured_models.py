@@ -1,0 +1,210 @@
+"""The models that the operator has configured: built from the settings, looked up by name, watched."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from evald.fields import nearest
+from evald_server.config import JudgeSettings, Settings
+
+from .budget import Budget, Price, SpendStore
+from .cache import AnswerCache, DiskCache, MemoryCache
+from .endpoint import OPENAI, Endpoint, EndpointOptions, behind_proxy
+from .endpoint_errors import Redactor
+from .judge_call import EndpointModel, RequestMetrics
+from .prompt_request import JudgeModel
+from .response_format import ResponseFormat
+
+DEFAULT: Final = "default"
+"""Name of the judge that EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL and EVALD_JUDGE_API_KEY describe."""
+
+# How long an endpoint that came up may be called unavailable.
+_PROBE_SECONDS: Final = 15.0
+
+
+class ConfiguredModels:
+    """All judges of a server, by name. default: used when an evaluator names none; None when there is none."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        default: str | None,
+        *,
+        budget: Budget,
+        cache: AnswerCache,
+        metrics: RequestMetrics,
+    ) -> None:
+        self.endpoints = endpoints
+        self._default = default
+        self._budget = budget
+        self._cache = cache
+        self._metrics = metrics
+
+    def get(self, judge: str | None, model: str | None) -> JudgeModel:
+        """Return a model of the named judge, or of the default one. model: another than the configured one.
+
+        Raises ValueError, with what to set: for an unknown judge or model, when no model is configured, and
+        when there is a ceiling on costs and the model has no price.
+        """
+        endpoint = self._endpoint(judge)
+        options = endpoint.options
+        model = model or options.model
+        if not model:
+            raise ValueError(
+                f'judge "{options.name}" has no model: name one in the config of the evaluator, or let the operator '
+                f"set EVALD_JUDGE_MODEL, or model in [judges.{options.name}] of the config file"
+            )
+        allowed = options.models | ({options.model} if options.model else set())
+        if options.models and model not in allowed:
+            raise ValueError(
+                f'judge "{options.name}" may not ask model "{model[:100]}"{_suggestion(model, allowed)}; '
+                f"allowed are {', '.join(sorted(allowed))}"
+            )
+        if self._budget.has_ceiling and endpoint.price(model) is None:
+            raise ValueError(
+                f'nobody knows the price of model "{model[:100]}", so the ceiling on costs cannot be kept: the operator '
+                f'sets it in [judges.{options.name}.prices."{model[:100]}"] of the config file, or takes '
+                "judge_max_usd_per_call or judge_max_usd_per_day away"
+            )
+        return EndpointModel(endpoint, model, budget=self._budget, cache=self._cache, metrics=self._metrics)
+
+    @property
+    def available(self) -> bool:
+        """Whether the default judge, or any judge if there is no default, may be reachable."""
+        endpoints = [self.endpoints[self._default]] if self._default is not None else self.endpoints.values()
+        return any(endpoint.reachable is not False for endpoint in endpoints)
+
+    async def watch(self, on_change: Callable[[bool], None]) -> None:
+        """Report whether models are available, now and at every change, until cancelled.
+
+        Probes the endpoints that have a model at the start and while one cannot be reached; after that,
+        requests tell. A key alone, which may be there for something else, is no reason to connect anywhere.
+        """
+        on_change(self.available)
+        endpoints = list(self.endpoints.values())
+        for endpoint in endpoints:
+            endpoint.on_change = lambda: on_change(self.available)
+        with_model = [endpoint for endpoint in endpoints if endpoint.options.model]
+        while with_model and not behind_proxy():
+            for endpoint in with_model:
+                if not endpoint.reachable:
+                    await endpoint.probe()
+            await asyncio.sleep(_PROBE_SECONDS)
+
+    async def close(self) -> None:
+        """Close connections and files."""
+        for endpoint in self.endpoints.values():
+            await endpoint.close()
+        await self._cache.close()
+        await asyncio.to_thread(self._budget.close)
+
+    def _endpoint(self, judge: str | None) -> Endpoint:
+        known = ", ".join(sorted(self.endpoints))
+        if judge is None:
+            if self._default is not None:
+                return self.endpoints[self._default]
+            if self.endpoints:
+                raise ValueError(
+                    f"several judges are configured and none is the default; name one of {known}"
+                )
+            raise ValueError(
+                "no judge is configured: the operator sets EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL and "
+                "EVALD_JUDGE_API_KEY, or OPENAI_API_KEY and EVALD_JUDGE_MODEL, or [judges.NAME] in the config file"
+            )
+        if judge not in self.endpoints:
+            listed = f"configured are {known}" if known else "none is configured"
+            raise ValueError(f'unknown judge "{judge[:100]}"{_suggestion(judge, self.endpoints)}; {listed}')
+        return self.endpoints[judge]
+
+
+def build_models(
+    settings: Settings, metrics: RequestMetrics, environ: Mapping[str, str] = os.environ
+) -> ConfiguredModels:
+    """Return the judges of these settings. Does not import the client and opens no connection.
+
+    Raises ValueError when a key cannot be read or the default judge is none of the judges.
+    """
+    judges = dict(settings.judges)
+    keys = {name: _api_key(name, judge, environ) for name, judge in judges.items()}
+    default_judge = {"base_url": settings.judge_base_url, "model": settings.judge_model}
+    given = (*default_judge.values(), settings.judge_api_key, settings.judge_api_key_file)
+    if any(value is not None for value in given):
+        judges[DEFAULT] = judges.get(DEFAULT, JudgeSettings.model_validate({})).model_copy(
+            update={name: value for name, value in default_judge.items() if value is not None}
+        )
+        keys[DEFAULT] = _default_api_key(settings) or keys.get(DEFAULT, "")
+    default = settings.judge
+    if default is None:
+        default = DEFAULT if DEFAULT in judges else next(iter(judges)) if len(judges) == 1 else None
+    elif default not in judges:
+        known = ", ".join(sorted(judges)) or "none"
+        raise ValueError(f'judge: unknown judge "{default}"; configured are {known}')
+    redactor = Redactor(keys.values())
+    store = None
+    if settings.data_dir is not None and settings.judge_max_usd_per_day is not None:
+        store = SpendStore(settings.data_dir / "judge-spending.json")
+    cache: AnswerCache = MemoryCache(settings.judge_cache_bytes)
+    if settings.data_dir is not None and settings.judge_cache_bytes:
+        cache = DiskCache(settings.data_dir / "judge-cache.sqlite", settings.judge_cache_bytes)
+    return ConfiguredModels(
+        {name: Endpoint(_options(name, judge, keys[name]), redactor) for name, judge in judges.items()},
+        default,
+        budget=Budget(
+            per_call_usd=settings.judge_max_usd_per_call,
+            per_day_usd=settings.judge_max_usd_per_day,
+            store=store,
+        ),
+        cache=cache,
+        metrics=metrics,
+    )
+
+
+def _options(name: str, judge: JudgeSettings, api_key: str) -> EndpointOptions:
+    return EndpointOptions(
+        name,
+        base_url=judge.base_url or OPENAI,
+        model=judge.model,
+        models=frozenset(judge.models),
+        api_key=api_key,
+        prices={model: Price(price.input, price.output) for model, price in judge.prices.items()},
+        response_format=ResponseFormat(judge.form),
+        timeout_seconds=judge.timeout,
+        attempts=judge.attempts,
+        concurrency=judge.concurrency,
+        stream=judge.stream,
+    )
+
+
+def _default_api_key(settings: Settings) -> str:
+    if settings.judge_api_key_file is not None:
+        return _read_key("judge_api_key_file", settings.judge_api_key_file)
+    return settings.judge_api_key.get_secret_value().strip() if settings.judge_api_key else ""
+
+
+def _api_key(name: str, judge: JudgeSettings, environ: Mapping[str, str]) -> str:
+    if judge.api_key_env is not None:
+        key = environ.get(judge.api_key_env, "").strip()
+        if not key:
+            raise ValueError(
+                f"judges.{name}.api_key_env: the environment variable {judge.api_key_env} is not set or empty"
+            )
+        return key
+    return "" if judge.api_key_file is None else _read_key(f"judges.{name}.api_key_file", judge.api_key_file)
+
+
+def _read_key(setting: str, path: Path) -> str:
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise ValueError(f"{setting} {path}: {why}") from None
+    if not key:
+        raise ValueError(f"{setting} {path}: the file is empty")
+    return key
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known, cutoff=0.5)
+    return f'; did you mean "{near}"?' if near else ""

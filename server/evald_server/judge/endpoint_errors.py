@@ -1,0 +1,237 @@
+"""Errors between a request and its answer: which code each gets, whether a retry may help, and redaction."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from .chat_completion import ChatCompletion
+from .prompt_request import JudgeError, PromptRequest
+from .response_format import EndpointProblem
+
+_REDACTED: Final = "[redacted]"
+
+# What looks like a key although nobody configured it: an endpoint may repeat a part of the one it got,
+# masked in the middle.
+_LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bbearer\s+)[\w.*~+/=-]{8,}")
+
+# Shorter secrets are too likely to be a part of an ordinary word.
+_MIN_SECRET_LENGTH: Final = 6
+
+# The account is empty, which no retry changes. OpenAI sends these with 429.
+_NO_QUOTA: Final = ("insufficient_quota", "billing_hard_limit_reached")
+
+_TOO_LONG: Final = ("context_length_exceeded", "string_above_max_length")
+_TOO_LONG_TEXTS: Final = (
+    "maximum context length",
+    "context window",
+    "prompt is too long",
+    "exceeds the available context",
+)
+
+# Groq's code for a model that broke the response format; the codes of OpenAI's filters and of Azure's.
+_BROKEN_FORMAT: Final = "json_validate_failed"
+_FILTERED: Final = ("content_filter", "content_policy_violation")
+
+_OVERLOADED: Final = (503, 529)
+_RETRYABLE: Final = (408, 409, 425)
+
+# Finish reasons in lower case: the protocol's, and those that compatible servers pass on from their models.
+_FINISH_LENGTH: Final = ("length", "max_tokens", "model_length")
+_FINISH_FILTER: Final = ("content_filter", "safety", "recitation", "refusal")
+_FINISH_TOOLS: Final = ("tool_calls", "function_call", "tool_use")
+_FINISH_STOP: Final = ("stop", "end_turn", "eos", "eos_token", "stop_sequence", "complete")
+
+_MAX_QUOTE: Final = 200
+_MAX_FINISH: Final = 40
+
+# An error message that shares so many characters with the request repeats it.
+_SHARED_CHARACTERS: Final = 32
+
+
+class Redactor:
+    """Removes the configured API keys from everything that leaves the server."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
+
+    def redact_text(self, text: str) -> str:
+        """Return a text of an endpoint's without the configured keys and whatever looks like a key."""
+        return _LOOKS_LIKE_KEY.sub(_REDACTED, self._without_known(text))
+
+    def redact_json(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return JSON-like data without the configured keys."""
+        if self._known is None:
+            return dict(body)
+        return {key: self._clean(value) for key, value in body.items()}
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._without_known(value)
+        if isinstance(value, Mapping):
+            return {key: self._clean(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._clean(inner) for inner in value]
+        return value
+
+    def _without_known(self, text: str) -> str:
+        return text if self._known is None else self._known.sub(_REDACTED, text)
+
+
+class AttemptFailed(Exception):
+    """One attempt gave no completion.
+
+    error: what the caller gets if no further attempt succeeds. retryable: the same request may succeed later.
+    retry_after: seconds that the endpoint asked to wait. overloaded: too many concurrent requests.
+    free: the endpoint answered with an error, which costs nothing.
+    problem: what the endpoint said, if it said anything about the request.
+    """
+
+    def __init__(
+        self,
+        error: JudgeError,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        overloaded: bool = False,
+        free: bool = False,
+        problem: EndpointProblem | None = None,
+    ) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.overloaded = overloaded
+        self.free = free
+        self.problem = problem
+
+
+class EndpointErrors:
+    """Makes the errors of one model, in words for the caller and the operator.
+
+    name: of the judge in the config. model: as requested.
+    """
+
+    def __init__(self, name: str, model: str, redactor: Redactor) -> None:
+        self._judge = f'Judge "{name}"'
+        self._model = model[:100]
+        self._redactor = redactor
+
+    def of_problem(
+        self, problem: EndpointProblem, request: PromptRequest, retry_after: float | None = None
+    ) -> AttemptFailed:
+        """Return the failure for an error that the endpoint answered with."""
+        status, code = problem.status, problem.code
+        said = self._quote(problem, request)
+
+        def failed(error_code: str, text: str, **flags: Any) -> AttemptFailed:
+            return self.failed(error_code, text, free=True, problem=problem, **flags)
+
+        if status == 429 and code in _NO_QUOTA:
+            return failed(
+                "JUDGE_RATE_LIMITED",
+                f"the account has no quota left: add credit or raise its limit{said}",
+            )
+        if status == 429:
+            return failed(
+                "JUDGE_RATE_LIMITED",
+                f"the endpoint limits the rate (HTTP 429){said}",
+                retryable=True,
+                overloaded=True,
+                retry_after=retry_after,
+            )
+        if status >= 500 or status in _RETRYABLE:
+            return failed(
+                "JUDGE_UNAVAILABLE",
+                f"the endpoint is out of order (HTTP {status}){said}",
+                retryable=True,
+                overloaded=status in _OVERLOADED,
+                retry_after=retry_after,
+            )
+        if status in (401, 407):
+            return failed(
+                "JUDGE_UNAVAILABLE",
+                f"the endpoint does not accept the API key (HTTP {status}){said}; the operator sets it with "
+                "EVALD_JUDGE_API_KEY, or with api_key_env or api_key_file of this judge",
+            )
+        if status in (402, 403):
+            return failed(
+                "JUDGE_UNAVAILABLE",
+                f"the endpoint forbids the request (HTTP {status}){said}; the operator sees to it that "
+                f'the account may use model "{self._model}"',
+            )
+        if code in _FILTERED:
+            return failed("JUDGE_REFUSED", f"a filter of the endpoint refused the question{said}")
+        if code in _TOO_LONG or any(words in problem.message.lower() for words in _TOO_LONG_TEXTS):
+            return failed(
+                "INPUT_TOO_LARGE", f'the question is longer than model "{self._model}" can read{said}'
+            )
+        if code == _BROKEN_FORMAT:
+            # A completion was made, so this is not known to be free.
+            return AttemptFailed(self.unusable("the model broke the form of its answer"), problem=problem)
+        if status == 404 or code == "model_not_found":
+            return failed(
+                "JUDGE_UNAVAILABLE",
+                f'the endpoint does not know model "{self._model}", or has no chat completions at its '
+                f"base_url (HTTP {status}){said}; the operator checks both",
+            )
+        if 300 <= status < 400:
+            return failed(
+                "JUDGE_UNAVAILABLE",
+                f"the endpoint redirects (HTTP {status}), and questions go nowhere but to the base_url; "
+                "the operator sets it to the place that it redirects to",
+            )
+        return failed("JUDGE_UNAVAILABLE", f"the endpoint refuses the request (HTTP {status}){said}")
+
+    def failed(self, code: str, text: str, **flags: Any) -> AttemptFailed:
+        """Return a failure with this code and text. flags: as of AttemptFailed."""
+        return AttemptFailed(JudgeError(code, f"{self._judge}: {text}"), **flags)
+
+    def unusable(self, why: str, text: str = "", code: str = "JUDGE_UNPARSEABLE") -> JudgeError:
+        """The model answered, but not with what was asked for."""
+        return JudgeError(code, f"{self._judge}: {why}", unusable=True, text=text)
+
+    def of_completion(self, completion: ChatCompletion, max_tokens: int) -> JudgeError | None:
+        """Return what is wrong with a completion, whatever its text says; None when it is complete."""
+        finish = completion.finish.lower()
+        if not completion.choices:
+            return self.unusable("the completion has no choices")
+        if completion.choices > 1:
+            return self.unusable(
+                f"the completion has {completion.choices} different answers, although one was asked for"
+            )
+        if completion.refusal:
+            return self.unusable("the model refused to judge", completion.refusal, "JUDGE_REFUSED")
+        if finish in _FINISH_FILTER:
+            return self.unusable("a filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
+        if finish in _FINISH_LENGTH:
+            why = f"the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens"
+            return self.unusable(why, completion.text or "", "JUDGE_TRUNCATED")
+        if completion.calls_tools or finish in _FINISH_TOOLS:
+            return self.unusable("the model called a tool, although it was offered none")
+        if finish not in _FINISH_STOP:
+            finish = self._describe_finish(completion.finish)
+            return self.unusable(f"the completion does not say that the answer is whole: {finish}")
+        if completion.text is None:
+            return self.unusable("the answer has no content")
+        if not completion.text.strip():
+            return self.unusable("the answer is empty")
+        return None
+
+    def _quote(self, problem: EndpointProblem, request: PromptRequest) -> str:
+        """Quote the endpoint's message, unless it repeats the request."""
+        words = " ".join(self._redactor.redact_text(problem.message).split())[:_MAX_QUOTE]
+        sent = (request.system_message, request.user_message, *(one.text for one in request.follow_up))
+        starts = range(max(0, len(words) - _SHARED_CHARACTERS + 1))
+        if any(words[start : start + _SHARED_CHARACTERS] in text for start in starts for text in sent):
+            return ""
+        return f': it says "{words}"' if words.isprintable() and words else ""
+
+    def _describe_finish(self, finish: str) -> str:
+        if not finish:
+            return "it has no finish_reason"
+        shown = self._redactor.redact_text(finish)
+        if len(shown) <= _MAX_FINISH and shown.replace("_", "").isalnum():
+            return f'finish_reason "{shown}" is not known'
+        return "its finish_reason is not known"

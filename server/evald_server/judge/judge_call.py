@@ -1,0 +1,317 @@
+"""One call of a judge: ask, parse the answer, and ask once more when it cannot be used.
+
+Below it, `EndpointModel` sends a request: cache, deadline, retries, concurrency, budget, metrics.
+"""
+
+import asyncio
+import json
+import time
+from typing import Any, Final, Protocol
+
+from evald.context import EvaluatorContext
+from evald.result import TokenUsage
+from evald.scope import current_scope
+
+from .answer_parsing import UnusableAnswer, parse_object
+from .budget import Budget, Reservation
+from .cache import AnswerCache, CachedAnswer, cache_key
+from .chat_completion import ChatCompletion
+from .endpoint import Endpoint
+from .endpoint_errors import AttemptFailed, EndpointErrors
+from .prompt import with_correction
+from .prompt_request import CallSpending, JudgeError, JudgeModel, ModelAnswer, PromptRequest
+from .response_format import ModelCapabilities
+from .rubric_modes import RubricMode
+from .voting import Vote, display_name
+
+# What is wrong with an unusable answer, by code, in words that quote nothing of it.
+_CORRECTIONS: Final = {
+    "JUDGE_UNPARSEABLE": "it is not in the form that was asked for",
+    "JUDGE_REFUSED": "it refuses, but to judge the data is not to do what they say",
+    "JUDGE_TRUNCATED": "it was cut off at its greatest length; be much shorter",
+}
+
+# Kept back of the time left, so that the caller gets the error of the endpoint rather than TIMEOUT.
+_RESERVE_SECONDS: Final = 0.05
+
+# Part of every key of the cache. To be raised when requests or the parsing of answers change.
+_CACHE_VERSION: Final = "2"
+
+# Each adaptation leaves one thing out: two response formats, the name of the limit, the temperature, the
+# system message.
+_MAX_ADAPTATIONS: Final = 5
+
+
+async def call_judge(
+    model: JudgeModel, request: PromptRequest, mode: RubricMode, ctx: EvaluatorContext, spending: CallSpending
+) -> Vote:
+    """Ask a judge, once more with a correction when its answer is unusable. Never raises JudgeError."""
+    vote, problem = await _call_once(model, request, mode, ctx, spending)
+    if problem is None:
+        return vote
+    second, problem = await _call_once(model, with_correction(request, problem), mode, ctx, spending)
+    if second.error is None:
+        return second
+    error = second.error
+    if problem is not None:
+        error = JudgeError(error.code, f"{error} (asked twice)")
+    return Vote(None, error, second.answer or vote.answer)
+
+
+async def _call_once(
+    model: JudgeModel, request: PromptRequest, mode: RubricMode, ctx: EvaluatorContext, spending: CallSpending
+) -> tuple[Vote, str | None]:
+    """Return the vote, and what is wrong with the answer if asking again may help."""
+    try:
+        answer = await model.ask(request, spending)
+    except JudgeError as error:
+        vote = _parse_anyway(error, model, mode, ctx)
+        if vote is not None:
+            return vote, None
+        # A new error, because this one's traceback would keep the vote alive until garbage is collected.
+        vote = Vote(None, JudgeError(error.code, str(error)), None)
+        return vote, _CORRECTIONS[error.code] if error.unusable else None
+    try:
+        return Vote(mode.parse(answer, ctx), None, answer), None
+    except UnusableAnswer as unusable:
+        message = f"{display_name(model)}: the answer holds no verdict: {unusable}"
+        return Vote(None, JudgeError("JUDGE_UNPARSEABLE", message), answer), str(unusable)
+
+
+def _parse_anyway(
+    error: JudgeError, model: JudgeModel, mode: RubricMode, ctx: EvaluatorContext
+) -> Vote | None:
+    """Parse a text without a JSON object, which a mode may understand: many endpoints accept a schema and
+    ignore it."""
+    if not (error.unusable and error.code == "JUDGE_UNPARSEABLE" and error.text):
+        return None
+    answer = ModelAnswer(error.text, None, model.model, {})
+    try:
+        return Vote(mode.parse(answer, ctx), None, answer)
+    except UnusableAnswer:
+        return None
+
+
+class RequestMetrics(Protocol):
+    """Counts requests to models."""
+
+    def request(self, model: str, outcome: str, seconds: float) -> None:
+        """Count a request. outcome: "ok", "cancelled", a code in lower case without "judge_", or "adapted"
+        for a request that the endpoint did not understand and that is sent again without that part."""
+
+    def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
+        """Count what a request has cost, as far as known."""
+
+    def cache(self, *, hit: bool) -> None:
+        """Count a look into the cache."""
+
+
+class EndpointModel:
+    """One model behind one endpoint: the JudgeModel of a server."""
+
+    def __init__(
+        self, endpoint: Endpoint, model: str, *, budget: Budget, cache: AnswerCache, metrics: RequestMetrics
+    ) -> None:
+        self.model = model
+        self.endpoint = endpoint.options.name
+        self._endpoint = endpoint
+        self._price = endpoint.price(model)
+        self._errors = EndpointErrors(endpoint.options.name, model, endpoint.redactor)
+        self._budget = budget
+        self._cache = cache
+        self._metrics = metrics
+
+    async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
+        """Return the answer from the cache or from the endpoint, with retries until the deadline.
+
+        Adds every attempt to `spending`, also when it raises. Raises JudgeError.
+        """
+        scope = current_scope()
+        key = self._cache_key(request) if request.cache_key else None
+        if key is not None and not scope.skip_cache:
+            cached = await self._cache.get(key)
+            self._metrics.cache(hit=cached is not None)
+            if cached is not None:
+                body = self._endpoint.capabilities(self.model).request_body(self.model, request)
+                body = self._endpoint.redactor.redact_json(body)
+                return ModelAnswer(cached.text, cached.data, cached.model, body, cached=True)
+        call = _CallState(scope.time_left())
+        try:
+            async with asyncio.timeout(call.seconds) as timer:
+                answer = await self._ask_with_retries(request, spending, call)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise self._timeout_error(call) from None
+        if key is not None and request.is_usable(answer):
+            self._cache.put(key, CachedAnswer(answer.text, answer.data, answer.model))
+        return answer
+
+    async def _ask_with_retries(
+        self, request: PromptRequest, spending: CallSpending, call: "_CallState"
+    ) -> ModelAnswer:
+        capabilities = self._endpoint.capabilities(self.model)
+        failures = adaptations = 0
+        while True:
+            try:
+                return await self._attempt(request, capabilities, spending, call)
+            except AttemptFailed as failure:
+                if failure.problem is not None and adaptations < _MAX_ADAPTATIONS:
+                    adapted = self._endpoint.adapt(self.model, capabilities, failure.problem)
+                    if adapted is not None:
+                        capabilities = adapted
+                        adaptations += 1
+                        continue
+                failures += 1
+                delay = self._retry_delay(failure, failures, call)
+                call.last_error = failure.error
+            await asyncio.sleep(delay)
+
+    def _retry_delay(self, failure: AttemptFailed, failures: int, call: "_CallState") -> float:
+        """Return the seconds to wait. Raises JudgeError when there is no further attempt."""
+        options = self._endpoint.options
+        if not failure.retryable:
+            raise failure.error from None
+        if failures >= options.attempts:
+            raise _extended(failure.error, f"gave up after {failures} attempts") from None
+        delay = options.backoff.delay(failures, failure.retry_after)
+        left = call.time_left()
+        if left is None or delay < left:
+            return delay
+        wish = f"the next attempt would be in {delay:.3g} s"
+        if failure.retry_after is not None:
+            wish = f"it asks to wait for {failure.retry_after:.3g} s"
+        raise _extended(failure.error, f"{wish}, and {left:.3g} s are left") from None
+
+    async def _attempt(
+        self,
+        request: PromptRequest,
+        capabilities: ModelCapabilities,
+        spending: CallSpending,
+        call: "_CallState",
+    ) -> ModelAnswer:
+        """Send one request, within the limits on concurrency and cost, and count it.
+
+        Raises AttemptFailed, and JudgeError for what no retry can help.
+        """
+        limiter = self._endpoint.limiter
+        body = capabilities.request_body(self.model, request)
+        left = call.time_left()
+        if left is not None and limiter.pause_seconds >= left:
+            raise self._timeout_error(call)
+        call.queued = True
+        async with limiter.slot() as slot:
+            call.queued = False
+            reservation = self._budget.reserve(self._max_cost(body, request), spending)
+            spending.attempts += 1
+            started = time.monotonic()
+            outcome = "cancelled"
+            try:
+                completion = await self._endpoint.send(body, request, self._errors)
+                slot.succeeded = True
+                self._count(completion, spending, reservation)
+                answer = self._answer(completion, body, request)
+                outcome = "ok"
+            except JudgeError as error:
+                outcome = _outcome(error)
+                raise
+            except AttemptFailed as failure:
+                adapts = failure.problem is not None and capabilities.without(failure.problem) is not None
+                outcome = "adapted" if adapts else _outcome(failure.error)
+                if failure.free:
+                    reservation.settle(0.0)
+                if failure.overloaded:
+                    slot.overloaded(failure.retry_after or 0.0)
+                raise
+            finally:
+                reservation.settle_unknown()
+                self._metrics.request(self.model, outcome, time.monotonic() - started)
+        return answer
+
+    def _count(self, completion: ChatCompletion, spending: CallSpending, reservation: Reservation) -> None:
+        usage = completion.usage
+        cost = None if self._price is None or usage is None else self._price.cost(usage)
+        if usage is not None:
+            before = spending.usage or TokenUsage()
+            spending.usage = TokenUsage(
+                _sum(before.input_tokens, usage.input_tokens),
+                _sum(before.output_tokens, usage.output_tokens),
+                _sum(before.total, usage.total),
+            )
+        if cost is not None:
+            spending.cost_usd = (spending.cost_usd or 0.0) + cost
+        reservation.settle(cost)
+        self._metrics.spent(self.model, usage, cost)
+
+    def _answer(
+        self, completion: ChatCompletion, body: dict[str, Any], request: PromptRequest
+    ) -> ModelAnswer:
+        """Return the answer of a complete completion. Raises JudgeError."""
+        error = self._errors.of_completion(completion, request.max_tokens)
+        if error is not None:
+            raise error
+        text = completion.text or ""
+        data = None
+        if request.schema is not None:
+            try:
+                data = parse_object(text)
+            except ValueError as problem:
+                why = f"the answer is not the JSON object that was asked for: {problem}"
+                raise self._errors.unusable(why, text) from None
+        return ModelAnswer(
+            text, data, completion.model or self.model, self._endpoint.redactor.redact_json(body)
+        )
+
+    def _max_cost(self, body: dict[str, Any], request: PromptRequest) -> float | None:
+        """Return the most that the request can cost; None when the model has no price."""
+        if self._price is None or not self._budget.has_ceiling:
+            return None if self._price is None else 0.0
+        # What frames each message in the model's own format is a few tokens.
+        size = len(json.dumps(body, ensure_ascii=False).encode()) + 16 * len(body["messages"])
+        return self._price.max_cost(size, request.max_tokens)
+
+    def _cache_key(self, request: PromptRequest) -> bytes:
+        base_url = self._endpoint.options.base_url
+        return cache_key(_CACHE_VERSION, base_url, self.model, str(request.sample), request.cache_key)
+
+    def _timeout_error(self, call: "_CallState") -> JudgeError:
+        if call.last_error is not None:
+            return _extended(call.last_error, "no time was left for another attempt")
+        judge, limiter = f'Judge "{self.endpoint}"', self._endpoint.limiter
+        if limiter.pause_seconds:
+            return JudgeError(
+                "JUDGE_RATE_LIMITED",
+                f"{judge}: the endpoint asked to be left alone for longer than the evaluation may take",
+            )
+        why = "no answer"
+        if call.queued:
+            why = f"no place among the {limiter.limit} requests at a time"
+        return JudgeError("JUDGE_TIMEOUT", f"{judge}: {why} within {call.seconds:.3g} s")
+
+
+class _CallState:
+    """State of one call. seconds: its time limit, None for none. queued: it waits for a slot."""
+
+    __slots__ = ("_started", "last_error", "queued", "seconds")
+
+    def __init__(self, left: float | None) -> None:
+        self._started = time.monotonic()
+        self.seconds = None if left is None else max(0.0, left - min(_RESERVE_SECONDS, left / 10))
+        self.last_error: JudgeError | None = None
+        self.queued = False
+
+    def time_left(self) -> float | None:
+        """Return the seconds left; None without a limit."""
+        return None if self.seconds is None else self.seconds - (time.monotonic() - self._started)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else a + b
+
+
+def _outcome(error: JudgeError) -> str:
+    return error.code.removeprefix("JUDGE_").lower()
+
+
+def _extended(error: JudgeError, more: str) -> JudgeError:
+    return JudgeError(error.code, f"{error}; {more}", unusable=error.unusable, text=error.text)

@@ -1,0 +1,281 @@
+"""Voting: many answers of judges, one result.
+
+- A turn passes with more than half of all votes. Half of them is no pass.
+- A vote that is missing because of an error does not shrink the panel.
+- When the missing votes could have changed the outcome there is no verdict. So no error turns a failing
+  turn into a passing one, nor, for callers who negate the verdict, a passing one into a failing one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from evald.result import Result, Verdict, errored
+from evald.scope import Scope
+
+from .prompt_request import CallSpending, JudgeError, JudgeModel, ModelAnswer
+from .rubric_modes import Judgement
+
+# Kept back of the time left, so that the result, with everything spent, is there before the engine gives
+# up. Endpoints, which know best what took so long, give up earlier still.
+_RESERVE_SECONDS: Final = 0.02
+
+
+class Vote(NamedTuple):
+    """A judgement, or the error because of which the vote is missing.
+
+    answer: the last one that came, usable or not; None when none came.
+    """
+
+    judgement: Judgement | None
+    error: JudgeError | None
+    answer: ModelAnswer | None
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the turn passes; None when the vote is missing."""
+        return None if self.judgement is None else self.judgement.passes
+
+
+class Decision(Enum):
+    """What the votes so far decide. UNDECIDABLE: too many votes are missing."""
+
+    OPEN = "open"
+    PASSES = "passes"
+    FAILS = "fails"
+    UNDECIDABLE = "undecidable"
+
+
+class VoteCount(NamedTuple):
+    """Votes so far. size: how many there can be. missing: lost to an error."""
+
+    size: int
+    passing: int = 0
+    failing: int = 0
+    missing: int = 0
+
+    @classmethod
+    def of(cls, size: int, votes: Iterable[Vote]) -> "VoteCount":
+        """Count these votes."""
+        stands = [vote.passes for vote in votes]
+        return cls(size, stands.count(True), stands.count(False), stands.count(None))
+
+    @property
+    def decision(self) -> Decision:
+        """Decided as soon as no further vote can change it."""
+        if self._to_pass <= 0:
+            return Decision.PASSES
+        if self._to_fail <= 0:
+            return Decision.FAILS
+        return Decision.OPEN if self.needed else Decision.UNDECIDABLE
+
+    @property
+    def needed(self) -> int:
+        """The fewest further votes that can decide; 0 when none can."""
+        left = self.size - self.passing - self.failing - self.missing
+        return min((more for more in (self._to_pass, self._to_fail) if 0 < more <= left), default=0)
+
+    @property
+    def _to_pass(self) -> int:
+        """Further passing votes that make it pass."""
+        return self.size // 2 + 1 - self.passing
+
+    @property
+    def _to_fail(self) -> int:
+        """Further failing votes after which it cannot pass."""
+        return (self.size + 1) // 2 - self.failing
+
+
+async def collect_votes(
+    size: int,
+    ask: Callable[[int], Awaitable[Vote]],
+    *,
+    all_at_once: bool,
+    on_vote: Callable[[int], None] = lambda _count: None,
+) -> list[Vote | None]:
+    """Ask for votes until they decide. Returns None in place of a vote that was not needed.
+
+    all_at_once: ask everybody; else never more than the fewest that can decide.
+    on_vote: called with the number of votes so far.
+    """
+    votes: dict[int, Vote] = {}
+    running: dict[asyncio.Future[Vote], int] = {}
+    try:
+        while (count := VoteCount.of(size, votes.values())).decision is Decision.OPEN:
+            wanted = size if all_at_once else len(votes) + count.needed
+            for number in range(len(votes) + len(running), wanted):
+                running[asyncio.ensure_future(ask(number))] = number
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                votes[running.pop(task)] = task.result()
+            on_vote(len(votes))
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return [votes.get(number) for number in range(size)]
+
+
+def deciding_vote(votes: Sequence[Vote | None]) -> Vote:
+    """Return the vote that stands for all: the median of those cast, by verdict, then score.
+
+    It passes if and only if a strict majority does. So verdict, score, checks and reason are what one
+    judge said, never a mixture. When undecidable it is the first error.
+    """
+    cast = [vote for vote in votes if vote is not None]
+    decision = VoteCount.of(len(votes), cast).decision
+    if decision in {Decision.PASSES, Decision.FAILS}:
+        judged = sorted(
+            ((vote.judgement.passes, vote.judgement.score, position), vote)
+            for position, vote in enumerate(cast)
+            if vote.judgement is not None
+        )
+        # The lower of two medians, because half of the votes is no majority.
+        return judged[(len(judged) - 1) // 2][1]
+    return next(vote for vote in cast if vote.error is not None)
+
+
+def agreement(votes: Sequence[Vote | None], passes: bool) -> float:
+    """Return the share of the votes cast that agree with the verdict, 0 to 1."""
+    cast = [vote.passes for vote in votes if vote is not None and vote.passes is not None]
+    return cast.count(passes) / len(cast)
+
+
+class PanelMember(NamedTuple):
+    """One judge and the temperature it is asked with."""
+
+    model: JudgeModel
+    temperature: float
+
+
+AskSample = Callable[[PanelMember, int], Awaitable[Vote]]
+"""Asks a judge for one of its samples, counted from 0."""
+
+
+class Panel:
+    """One or more judges that vote once. A judge votes as a strict majority of its samples does."""
+
+    def __init__(self, members: Sequence[PanelMember], samples: int, scope: Scope) -> None:
+        self.spending = CallSpending()
+        self._members = members
+        self._samples = samples
+        self._scope = scope
+        self._votes: Sequence[Vote | None] = ()
+        self._samples_of: dict[int, Sequence[Vote | None]] = {}
+
+    async def vote(self, ask: AskSample) -> Vote:
+        """Query all judges concurrently; return the deciding vote."""
+
+        async def ask_member(number: int) -> Vote:
+            self._samples_of[number] = await self._sample(self._members[number], ask)
+            return deciding_vote(self._samples_of[number])
+
+        self._votes = await collect_votes(
+            len(self._members),
+            ask_member,
+            all_at_once=True,
+            on_vote=lambda count: self._report(count, len(self._members), "judges"),
+        )
+        return deciding_vote(self._votes)
+
+    def result(self, vote: Vote) -> Result:
+        """Return the deciding vote as a result, with what all judges have spent."""
+        majority = self._majority(vote)
+        if vote.judgement is not None:
+            judgement = vote.judgement
+            verdict = Verdict.PASSED if judgement.passes else Verdict.FAILED
+            result = Result(verdict, judgement.reason + majority, judgement.score, checks=judgement.checks)
+            result.pending = judgement.pending
+        else:
+            assert vote.error is not None
+            model = self._member_of(vote).model
+            message = f"{vote.error}{majority}"
+            result = errored(vote.error.code, message, judge=model.endpoint, model=model.model)
+        answers = self._answers()
+        result.cached = bool(answers) and all(answer.cached for answer in answers)
+        result.token_usage, result.cost_usd = self.spending.usage, self.spending.cost_usd
+        return result
+
+    def provenance(self, vote: Vote) -> dict[str, Any]:
+        """Return which judge gave the deciding vote, and how the others voted."""
+        model = self._member_of(vote).model
+        found: dict[str, Any] = {
+            "endpoint": model.endpoint,
+            "model": vote.answer.model if vote.answer is not None else model.model,
+            "attempts": self.spending.attempts,
+        }
+        if len(self._members) > 1:
+            found["votes"] = [
+                {"endpoint": member.model.endpoint, "model": member.model.model, **_described(cast)}
+                for member, cast in zip(self._members, self._votes, strict=True)
+            ]
+        elif self._samples > 1:
+            found["votes"] = [_described(cast) for cast in self._counted()]
+        if "votes" in found and vote.passes is not None:
+            found["agreement"] = agreement(self._counted(), vote.passes)
+        return found
+
+    def first_request(self) -> Mapping[str, Any] | None:
+        """Return the body of the first request that was answered."""
+        return next((answer.request for answer in self._answers() if answer.request), None)
+
+    async def _sample(self, member: PanelMember, ask: AskSample) -> Sequence[Vote | None]:
+        """Ask one judge for its samples, within the time left."""
+
+        def report(count: int) -> None:
+            if len(self._members) == 1:
+                self._report(count, self._samples, "samples")
+
+        left = self._scope.time_left()
+        timeout = None if left is None else left - min(_RESERVE_SECONDS, left / 20)
+        try:
+            async with asyncio.timeout(timeout):
+                return await collect_votes(
+                    self._samples, lambda sample: ask(member, sample), all_at_once=False, on_vote=report
+                )
+        except TimeoutError:
+            if left is None:
+                raise
+            message = f"{display_name(member.model)}: no answer within {left:.3g} s"
+            return [Vote(None, JudgeError("JUDGE_TIMEOUT", message), None)]
+
+    def _report(self, count: int, total: int, of_what: str) -> None:
+        if total > 1:
+            self._scope.progress(f"asked {count} of {total} {of_what}", count / total)
+
+    def _counted(self) -> Sequence[Vote | None]:
+        """The votes of the judges, or of the samples of a single judge."""
+        return self._votes if len(self._members) > 1 else self._samples_of.get(0, ())
+
+    def _answers(self) -> list[ModelAnswer]:
+        """All answers, in the order of judges and samples."""
+        votes = [vote for number in sorted(self._samples_of) for vote in self._samples_of[number]]
+        return [vote.answer for vote in votes if vote is not None and vote.answer is not None]
+
+    def _member_of(self, vote: Vote) -> PanelMember:
+        return next(member for member, cast in zip(self._members, self._votes, strict=True) if cast is vote)
+
+    def _majority(self, vote: Vote) -> str:
+        counted = self._counted()
+        if len(counted) < 2:
+            return ""
+        alike = sum(one is not None and one.passes is vote.passes for one in counted)
+        what = "judges" if len(self._members) > 1 else "samples"
+        if vote.passes is None:
+            return f" ({alike} of {len(counted)} {what} gave no vote, which could have decided)"
+        return f" ({alike} of {len(counted)} {what} agree)"
+
+
+def display_name(model: JudgeModel) -> str:
+    """Return the judge's name for messages."""
+    return f'Judge "{model.endpoint}" ({model.model})'
+
+
+def _described(vote: Vote | None) -> dict[str, Any]:
+    if vote is None:
+        return {"vote": "not needed"}
+    if vote.judgement is None:
+        assert vote.error is not None
+        return {"vote": "withheld", "error": vote.error.code}
+    return {"vote": "passed" if vote.judgement.passes else "failed", "score": vote.judgement.score}

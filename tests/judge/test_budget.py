@@ -1,0 +1,210 @@
+"""No request goes out that could break a ceiling."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from evald_server.judge.budget import Budget, Price, SpendStore
+from evald_server.judge.prompt_request import CallSpending, JudgeError
+
+from ..rpc.live import run
+from .asking import asking, fault, question
+from .wire import Answer, answer, completion, wire
+
+GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
+# 100 tokens in and 10 out, as the completion says.
+DEAR = {"dear": Price(1000, 10_000)}
+COST = 0.1 + 0.1
+
+
+class Calendar:
+    """Days that pass when told to."""
+
+    def __init__(self) -> None:
+        self.day = "2026-11-21"
+
+    def __call__(self) -> str:
+        return self.day
+
+
+def test_without_a_ceiling_nothing_is_refused() -> None:
+    budget, spending = Budget(), CallSpending()
+    assert not budget.has_ceiling
+    for most in (None, 1e9, 1e9):
+        budget.reserve(most, spending).settle_unknown()
+
+
+def test_requests_under_way_count_with_the_most_they_can_cost() -> None:
+    budget, spending = Budget(per_day_usd=1.0), CallSpending()
+    first = budget.reserve(0.6, spending)
+    with pytest.raises(JudgeError, match=r"ceiling of \$1 a day .* used up to \$0.6") as problem:
+        budget.reserve(0.6, CallSpending())
+    assert problem.value.code == "JUDGE_BUDGET_EXCEEDED"
+    first.settle(0.1)
+    assert spending.reserved_usd == 0
+    budget.reserve(0.6, CallSpending())
+
+
+def test_what_nobody_knows_the_cost_of_counts_with_the_most_it_can_have_cost() -> None:
+    budget, spending = Budget(per_call_usd=1.0, per_day_usd=1.0), CallSpending()
+    lost = budget.reserve(0.6, spending)
+    lost.settle(None)
+    lost.settle_unknown()
+    assert spending.reserved_usd == 0.6
+    for other in (spending, CallSpending()):
+        with pytest.raises(JudgeError, match="used"):
+            budget.reserve(0.6, other)
+
+
+def test_an_error_of_the_endpoint_costs_nothing() -> None:
+    budget, spending = Budget(per_day_usd=1.0), CallSpending()
+    for _ in range(5):
+        charge = budget.reserve(0.6, spending)
+        charge.settle(0.0)
+        charge.settle_unknown()
+    assert spending.reserved_usd == 0
+
+
+def test_a_call_has_a_ceiling_of_its_own() -> None:
+    budget = Budget(per_call_usd=1.0)
+    spending = CallSpending(cost_usd=0.5)
+    with pytest.raises(JudgeError, match=r"may cost up to \$0.6; this evaluation has used \$0.5 of the \$1"):
+        budget.reserve(0.6, spending)
+    budget.reserve(0.6, CallSpending())
+
+
+def test_a_ceiling_of_nothing_lets_nothing_through() -> None:
+    with pytest.raises(JudgeError):
+        Budget(per_day_usd=0.0).reserve(0.000001, CallSpending())
+
+
+def test_a_new_day_begins_at_nothing() -> None:
+    calendar = Calendar()
+    budget = Budget(per_day_usd=1.0, today=calendar)
+    budget.reserve(1.0, CallSpending()).settle(1.0)
+    with pytest.raises(JudgeError):
+        budget.reserve(0.1, CallSpending())
+    calendar.day = "2026-11-22"
+    budget.reserve(1.0, CallSpending())
+
+
+def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
+    calendar = Calendar()
+    path = tmp_path / "spending.json"
+    for _ in range(2):
+        store = SpendStore(path)
+        budget = Budget(per_day_usd=1.0, store=store, today=calendar)
+        budget.reserve(0.4, CallSpending()).settle(0.4)
+        budget.close()
+    budget = Budget(per_day_usd=1.0, store=SpendStore(path), today=calendar)
+    with pytest.raises(JudgeError, match=r"used up to \$0.8"):
+        budget.reserve(0.4, CallSpending())
+    calendar.day = "2026-11-22"
+    budget.reserve(0.4, CallSpending())
+    budget.close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"day": 1}', '{"day": "2026-11-21", "usd": "x"}', "\0"])
+def test_a_store_that_cannot_be_read_is_told_in_one_line(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "spending.json"
+    path.write_text(text)
+    store = SpendStore(path)
+    assert store.load("2026-11-21") == 0
+    store.load("2026-11-21")
+    assert len(caplog.records) <= 1
+    store.save("2026-11-21", 0.5)
+    store.close()
+    assert json.loads(path.read_text()) == {"day": "2026-11-21", "usd": 0.5}
+
+
+def test_a_store_that_cannot_be_written_is_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SpendStore(tmp_path / "missing" / "spending.json")
+    store.save("2026-11-21", 0.5)
+    store.close()
+    assert len(caplog.records) == 1
+
+
+def test_a_request_is_refused_before_it_is_sent() -> None:
+    async def main() -> None:
+        async with (
+            wire(GOOD) as server,
+            asking(server.base_url, model="dear", prices=DEAR, budget=Budget(per_call_usd=1.0)) as judge,
+        ):
+            problem = await fault(judge.model().ask(question(max_tokens=100), CallSpending()))
+            assert (problem.code, server.requests) == ("JUDGE_BUDGET_EXCEEDED", [])
+
+    run(main())
+
+
+def test_costs_are_counted_and_used_up() -> None:
+    async def main() -> None:
+        budget = Budget(per_day_usd=12.0)
+        async with (
+            wire(GOOD) as server,
+            asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
+        ):
+            spending, code = CallSpending(), ""
+            while len(server.requests) < 100:
+                try:
+                    await judge.model().ask(question(max_tokens=1000), spending)
+                except JudgeError as problem:
+                    code = problem.code
+                    break
+            assert code == "JUDGE_BUDGET_EXCEEDED"
+            sent = len(server.requests)
+            assert 1 < sent < 60
+            assert spending.cost_usd == pytest.approx(sent * COST)
+            assert spending.cost_usd <= 12.0
+            assert judge.counted.costs == [pytest.approx(COST)] * sent
+
+    run(main())
+
+
+def test_many_requests_at_once_stay_below_the_ceiling_together() -> None:
+    async def main() -> None:
+        budget = Budget(per_day_usd=25.0)
+        async with (
+            wire(GOOD) as server,
+            asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
+        ):
+            asked = [judge.model().ask(question(max_tokens=1000), CallSpending()) for _ in range(8)]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            refused = [one for one in found if isinstance(one, JudgeError)]
+            assert {one.code for one in refused} == {"JUDGE_BUDGET_EXCEEDED"}
+            assert 0 < len(server.requests) == 8 - len(refused) < 8
+
+    run(main())
+
+
+def test_an_answer_that_never_came_may_have_cost_something() -> None:
+    async def main() -> None:
+        budget = Budget(per_call_usd=15.0)
+        async with (
+            wire(Answer(b"", "reset")) as server,
+            asking(server.base_url, model="dear", prices=DEAR, budget=budget, attempts=4) as judge,
+        ):
+            spending = CallSpending()
+            problem = await fault(judge.model().ask(question(max_tokens=1000), spending))
+            assert (problem.code, len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", 1)
+            assert (spending.cost_usd, spending.reserved_usd > 10) == (None, True)
+
+    run(main())
+
+
+@pytest.mark.parametrize("budget", [Budget(per_call_usd=1.0), Budget(per_day_usd=1.0)], ids=["call", "day"])
+def test_a_model_without_a_price_is_refused_when_there_is_a_ceiling(budget: Budget) -> None:
+    async def main() -> None:
+        async with wire(GOOD) as server, asking(server.base_url, budget=budget) as judge:
+            judge.model("gpt-4o")
+            with pytest.raises(
+                ValueError, match=r'price of model "mystery".*judges.default.prices."mystery"'
+            ):
+                judge.model("mystery")
+
+    run(main())
