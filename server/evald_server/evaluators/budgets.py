@@ -1,15 +1,15 @@
 """Assertions that hold time, tokens and money to a limit. Every limit is inclusive."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, TokenUsage, failed, passed
+from evald.result import ASSERTION, Check, Result, TokenUsage, failed, passed
 
 from .missing import OnMissing, missing
 
@@ -38,14 +38,15 @@ def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
     return max(0.0, 1 - (actual - limit) / limit)
 
 
-class LatencyBudget(Evaluator):
+class LatencyBudget(
+    Evaluator,
+    type="latency-budget",
+    kind=ASSERTION,
+    aliases={"latency": {}},
+    required_data=("last_invocation.latency",),
+    inline=True,
+):
     """The turn was answered within `maxMs` milliseconds."""
-
-    type: ClassVar[str] = "latency-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"latency": {}}
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.latency",)
-    inline: ClassVar[bool] = True
 
     max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
@@ -71,13 +72,10 @@ class LatencyBudget(Evaluator):
         )
 
 
-class CompletedWithin(Evaluator):
+class CompletedWithin(
+    Evaluator, type="completed-within", kind=ASSERTION, required_data=("run_duration",), inline=True
+):
     """The whole run, over all its turns so far, took at most `limitMs` milliseconds."""
-
-    type: ClassVar[str] = "completed-within"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("run_duration",)
-    inline: ClassVar[bool] = True
 
     limit_ms: Limit = Field(description="Longest run that passes, in milliseconds.")
     on_missing: OnMissing = "fail"
@@ -97,14 +95,15 @@ class CompletedWithin(Evaluator):
         )
 
 
-class CostWithin(Evaluator):
+class CostWithin(
+    Evaluator,
+    type="cost-within",
+    kind=ASSERTION,
+    aliases={"cost": {}},
+    required_data=("last_invocation.cost",),
+    inline=True,
+):
     """The turn cost at most `maxUsd` US dollars."""
-
-    type: ClassVar[str] = "cost-within"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cost": {}}
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.cost",)
-    inline: ClassVar[bool] = True
 
     max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
     score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
@@ -142,7 +141,13 @@ def reported_tokens(usage: TokenUsage) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count is not None}
 
 
-class TokenBudget(Evaluator):
+class TokenBudget(
+    Evaluator,
+    type="token-budget",
+    kind=ASSERTION,
+    required_data=("last_invocation.token_usage",),
+    inline=True,
+):
     """The turn used at most `maxTokens` tokens.
 
     Counts input and output together unless `inputOnly` or `outputOnly` is set;
@@ -155,11 +160,6 @@ class TokenBudget(Evaluator):
             "anyOf": [{"required": [key]} for key in ("maxTokens", "maxTotal", "maxInput", "maxOutput")]
         }
     )
-
-    type: ClassVar[str] = "token-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.token_usage",)
-    inline: ClassVar[bool] = True
 
     max_tokens: Count | None = Field(None, description="Most tokens that pass.")
     input_only: bool = Field(False, description="maxTokens counts input tokens only.")
@@ -240,7 +240,9 @@ class TokenBudget(Evaluator):
         return failed(f"Token usage exceeds budget: {reason}", lowest, value, evidence, checks)
 
 
-class ExecutionLimits(Evaluator):
+class ExecutionLimits(
+    Evaluator, type="execution-limits", kind=ASSERTION, aliases={"execution-metrics": {}}, inline=True
+):
     """The run kept every limit that is set.
 
     Tool calls count over the whole conversation, tokens and cost over the
@@ -256,11 +258,6 @@ class ExecutionLimits(Evaluator):
             ]
         }
     )
-
-    type: ClassVar[str] = "execution-limits"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"execution-metrics": {}}
-    inline: ClassVar[bool] = True
 
     max_tool_calls: Count | None = Field(None, description="Most tool calls in the conversation.")
     max_tokens: Count | None = Field(None, description="Most tokens in the turn, input plus output.")

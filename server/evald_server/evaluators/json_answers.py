@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed, skipped
+from evald.result import ASSERTION, Check, Result, errored, failed, passed, skipped
 from evald.strict_json import TooLarge, parse_json, parse_json_at
 
 from .field_rules import FieldRule
@@ -171,17 +171,13 @@ def _scalar(text: str) -> Read | Result:
         return _not_json("it holds no object or array, and is no JSON as a whole")
 
 
-class IsJson(JsonAnswer):
+class IsJson(JsonAnswer, type="is-json", kind=ASSERTION, label="Is JSON", inline=True):
     """The answer is JSON.
 
     Strict JSON: no NaN, no comments, nothing before or after. Numbers, texts,
     true, false and null are JSON too.
     """
 
-    type: ClassVar[str] = "is-json"
-    kind: ClassVar[Kind] = ASSERTION
-    label: ClassVar[str] = "Is JSON"
-    inline: ClassVar[bool] = True
     usual: ClassVar[Result] = _IS_JSON
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -190,7 +186,7 @@ class IsJson(JsonAnswer):
         return read if isinstance(read, Result) else _IS_JSON
 
 
-class JsonSchema(JsonAnswer):
+class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Schema", inline=True):
     """The answer is JSON that matches a JSON Schema.
 
     The draft is the one that `$schema` names (4, 6, 7, 2019-09 or 2020-12),
@@ -199,11 +195,6 @@ class JsonSchema(JsonAnswer):
     back-references. References to other documents are never followed. At most
     64 KiB and 1,000 subschemas.
     """
-
-    type: ClassVar[str] = "json-schema"
-    kind: ClassVar[Kind] = ASSERTION
-    label: ClassVar[str] = "JSON Schema"
-    inline: ClassVar[bool] = True
 
     usual: ClassVar[Result] = _MATCHES
 
@@ -301,19 +292,15 @@ class Reference(JsonAnswer):
         return MISSING
 
 
-class JsonMatch(Reference):
+class JsonMatch(
+    Reference, type="json-match", kind=ASSERTION, label="JSON Match", aliases={"json-diff": {}}, inline=True
+):
     """The answer is JSON that equals the expected data.
 
     The order of keys never counts, 1 equals 1.0, true does not equal 1.
     Score: the part of the leaves (values that are neither object nor array, or
     are empty) of both sides together that agree.
     """
-
-    type: ClassVar[str] = "json-match"
-    kind: ClassVar[Kind] = ASSERTION
-    label: ClassVar[str] = "JSON Match"
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"json-diff": {}}
-    inline: ClassVar[bool] = True
 
     mode: Mode = Field(
         "exact",
@@ -371,7 +358,7 @@ class JsonMatch(Reference):
         )
 
 
-class FieldAccuracy(Reference):
+class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=True):
     """The fields of a JSON answer are right.
 
     Each field is compared with the same place of the expected data; one that
@@ -379,10 +366,6 @@ class FieldAccuracy(Reference):
     that are right / the weight of those compared, or 1 or 0 with aggregation
     "all". Passes when everything that has weight is right.
     """
-
-    type: ClassVar[str] = "field-accuracy"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
     aggregation: Literal["weighted", "all"] = Field(

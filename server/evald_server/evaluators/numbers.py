@@ -2,15 +2,15 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, isfinite, ulp
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, failed, passed, unproven
+from evald.result import ASSERTION, Result, failed, passed, unproven
 
 from .missing import OnMissing, missing, nothing_said
 from .texts import too_large
@@ -273,7 +273,7 @@ def closeness(actual: float, expected: float) -> float:
     return max(0.0, 1 - abs(actual - expected) / total) if total else 1.0
 
 
-class Numeric(Evaluator):
+class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff": {}}, inline=True):
     """The number in the answer is the expected one, within a tolerance.
 
     Without `expected` it compares with the context's expected data, when that
@@ -284,11 +284,6 @@ class Numeric(Evaluator):
     only a part can be read ("10⁴") never passes, negated or not. Score: 1 when
     passed, else 1 - difference / (|answer| + |expected|).
     """
-
-    type: ClassVar[str] = "numeric"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"numeric-diff": {}}
-    inline: ClassVar[bool] = True
 
     expected: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="Expected number. Left out: the context's."

@@ -5,14 +5,14 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import re2
 from pydantic import Field, field_validator
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
-from evald.result import ASSERTION, Kind, Result, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
 from .js_regex import FLAGS, to_re2
 from .missing import nothing_said
@@ -35,17 +35,13 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "evald-regex")
 
 
-class Regex(Evaluator):
+class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
     r"""The answer matches a regular expression, anywhere in it.
 
     The syntax is JavaScript's; `\d`, `\w` and `\b` know ASCII only. Lookaround
     and backreferences are refused. With `mustMatch: false` the answer must not
     match.
     """
-
-    type: ClassVar[str] = "regex"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     pattern: str = Field(
         max_length=MAX_PATTERN_BYTES, description="Regular expression in JavaScript's syntax, at most 1 KiB."

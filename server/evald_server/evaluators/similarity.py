@@ -3,16 +3,16 @@
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from math import exp, log
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
 from .editdistance import common_subsequence, levenshtein, max_cells
 from .missing import OnMissing, missing, nothing_said
@@ -132,19 +132,18 @@ MEASURES: dict[Measure, Callable[[str, str], float]] = {
 }
 
 
-class TextSimilarity(Evaluator):
+class TextSimilarity(
+    Evaluator,
+    type="text-similarity",
+    kind=ASSERTION,
+    aliases={measure: {"measure": measure} for measure in MEASURES},
+    inline=True,
+):
     """The answer is similar enough to the expected text.
 
     Without `expected` it compares with the expected text of the context. Equal
     texts score 1 by every measure.
     """
-
-    type: ClassVar[str] = "text-similarity"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        measure: {"measure": measure} for measure in MEASURES
-    }
-    inline: ClassVar[bool] = True
 
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")

@@ -1,15 +1,15 @@
 """Assertions on the wording of the answer, without patterns."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, errored, failed, passed
+from evald.result import ASSERTION, Result, errored, failed, passed
 
 from .missing import OnMissing, missing, nothing_said
 
@@ -43,17 +43,12 @@ def too_large(what: str, got: int, limit: int) -> Result:
     )
 
 
-class ExactMatch(Evaluator):
+class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals": {}}, inline=True):
     """The answer equals the expected text, character by character.
 
     Without `expected` it compares with the expected text of the context.
     `trim` ignores white space around both, `ignoreCase` folds case as Unicode does.
     """
-
-    type: ClassVar[str] = "exact-match"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"equals": {}}
-    inline: ClassVar[bool] = True
 
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     trim: bool = Field(False, description="Ignore white space around both texts.")
@@ -92,7 +87,19 @@ class ExactMatch(Evaluator):
         return failed(f"output {quoted(answer)} does not match expected {quoted(reference)}", 0.0)
 
 
-class Contains(Evaluator):
+class Contains(
+    Evaluator,
+    type="contains",
+    kind=ASSERTION,
+    aliases={
+        "contains-all": {"mode": "all"},
+        "contains-any": {"mode": "any"},
+        "icontains": {"ignoreCase": True},
+        "icontains-all": {"mode": "all", "ignoreCase": True},
+        "icontains-any": {"mode": "any", "ignoreCase": True},
+    },
+    inline=True,
+):
     """The answer contains the text, or all (any) of several.
 
     Score: the fraction found; with `mode: any` 1 or 0. An empty list passes.
@@ -101,17 +108,6 @@ class Contains(Evaluator):
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["substrings"]}]}
     )
-
-    type: ClassVar[str] = "contains"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "contains-all": {"mode": "all"},
-        "contains-any": {"mode": "any"},
-        "icontains": {"ignoreCase": True},
-        "icontains-all": {"mode": "all", "ignoreCase": True},
-        "icontains-any": {"mode": "any", "ignoreCase": True},
-    }
-    inline: ClassVar[bool] = True
 
     text: str | None = Field(None, description="The text to look for.")
     substrings: list[str] | None = Field(None, description="The texts to look for.")
@@ -187,12 +183,8 @@ class Contains(Evaluator):
         )
 
 
-class StartsWith(Evaluator):
+class StartsWith(Evaluator, type="starts-with", kind=ASSERTION, inline=True):
     """The answer starts with the text."""
-
-    type: ClassVar[str] = "starts-with"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     text: str = Field(description="What the answer must start with.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
@@ -217,12 +209,8 @@ class StartsWith(Evaluator):
         return failed(f"Output does not start with {quoted(self.text)}", 0.0)
 
 
-class EndsWith(Evaluator):
+class EndsWith(Evaluator, type="ends-with", kind=ASSERTION, inline=True):
     """The answer ends with the text."""
-
-    type: ClassVar[str] = "ends-with"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     text: str = Field(description="What the answer must end with.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
@@ -252,18 +240,15 @@ def length_of(text: str, unit: LengthUnit) -> int:
     return len(text) if unit == "characters" else len(text.split())
 
 
-class LengthWithin(Evaluator):
+class LengthWithin(
+    Evaluator, type="length-within", kind=ASSERTION, aliases={"word-count": {"unit": "words"}}, inline=True
+):
     """The answer's length is at least `min` and at most `max`.
 
     Characters are Unicode code points; words are what white space separates.
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["min"]}, {"required": ["max"]}]})
-
-    type: ClassVar[str] = "length-within"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"word-count": {"unit": "words"}}
-    inline: ClassVar[bool] = True
 
     min: Length | None = Field(None, description="Smallest length that passes.")
     max: Length | None = Field(None, description="Largest length that passes.")
@@ -300,17 +285,18 @@ class LengthWithin(Evaluator):
         return failed(reason, 0.0, length)
 
 
-class FinishReason(Evaluator):
+class FinishReason(
+    Evaluator,
+    type="finish-reason",
+    kind=ASSERTION,
+    required_data=("last_invocation.metadata.finish_reason",),
+    inline=True,
+):
     """The model stopped for one of the allowed reasons, for example "stop".
 
     Reads the invocation's metadata: `finish_reason`, `finishReason` or
     `stop_reason`, whichever comes first in this list.
     """
-
-    type: ClassVar[str] = "finish-reason"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.metadata.finish_reason",)
-    inline: ClassVar[bool] = True
 
     allowed: list[str] = Field(min_length=1, description="Reasons that pass, as the model names them.")
     on_missing: OnMissing = "fail"

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
+from evald.result import ASSERTION, Check, Result, errored, failed, passed
 
 from .tool_calls import (
     MAX_EXPECTED,
@@ -68,17 +68,13 @@ class Outcome(NamedTuple):
     final: bool
 
 
-class ToolUse(Evaluator):
+class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
     """The tools that are expected were called, as often as expected.
 
     Calls count whose arguments fit `args`; the call may have more arguments
     unless `argsMatch` says otherwise. Score: expectations met / all of them; an
     empty list passes. While calls are only missing so far, the verdict is pending.
     """
-
-    type: ClassVar[str] = "tool-use"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     expectations: Annotated[list[Expectation], Field(max_length=MAX_EXPECTED)] = Field(
         description="Tools that have to be called, or must not be. The score is the part of them that is met."
@@ -179,16 +175,12 @@ def _why(
     return ""
 
 
-class ToolCallBudget(Evaluator):
+class ToolCallBudget(Evaluator, type="tool-call-budget", kind=ASSERTION, inline=True):
     """The number of tool calls is within bounds.
 
     Score: 1 within; maxCalls / calls when there are more, calls / minCalls when
     there are fewer. value: the number of calls.
     """
-
-    type: ClassVar[str] = "tool-call-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     max_calls: Count | None = Field(None, description="Most calls that pass.")
     min_calls: Count | None = Field(None, description="Fewest calls that pass.")

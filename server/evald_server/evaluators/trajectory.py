@@ -1,16 +1,16 @@
 """Whether the agent called the right tools in the right order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, failed, passed
+from evald.result import ASSERTION, Check, Result, failed, passed
 from evald.strict_json import TooLarge
 
 from .alignment import Pairs, pair_in_any_order, pair_in_order
@@ -74,7 +74,7 @@ class Pairing(NamedTuple):
     misaligned: str = ""
 
 
-class Trajectory(Evaluator):
+class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-trajectory": {}}, inline=True):
     """The agent made the tool calls that are expected.
 
     Expected is `expected`, else the tool calls of the context's expected
@@ -105,11 +105,6 @@ class Trajectory(Evaluator):
     messages always. `argsMatch` of the expected call goes before that of
     `argsMatchOverrides` for its tool, and that before `argsMatch` of the config.
     """
-
-    type: ClassVar[str] = "trajectory"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tool-trajectory": {}}
-    inline: ClassVar[bool] = True
 
     expected: (
         Annotated[
