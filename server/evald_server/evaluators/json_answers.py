@@ -12,13 +12,13 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, errored, failed, passed, skipped
 from evald.strict_json import TooLarge, parse_json, parse_json_at
+from evald_server.jsonschema.check import SchemaError
+from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
+from evald_server.jsonschema.schema import Schema, worker_seconds
 
 from .field_rules import FieldRule
 from .json_diff import Comparison, Mode
-from .killable import Busy, TimedOut
 from .missing import OnMissing, missing, nothing_said
-from .schema_check import Error
-from .schemas import Schema, worker_seconds
 from .tool_calls import first_checks
 from .values import (
     CHECK_EVERY,
@@ -244,20 +244,20 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     async def _evaluate_in_worker(self, text: str) -> Result:
         try:
             errors = await self._compiled.errors_in_worker(text)
-        except TimedOut:
+        except TaskTimeout:
             return errored(
                 "TIMEOUT",
                 f"The check did not end within {worker_seconds(text):.3g} s of processor time; "
                 "simplify the schema: combine fewer alternatives, or make them exclude each other early",
             )
-        except Busy:
+        except PoolBusy:
             return errored("EVALUATOR_BUSY", "Too many costly JSON Schemas are being checked already")
         if errors is None:
             return _not_json(_HALF_CHARACTER)
         return _mismatch(errors) if errors else _MATCHES
 
 
-def _mismatch(errors: Sequence[Error]) -> Result:
+def _mismatch(errors: Sequence[SchemaError]) -> Result:
     listed = "; ".join(f"{error['path'] or 'the whole'}: {error['message']}" for error in errors)
     shown_errors = [{key: printable(text) for key, text in error.items()} for error in errors]
     return failed(f"Schema validation failed: {printable(listed)}", 0.0, metadata={"errors": shown_errors})
