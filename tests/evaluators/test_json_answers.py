@@ -8,8 +8,9 @@ import pytest
 from evald.context import EvaluatorContext
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
-from evald_server.evaluators.field_rules import read_date
-from evald_server.evaluators.json_answers import FieldAccuracy, IsJson, JsonMatch, JsonSchema
+from evald_server.evaluators.field_accuracy import FieldAccuracy, read_date
+from evald_server.evaluators.json_answers import IsJson, JsonSchema
+from evald_server.evaluators.json_match import JsonMatch
 from evald_server.jsonschema.schema import close_workers
 
 from .contexts import answered, context, run

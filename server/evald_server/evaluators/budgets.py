@@ -1,4 +1,4 @@
-"""Assertions that hold time, tokens and money to a limit. Every limit is inclusive."""
+"""Assertions that time, tokens and cost stay within limits. All limits are inclusive."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,22 +11,22 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, TokenUsage, failed, passed
 
-from .missing import OnMissing, missing
+from .results import OnMissing, missing
 
 ScoreFormula = Literal["linear", "ratio", "binary"]
-"""How a score falls when a budget is exceeded: see `budget_score`."""
+"""Score of an exceeded budget: see `budget_score`."""
 
 _FORMULAS: Final = (
     "Score beyond the limit. linear: 1 - excess / limit, so that twice the limit scores 0. ratio: limit / actual. "
     "binary: 0."
 )
 
-Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+WholeNumber = Annotated[int, Field(ge=0)]
 
 
 def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
-    """Score of an exceeded budget, from 0 to 1.
+    """Return the score of an exceeded budget, from 0 to 1.
 
     linear: 1 - (actual - limit) / limit, so that twice the limit scores 0.
     ratio: limit / actual. binary: 0. A limit of 0 scores 0 by every formula.
@@ -48,7 +48,7 @@ class LatencyBudget(
 ):
     """The turn was answered within `maxMs` milliseconds."""
 
-    max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
+    max_ms: Amount = Field(description="Longest latency that passes, in milliseconds.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -77,7 +77,7 @@ class CompletedWithin(
 ):
     """The whole run, over all its turns so far, took at most `limitMs` milliseconds."""
 
-    limit_ms: Limit = Field(description="Longest run that passes, in milliseconds.")
+    limit_ms: Amount = Field(description="Longest run that passes, in milliseconds.")
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -105,7 +105,7 @@ class CostWithin(
 ):
     """The turn cost at most `maxUsd` US dollars."""
 
-    max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
+    max_usd: Amount = Field(description="Highest cost that passes, in US dollars.")
     score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -125,18 +125,18 @@ class CostWithin(
 
 
 Track = Literal["total", "input", "output"]
-"""Which tokens: those of the prompt, those of the completion, or both."""
+"""Which tokens count: those of the prompt, of the completion, or both."""
 
 
 def tokens_of(usage: TokenUsage, track: Track) -> int | None:
-    """The count as reported, None when it was not."""
+    """Return the count as reported, None when it was not."""
     if track == "total":
         return usage.total
     return usage.input_tokens if track == "input" else usage.output_tokens
 
 
 def reported_tokens(usage: TokenUsage) -> dict[str, int]:
-    """Every count that was reported, by its name."""
+    """Return the counts that were reported, by name."""
     counts = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
     return {name: count for name, count in counts.items() if count is not None}
 
@@ -161,12 +161,12 @@ class TokenBudget(
         }
     )
 
-    max_tokens: Count | None = Field(None, description="Most tokens that pass.")
+    max_tokens: WholeNumber | None = Field(None, description="Most tokens that pass.")
     input_only: bool = Field(False, description="maxTokens counts input tokens only.")
     output_only: bool = Field(False, description="maxTokens counts output tokens only.")
-    max_total: Count | None = Field(None, description="Most tokens that pass, input plus output.")
-    max_input: Count | None = Field(None, description="Most input tokens that pass.")
-    max_output: Count | None = Field(None, description="Most output tokens that pass.")
+    max_total: WholeNumber | None = Field(None, description="Most tokens that pass, input plus output.")
+    max_input: WholeNumber | None = Field(None, description="Most input tokens that pass.")
+    max_output: WholeNumber | None = Field(None, description="Most output tokens that pass.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -259,11 +259,11 @@ class ExecutionLimits(
         }
     )
 
-    max_tool_calls: Count | None = Field(None, description="Most tool calls in the conversation.")
-    max_tokens: Count | None = Field(None, description="Most tokens in the turn, input plus output.")
-    max_cost_usd: Limit | None = Field(None, description="Highest cost of the turn, in US dollars.")
-    max_duration_ms: Limit | None = Field(None, description="Longest duration, in milliseconds.")
-    max_turns: Count | None = Field(None, description="Most turns.")
+    max_tool_calls: WholeNumber | None = Field(None, description="Most tool calls in the conversation.")
+    max_tokens: WholeNumber | None = Field(None, description="Most tokens in the turn, input plus output.")
+    max_cost_usd: Amount | None = Field(None, description="Highest cost of the turn, in US dollars.")
+    max_duration_ms: Amount | None = Field(None, description="Longest duration, in milliseconds.")
+    max_turns: WholeNumber | None = Field(None, description="Most turns.")
     on_missing: OnMissing = "fail"
 
     @model_validator(mode="after")
@@ -282,7 +282,7 @@ class ExecutionLimits(
         return self
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Check every limit that is set; `onMissing` says what one without data counts as."""
+        """Check every limit that is set. `onMissing` decides about limits without data."""
         on_missing = self.on_missing
         checks: list[Check] = []
         gaps: list[str] = []
@@ -302,7 +302,7 @@ class ExecutionLimits(
         return failed(reason, kept_count / len(checks), checks=checks)
 
     def _findings(self, ctx: EvaluatorContext) -> Iterator[tuple[str, bool | None]]:
-        """Each limit in words, and whether it was kept; None when its data is missing."""
+        """Yield each limit as text and whether it was kept, None when its data is missing."""
         invocation = ctx.last_invocation
         if self.max_tool_calls is not None:
             calls = len(ctx.tool_calls) if ctx.message_count else None

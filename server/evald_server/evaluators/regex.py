@@ -15,8 +15,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
-from .missing import nothing_said
-from .texts import too_large
+from .results import no_answer, too_large
 
 MAX_PATTERN_BYTES: Final = 1024
 # Memory of a compiled pattern and its tables. Compiling up to this limit takes 7 ms at most.
@@ -152,7 +151,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
             answer = ctx.answer_of(self.message)
             text = None if answer is None else answer.encode("utf-8", "surrogatepass")
         if text is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         work = self._program_size * len(text)
         if work <= INLINE_WORK:
             return self._result(self._compiled.search(text))

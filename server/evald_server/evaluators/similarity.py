@@ -1,4 +1,4 @@
-"""How close the answer is to an expected text, by measures that are defined elsewhere and cited here."""
+"""Assertion that the answer is similar to an expected text, by published measures."""
 
 import re
 import string
@@ -15,8 +15,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed
 
-from .missing import OnMissing, missing, nothing_said
-from .texts import too_large
+from .results import OnMissing, missing, no_answer, too_large
 
 Measure = Literal["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"]
 
@@ -162,7 +161,7 @@ class TextSimilarity(
         """Score: the similarity, from 0 to 1."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")

@@ -1,17 +1,15 @@
-"""Assertions on the wording of the answer, without patterns."""
+"""Assertions on the text of the answer, without patterns, and on why the model stopped."""
 
-import json
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Result, errored, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
-from .missing import OnMissing, missing, nothing_said
+from .results import OnMissing, joined, missing, no_answer, quoted, too_large
 
 # Characters times substrings. A search takes 0.7 ns a character, 15 at worst, and folding case 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
@@ -20,27 +18,6 @@ MAX_SPLIT = 500_000
 
 Length = Annotated[int, Field(ge=0)]
 LengthUnit = Literal["characters", "words"]
-
-
-def quoted(text: str) -> str:
-    """The text in double quotes, escaped as in JSON, cut at 200 characters."""
-    return json.dumps(text if len(text) <= 200 else f"{text[:200]}...", ensure_ascii=False)
-
-
-def _quoted_list(texts: Sequence[str]) -> str:
-    """The first 20 texts in quotes, and how many more there are."""
-    more = f", and {len(texts) - _MAX_NAMED:,} more" if len(texts) > _MAX_NAMED else ""
-    return ", ".join(map(quoted, texts[:_MAX_NAMED])) + more
-
-
-_MAX_NAMED: Final = 20
-
-
-def too_large(what: str, got: int, limit: int) -> Result:
-    """The ERROR of an evaluator that refuses to hold up the server."""
-    return errored(
-        "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator takes at most {limit}", limit=str(limit)
-    )
 
 
 class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals": {}}, inline=True):
@@ -73,7 +50,7 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
         """Score 1 when equal, else 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         reference = ctx.expected.text if self.expected is None else self.expected
         if reference is None:
             return missing(self.on_missing, "No expected text to compare with")
@@ -155,7 +132,7 @@ class Contains(
         """Look for every substring."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         needles = self._needles
         work = len(answer) * len(needles)
         if work > MAX_SEARCHED:
@@ -172,9 +149,9 @@ class Contains(
             for text, needle in zip(wanted, needles, strict=True):
                 if needle in answer:
                     return passed(f"Output contains {quoted(text)}{suffix}", 1.0)
-            return failed(f"Output does not contain any of: {_quoted_list(wanted)}{suffix}", 0.0)
+            return failed(f"Output does not contain any of: {joined(wanted, quoted)}{suffix}", 0.0)
         missed = [text for text, needle in zip(wanted, needles, strict=True) if needle not in answer]
-        names = _quoted_list(missed)
+        names = joined(missed, quoted)
         if len(wanted) == 1:
             return failed(f"Output does not contain {names}{suffix}", 0.0)
         found = len(wanted) - len(missed)
@@ -198,7 +175,7 @@ class StartsWith(Evaluator, type="starts-with", kind=ASSERTION, inline=True):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.ignore_case:
             # Folding never shortens a text, so this much of the answer is enough.
             met = answer[: len(self._folded)].casefold().startswith(self._folded)
@@ -224,7 +201,7 @@ class EndsWith(Evaluator, type="ends-with", kind=ASSERTION, inline=True):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.ignore_case:
             start = max(0, len(answer) - len(self._folded))
             met = answer[start:].casefold().endswith(self._folded)
@@ -236,7 +213,7 @@ class EndsWith(Evaluator, type="ends-with", kind=ASSERTION, inline=True):
 
 
 def length_of(text: str, unit: LengthUnit) -> int:
-    """Unicode code points, or runs of anything but white space."""
+    """Return the number of Unicode code points, or of words separated by white space."""
     return len(text) if unit == "characters" else len(text.split())
 
 
@@ -275,7 +252,7 @@ class LengthWithin(
         """Score 1 or 0. value: the length."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.unit == "words" and len(answer) > MAX_SPLIT:
             return too_large("characters to split into words", len(answer), MAX_SPLIT)
         length = length_of(answer, self.unit)
@@ -312,5 +289,5 @@ class FinishReason(
             return missing(self.on_missing, "No finish reason available")
         if actual in self.allowed:
             return passed(f"Finish reason {quoted(actual)} is allowed", 1.0)
-        names = _quoted_list(self.allowed)
+        names = joined(self.allowed, quoted)
         return failed(f"Finish reason {quoted(actual)} is not one of: {names}", 0.0)

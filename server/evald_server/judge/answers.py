@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from evald_server.evaluators.values import is_number, printable
+from evald_server.evaluators.json_values import is_number, printable
 
 Data = Mapping[str, Any]
 """The object that the judge answered."""

@@ -8,7 +8,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, EvaluatorDefinition, InvalidConfig
 from evald.result import Result, Verdict, errored, skipped
 from evald.scope import current_scope
-from evald_server.evaluators.missing import missing
+from evald_server.evaluators.results import missing
 
 from .answers import Unusable
 from .asking import Vote, ask

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from evald.context import EvaluatorContext
-from evald_server.evaluators.values import printable
+from evald_server.evaluators.json_values import printable
 
 from .answers import Unusable, shortened, text_or_nothing, whole
 from .form import TEXT, Form, Judgement, answer_schema

@@ -1,4 +1,4 @@
-"""Metrics: they measure a turn and never fail it."""
+"""Metrics of a turn: calls, length, tokens, latency, cost, turns."""
 
 from math import isfinite
 from typing import Literal
@@ -8,8 +8,9 @@ from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
-from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
-from .tool_calls import call_evidence, call_names
+from .call_rules import call_evidence, joined_names
+from .results import too_large
+from .texts import MAX_SPLIT, LengthUnit, length_of
 
 
 class ToolCallCount(
@@ -27,7 +28,7 @@ class ToolCallCount(
         calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
         count = len(calls)
         reason = (
-            f"{count} tool call(s): {call_names(calls)}" if count else f"No tool calls in this {self.scope}"
+            f"{count} tool call(s): {joined_names(calls)}" if count else f"No tool calls in this {self.scope}"
         )
         return measured(count, reason, call_evidence(calls))
 
@@ -41,7 +42,7 @@ class ResponseLength(
     message: Which = "last"
 
     def measures(self) -> Metric | None:
-        """In the config's unit."""
+        """Return the metric in the unit of the config."""
         return Metric(unit=self.unit, minimum=0)
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -56,7 +57,7 @@ class ResponseLength(
         return measured(length, f"Response length: {length} {unit}", {"length": length, "unit": unit})
 
 
-class TokenUsage(
+class TokenUsageMetric(
     Evaluator,
     type="token-usage",
     kind=METRIC,

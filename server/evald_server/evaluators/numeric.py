@@ -1,4 +1,4 @@
-"""The number in the answer against an expected one."""
+"""Assertion that the number in the answer is the expected one, and how numbers are read from text."""
 
 import re
 import unicodedata
@@ -12,11 +12,10 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed, unproven
 
-from .missing import OnMissing, missing, nothing_said
-from .texts import too_large
-from .values import shown
+from .json_values import shown
+from .results import OnMissing, missing, no_answer, too_large
 
-# No-break, thin and narrow space: what stands between thousands, or between a number and its fraction.
+# No-break, thin and narrow space: separate thousands, or a number and its fraction.
 _SPACES: Final = "\u00a0\u2009\u202f"
 _FRACTIONS: Final = "\u00bc-\u00be\u2150-\u215e\u2189"
 _HAN_DIGITS: Final = "\u3007一二三四五六七八九"
@@ -81,7 +80,7 @@ _ASCII_NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# What makes a number another one: an exponent too long to be read, a power of ten, a fraction written with its slash.
+# Continuations that change a number: an exponent too long to read, a power of ten, a fraction with a slash.
 _GOES_ON = re.compile(
     rf"""
     [eE][-+]?+[0-9]++
@@ -93,38 +92,38 @@ _GOES_ON = re.compile(
 _MAY_GO_ON: Final = frozenset(f"eExX* \u00d7\u00b7\u22c5\u2044\u2215{_SPACES}")
 _RAISED: Final = "\u207a\u207b"
 
-# Takes 0.3 us a character of prose, 3 of nothing but numbers: 15 to 150 ms, the time checked on the way.
+# 0.3 us a character of prose, 3 us of nothing but numbers: 15 to 150 ms, with checks of the time.
 MAX_SCANNED = 50_000
 
-# Not worth to be kept for other evaluators.
+# Characters below which the numbers are not shared with other evaluators.
 _SHORT: Final = 1_000
 
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Found(NamedTuple):
-    """What looks like a number. value: None when it cannot be read, or only a part of it."""
+class NumberInText(NamedTuple):
+    """A part of a text that looks like a number. value: None when it cannot be read completely."""
 
     text: str
     value: float | None
 
 
 def numbers_in(text: str) -> list[float]:
-    """The numbers of a text that can be read, in order: see `find_numbers`."""
+    """Return the readable numbers of a text, in order: see `find_numbers`."""
     return [found.value for found in find_numbers(text) if found.value is not None]
 
 
-def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[Found]:
-    """What looks like a number in a text, in order.
+def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[NumberInText]:
+    """Yield the parts of a text that look like numbers, in order.
 
-    Digits of every script are digits. A comma or a no-break space separates thousands where three digits
-    follow ("1,234.5"), else it ends a number; the decimal sign is a dot (Arabic: its own signs). "60%" is
-    60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5. Digits inside a word ("GPT4") and
-    versions ("1.2.3") are no numbers. Chinese numerals are read where they stand alone ("三十五") or
-    behind digits ("1.5万"); inside a word ("三月") they are no numbers, but where the text has nothing else
-    that looks like one, the first of them is found as one that cannot be read. Nor can be read what does
-    not fit into a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other signs that
-    count ("10⁴", "5①").
+    - Digits of every script are read. A comma or a no-break space separates thousands where three digits follow
+      ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
+    - "60%" is 60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5.
+    - Digits inside a word ("GPT4") and versions ("1.2.3") are not numbers.
+    - Chinese numerals are read alone ("三十五") or behind digits ("1.5万"). Inside a word ("三月") they are not
+      numbers; when the text has no other, the first is yielded as unreadable.
+    - Unreadable are numbers beyond a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other
+      numeric signs ("10⁴", "5①").
 
     check: called from time to time; may raise.
     """
@@ -132,7 +131,7 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
         yield from _find_ascii(text, check)
         return
     text = _with_ascii_digits(text)
-    inside_word: Found | None = None
+    inside_word: NumberInText | None = None
     nothing, position, count = True, 0, 0
     while found := _NUMBER.search(text, position):
         position = found.end()
@@ -143,18 +142,18 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
         if han and (
             text[found.start() - 1 : found.start()].isalnum() or text[position : position + 1].isalnum()
         ):
-            inside_word = inside_word or Found(han, None)
+            inside_word = inside_word or NumberInText(han, None)
             continue
         end = _end_of_number(text, position)
         value = _value(found) if end == position else None
         position = end
         nothing = False
-        yield Found(text[found.start() : end], value)
+        yield NumberInText(text[found.start() : end], value)
     if nothing and inside_word:
         yield inside_word
 
 
-def _find_ascii(text: str, check: Callable[[], None]) -> Iterator[Found]:
+def _find_ascii(text: str, check: Callable[[], None]) -> Iterator[NumberInText]:
     position = count = 0
     for found in _ASCII_NUMBER.finditer(text):
         if found.start() < position:
@@ -168,13 +167,13 @@ def _find_ascii(text: str, check: Callable[[], None]) -> Iterator[Found]:
             position = more.end()
         value = float(digits.replace(",", "")) if position == end else inf
         if not isfinite(value):
-            yield Found(text[found.start() : position], None)
+            yield NumberInText(text[found.start() : position], None)
         else:
-            yield Found(found[0], -value if sign == "-" else value)
+            yield NumberInText(found[0], -value if sign == "-" else value)
 
 
 def _with_ascii_digits(text: str) -> str:
-    """The text with the digits of all scripts, full-width signs and Arabic separators as ASCII has them."""
+    """Return the text with digits of all scripts, full-width signs and Arabic separators replaced by ASCII."""
     table: dict[int, str] = {0x066B: ".", 0x066C: ","}
     for char in set(text):
         if not char.isascii():
@@ -189,7 +188,7 @@ _ASCII_SIGNS: Final = frozenset("+-.,%$")
 
 
 def _end_of_number(text: str, end: int) -> int:
-    """Where what begins as a number ends, further on when it is more than was read."""
+    """Return where a number ends, beyond `end` when it continues with signs that were not read."""
     if end < len(text):
         if text[end] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
             end = more.end()
@@ -223,10 +222,11 @@ _HAN_PIECE = re.compile(r"[0-9]+|.", re.DOTALL)
 
 
 def _han_number(text: str, first: float | None = None) -> float | None:
-    """三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000. None for what does not make one number, or may
-    make two: 三四 is three or four, 一百五 is 105 in Japan and 150 in China.
+    """Read Chinese numerals: 三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000.
 
-    first: what the digits before them say.
+    first: the number that the digits before them make.
+    Returns None for what is not one number or is ambiguous: 三四 is three or four, 一百五 is 105 in Japan and 150
+    in China.
     """
     if len(text) > 1 and not any(char in _HAN_UNITS for char in text):
         digits = "".join(str(_HAN_DIGITS.find(_HAN_SAME.get(char, char))) for char in text)
@@ -263,12 +263,12 @@ _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
 def is_within(actual: float, expected: float, allowed: float) -> bool:
-    """The difference is at most `allowed`, up to the rounding of binary fractions: 1.1 is within 0.1 of 1."""
+    """Return whether the difference is at most `allowed`, up to binary rounding: 1.1 is within 0.1 of 1."""
     return abs(actual - expected) <= allowed + 4 * ulp(max(abs(actual), abs(expected)))
 
 
 def closeness(actual: float, expected: float) -> float:
-    """1 - difference / sum of both absolute values: 1 when equal, 0 when the signs differ or one is 0."""
+    """Return 1 - difference / (|actual| + |expected|): 1 when equal, 0 when the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
     return max(0.0, 1 - abs(actual - expected) / total) if total else 1.0
 
@@ -302,7 +302,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
         """Compare. value: the number found in the answer."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if len(answer) > MAX_SCANNED:
             return too_large("characters to look through for a number", len(answer), MAX_SCANNED)
         expected = (
@@ -326,18 +326,18 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
             return passed(f"Number is within tolerance: {reason}", 1.0, actual)
         return failed(f"Number is not within tolerance: {reason}", closeness(actual, expected), actual)
 
-    def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[Found]:
+    def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[NumberInText]:
         if self.extract == "first":
             return [found for found, _ in zip(find_numbers(answer), range(1), strict=False)]
         if len(answer) < _SHORT:
             return list(find_numbers(answer))
         return ctx.once(("numbers", self.message), lambda: list(find_numbers(answer, ctx.check_time)))
 
-    def _pick(self, numbers: Sequence[Found], expected: float) -> Found | None:
+    def _pick(self, numbers: Sequence[NumberInText], expected: float) -> NumberInText | None:
         if not numbers:
             return None
         if self.extract == "any":
-            # One that cannot be read may be the right one, so that none being right proves nothing.
+            # An unreadable number may be the expected one, so a miss among the others proves nothing.
             known = [found for found in numbers if found.value is not None]
             nearest = min(known, key=lambda found: abs((found.value or 0) - expected), default=None)
             if nearest is not None and (len(known) == len(numbers) or self._holds(nearest.value, expected)):
