@@ -36,7 +36,7 @@ class Turn:
 
 
 @dataclass
-class JsonSchema(Evaluator[Turn, Turn]):
+class MatchesSchema(Evaluator[Turn, Turn]):
     schema: str
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class JsonSchema(Evaluator[Turn, Turn]):
 
 
 @dataclass
-class Regex(Evaluator[Turn, Turn]):
+class MatchesPattern(Evaluator[Turn, Turn]):
     pattern: str
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Regex(Evaluator[Turn, Turn]):
 
 
 @dataclass
-class Contains(Evaluator[Turn, Turn]):
+class ContainsTexts(Evaluator[Turn, Turn]):
     substrings: list[str]
 
     def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
@@ -74,7 +74,7 @@ class Contains(Evaluator[Turn, Turn]):
 
 
 @dataclass
-class LatencyBudget(Evaluator[Turn, Turn]):
+class FastEnough(Evaluator[Turn, Turn]):
     max_ms: float
 
     def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
@@ -83,7 +83,7 @@ class LatencyBudget(Evaluator[Turn, Turn]):
 
 
 @dataclass
-class TokenBudget(Evaluator[Turn, Turn]):
+class FewEnoughTokens(Evaluator[Turn, Turn]):
     max_tokens: int
 
     def evaluate(self, ctx: EvaluatorContext[Turn, Turn]) -> EvaluationReason:
@@ -101,11 +101,11 @@ DATASET: Dataset[Turn, Turn, Any] = Dataset(
     name="turns",
     cases=[Case(name=f"case-{index}", inputs=Turn(**turn)) for index, turn in enumerate(SETUP["turns"])],
     evaluators=[
-        JsonSchema(json.dumps(SETUP["schema"])),
-        Regex(SETUP["pattern"]),
-        Contains(SETUP["substrings"]),
-        LatencyBudget(SETUP["max_latency_ms"]),
-        TokenBudget(SETUP["max_tokens"]),
+        MatchesSchema(json.dumps(SETUP["schema"])),
+        MatchesPattern(SETUP["pattern"]),
+        ContainsTexts(SETUP["substrings"]),
+        FastEnough(SETUP["max_latency_ms"]),
+        FewEnoughTokens(SETUP["max_tokens"]),
     ],
 )
 

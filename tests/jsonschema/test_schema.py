@@ -291,7 +291,28 @@ HOSTILE = [
     pytest.param(
         {"$schema": DRAFTS[2019], "$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}, id="recursive"
     ),
+    pytest.param({"allOf": [{"$ref": "#"}]}, id="the-same-value-again"),
+    pytest.param(
+        {"properties": {"a": {"$ref": "#"}, "b": {"unevaluatedProperties": False}}}, id="looking-again"
+    ),
+    pytest.param(
+        {
+            "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": {"properties": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#"}}}},
+        },
+        id="two-loops",
+    ),
+    pytest.param(
+        {"prefixItems": [{"$ref": "#"}], "properties": {"a": {}}, "items": {"$ref": "#"}},
+        id="index-and-items",
+    ),
 ]
+
+
+def doubling_pattern() -> dict[str, Any]:
+    schema = chain(5)
+    schema["$defs"]["a5"] = {"pattern": "^([a-z]{1,50}){1,5}$"}
+    return schema
 
 
 @pytest.mark.parametrize("schema", HOSTILE)
@@ -346,6 +367,7 @@ def test_ordinary_schemas_run_in_the_event_loop(schema: dict[str, Any]) -> None:
         pytest.param(
             {"items": {"pattern": "^([a-z]{1,9}){1,9}x$"}}, '["aaaaaaaaaaaaa","aaaaaaaaa"]', id="patterns"
         ),
+        pytest.param(doubling_pattern(), '"aaaaaaaaa!"', id="doubling-pattern"),
         pytest.param({"uniqueItems": True}, "[[1],[2],[3]]", id="unique"),
         pytest.param({"items": {"enum": [[n] for n in range(5000)]}}, "[[4999],[4998]]", id="enum-of-arrays"),
         pytest.param(

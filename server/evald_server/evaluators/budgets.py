@@ -181,12 +181,6 @@ class TokenBudget(
         ]
         return [(track, limit) for track, limit in budgets if limit is not None]
 
-    @cached_property
-    def _total_only(self) -> int | None:
-        """The budget where there is one alone, of the total."""
-        track, limit = self._budgets[0]
-        return limit if len(self._budgets) == 1 and track == "total" else None
-
     def prepare(self) -> None:
         """Refuse a config without any budget."""
         if not self._budgets:
@@ -194,31 +188,22 @@ class TokenBudget(
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare the token usage of the invocation with every budget. value: tokens of the tightest one."""
-        limit = self._total_only
-        if limit is not None:
-            actual = ctx.last_invocation.total_tokens
-        if limit is None or actual is None:
-            usage = ctx.last_invocation.token_usage
-            if usage is None:
-                return missing(self.on_missing, "No token usage data available")
-            budgets = self._budgets
-            if len(budgets) > 1:
-                return self._check_all(usage)
-            track, limit = budgets[0]
-            actual = tokens_of(usage, track)
-            if actual is None:
-                return missing(self.on_missing, f"No {track} token usage data available")
+        usage = ctx.last_invocation.token_usage
+        if usage is None:
+            return missing(self.on_missing, "No token usage data available")
+        if len(self._budgets) > 1:
+            return self._check_all(usage)
+        track, limit = self._budgets[0]
+        actual = tokens_of(usage, track)
+        if actual is None:
+            return missing(self.on_missing, f"No {track} token usage data available")
         if actual <= limit:
             return passed(f"Token usage within budget: {actual} / {limit}", 1.0, actual)
         return failed(
             f"Token usage {actual} exceeds budget of {limit}",
             budget_score(actual, limit, self.score_formula),
             actual,
-            {
-                "actualTokens": actual,
-                "budgetTokens": limit,
-                "usage": reported_tokens(ctx.last_invocation.token_usage or TokenUsage()),
-            },
+            {"actualTokens": actual, "budgetTokens": limit, "usage": reported_tokens(usage)},
         )
 
     def _check_all(self, usage: TokenUsage) -> Result:

@@ -180,30 +180,19 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     def _compiled(self) -> Schema:
         return Schema(self.schema_)
 
-    @cached_property
-    def _whole_answer(self) -> bool:
-        return self.message == "last" and self.extract == "none"
-
     def prepare(self) -> None:
         """Compile the schema."""
-        _ = self._compiled, self._whole_answer  # here, so that a wrong schema is refused
+        _ = self._compiled
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Check the answer in the event loop, or in a worker process when it may take long."""
         if self.only_final and not ctx.is_final:
             return _NOT_FINAL
-        schema = self._compiled
-        if self._whole_answer:
-            # Two thirds of the time of the way below, for what nearly all do.
-            text = ctx.answer or ""
-            data, problem = ctx.answer_json
-            if problem is None and len(text) <= schema.inline_bytes:
-                return self._check(text, data)
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
         text, data = read
-        if len(text) > schema.inline_bytes:
+        if len(text) > self._compiled.inline_bytes:
             return self._evaluate_in_worker(text)
         return self._check(text, data)
 

@@ -60,26 +60,6 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# The same for texts of ASCII, in a quarter of the time.
-_ASCII_NUMBER = re.compile(
-    r"""
-    (?<![\w.])
-    ((?<![)\]}%])[-+])?+
-    \$?+
-    (
-        (?:
-            [0-9]{1,3}+(?:,[0-9]{3}(?![0-9]))++
-          | [0-9]++
-          | (?=\.[0-9])
-        )
-        (?:\.[0-9]++)?+
-        (?:[eE][-+]?+[0-9]{1,3}+(?![0-9]))?+
-    )
-    (?!\.[0-9])
-    """,
-    re.VERBOSE,
-)
-
 # Continuations that change a number: an exponent too long to read, a power of ten, a fraction with a slash.
 _GOES_ON = re.compile(
     rf"""
@@ -127,9 +107,6 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
 
     check: called from time to time; may raise.
     """
-    if text.isascii():
-        yield from _find_ascii(text, check)
-        return
     text = _with_ascii_digits(text)
     inside_word: NumberInText | None = None
     nothing, position, count = True, 0, 0
@@ -151,25 +128,6 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
         yield NumberInText(text[found.start() : end], value)
     if nothing and inside_word:
         yield inside_word
-
-
-def _find_ascii(text: str, check: Callable[[], None]) -> Iterator[NumberInText]:
-    position = count = 0
-    for found in _ASCII_NUMBER.finditer(text):
-        if found.start() < position:
-            continue  # the exponent of a number that cannot be read
-        count += 1
-        if not count & 255:
-            check()
-        sign, digits = found.groups()
-        end = position = found.end()
-        if text[end : end + 1] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
-            position = more.end()
-        value = float(digits.replace(",", "")) if position == end else inf
-        if not isfinite(value):
-            yield NumberInText(text[found.start() : position], None)
-        else:
-            yield NumberInText(found[0], -value if sign == "-" else value)
 
 
 def _with_ascii_digits(text: str) -> str:
