@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Awaitable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -153,8 +153,6 @@ class IsJson(JsonAnswer, type="is-json", kind=ASSERTION, label="Is JSON", inline
     true, false and null are JSON too.
     """
 
-    usual: ClassVar[Result] = _IS_JSON
-
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Read the answer."""
         read = self.read(ctx)
@@ -170,8 +168,6 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     back-references. References to other documents are never followed. At most
     64 KiB and 1,000 subschemas.
     """
-
-    usual: ClassVar[Result] = _MATCHES
 
     schema_: dict[str, Any] | bool = Field(alias="schema", description="JSON Schema of the answer.")
     only_final: bool = Field(False, description="Skip turns that are not the last one.")

@@ -132,8 +132,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         return f"Response does not match {which}: {self.pattern}"
 
     @cached_property
-    def usual(self) -> Result:
-        """What it answers when the turn passes: always the same object."""
+    def _passed(self) -> Result:
         return passed(self._matched if self.must_match else self._unmatched, 1.0)
 
     def prepare(self) -> None:
@@ -165,5 +164,5 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
 
     def _result(self, match: object) -> Result:
         if (match is None) is not self.must_match:
-            return self.usual
+            return self._passed
         return failed(self._unmatched if match is None else self._matched, 0.0)

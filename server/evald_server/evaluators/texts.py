@@ -120,13 +120,12 @@ class Contains(
         return f"all {len(wanted)} substrings found{self._suffix}"
 
     @cached_property
-    def usual(self) -> Result:
-        """What it answers when everything is there: always the same object."""
+    def _passed(self) -> Result:
         return passed(self._found_all, 1.0)
 
     def prepare(self) -> None:
         """Fold the case of the substrings once."""
-        _ = self._needles, self.usual
+        _ = self._needles, self._passed
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Look for every substring."""
@@ -143,7 +142,7 @@ class Contains(
             if needle not in answer:
                 break
         else:
-            return self.usual
+            return self._passed
         wanted, suffix = self._wanted, self._suffix
         if self.mode == "any":
             for text, needle in zip(wanted, needles, strict=True):
