@@ -5,11 +5,8 @@ from pydantic import Field
 import evald
 
 
-class Polite(evald.Evaluator):
+class Polite(evald.Evaluator, type="acme.polite", kind=evald.ASSERTION):
     """The answer holds one of the polite words."""
-
-    type = "acme.polite"
-    kind = evald.ASSERTION
 
     words: list[str] = Field(["please", "thank", "welcome", "sorry"], description="Any of these will do.")
 

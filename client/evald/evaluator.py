@@ -106,18 +106,39 @@ class EvaluatorDefinition(NamedTuple):
     config_schema_json: str = ""
 
 
+class EvaluatorKeywords(TypedDict, total=False):
+    """Keywords of a class evaluator; as the fields of `EvaluatorDefinition`."""
+
+    type: str
+    kind: Kind
+    label: str
+    version: str
+    aliases: Mapping[str, Mapping[str, Any]]
+    auto: bool
+    deterministic: bool
+    final_turn_only: bool
+    metric: Metric | None
+    required_data: tuple[str, ...]
+    inline: bool
+    type_by_config_key: Mapping[str, str]
+
+
 def default_label(type_name: str) -> str:
     """For people: "Short Enough" for the type "acme.short-enough"."""
     return type_name.rpartition(".")[2].replace("-", " ").title()
 
 
 class Evaluator(BaseModel):
-    """Base of class evaluators: the fields are the config.
+    """Base class of class evaluators. The fields are the config.
 
-    Config keys are the fields' names in camelCase or snake_case, unknown keys
-    are refused, and nothing is converted silently: "3" is not a number. An
-    instance is immutable; what is costly to prepare (a compiled pattern) goes
-    into a `functools.cached_property` that `prepare` touches.
+    What the catalogue says of the evaluator are keywords of the class:
+
+        class ShortEnough(evald.Evaluator, type="acme.short-enough", kind=evald.ASSERTION):
+            max_words: int = 100
+
+    Config keys are the field names in camelCase or snake_case. Unknown keys are rejected, and values are not
+    converted: "3" is not a number. Instances are immutable. Put what is costly to prepare, such as a compiled
+    pattern, into a `functools.cached_property` and touch it in `prepare`.
     """
 
     model_config = ConfigDict(
@@ -133,6 +154,7 @@ class Evaluator(BaseModel):
         field_title_generator=lambda name, _: name.strip("_").replace("_", " ").capitalize(),
     )
 
+    # Set by the keywords of the class; a subclass inherits what it does not set.
     type: ClassVar[str]
     kind: ClassVar[Kind]
     label: ClassVar[str] = ""
@@ -146,15 +168,24 @@ class Evaluator(BaseModel):
     inline: ClassVar[bool] = False
     type_by_config_key: ClassVar[Mapping[str, str]] = {}
 
+    def __init_subclass__(cls, **keywords: Unpack[EvaluatorKeywords]) -> None:
+        """Set the class attributes. Raises TypeError for an unknown keyword."""
+        for name, value in keywords.items():
+            if name not in EvaluatorKeywords.__annotations__:
+                known = ", ".join(EvaluatorKeywords.__annotations__)
+                raise TypeError(f"class {cls.__name__}: unknown keyword {name!r}; wanted one of {known}")
+            setattr(cls, name, value)
+        super().__init_subclass__()
+
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Say what holds on this turn. May be `async`."""
+        """Evaluate one turn. May be `async`."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Compile what the config asks for. Called once; raises ValueError for a bad config."""
+        """Compile what the config asks for. Called once. Raises ValueError for a bad config."""
 
     def measures(self) -> Metric | None:
-        """How to read this use's number, where that depends on its config."""
+        """Return how to read this instance's number, where it depends on the config."""
         return type(self).metric
 
     @classmethod

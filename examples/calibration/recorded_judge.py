@@ -3,11 +3,8 @@
 import evald
 
 
-class RecordedJudge(evald.Evaluator):
+class RecordedJudge(evald.Evaluator, type="acme.recorded-judge", kind=evald.ASSERTION):
     """The first of two answers is the better one, as a recorded judge saw it."""
-
-    type = "acme.recorded-judge"
-    kind = evald.ASSERTION
 
     judge: str
 

@@ -24,8 +24,8 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
 from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
-from evald_server.evaluators.schemas import close_workers
 from evald_server.http.server import HttpServer
+from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.plugins import load_plugins

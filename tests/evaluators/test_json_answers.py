@@ -8,9 +8,10 @@ import pytest
 from evald.context import EvaluatorContext
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
-from evald_server.evaluators import schemas
-from evald_server.evaluators.field_rules import read_date
-from evald_server.evaluators.json_answers import FieldAccuracy, IsJson, JsonMatch, JsonSchema
+from evald_server.evaluators.field_accuracy import FieldAccuracy, read_date
+from evald_server.evaluators.json_answers import IsJson, JsonSchema
+from evald_server.evaluators.json_match import JsonMatch
+from evald_server.jsonschema.schema import close_workers
 
 from .contexts import answered, context, run
 
@@ -177,7 +178,7 @@ def test_what_may_take_long_is_checked_in_a_worker(
         try:
             return outcome if isinstance(outcome, Result) else await outcome
         finally:
-            await schemas.close_workers()
+            await close_workers()
 
     result = asyncio.run(evaluate())
     assert result.verdict is verdict
@@ -195,7 +196,7 @@ def test_the_event_loop_goes_on_while_a_worker_is_busy() -> None:
         while not task.done():
             await asyncio.sleep(0.005)
             count += 1
-        await schemas.close_workers()
+        await close_workers()
         return count
 
     # 0.25 s and more in steps of 5 ms; a blocked loop would see one.

@@ -1,4 +1,4 @@
-"""Similarity: the numbers of the reference implementations, with rapidfuzz and without."""
+"""Similarity: the numbers of the reference implementations."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from evald.evaluator import InvalidConfig
 from evald.result import Verdict
-from evald_server.evaluators import editdistance, similarity
-from evald_server.evaluators.editdistance import bit_levenshtein, bit_subsequence
+from evald_server.evaluators import similarity
 from evald_server.evaluators.similarity import (
     MEASURES,
     Measure,
@@ -91,15 +90,6 @@ _TEXTS = st.text("abc é", max_size=80)
 
 
 @given(_TEXTS, _TEXTS)
-def test_pure_python_and_rapidfuzz_give_the_same_distance(left: str, right: str) -> None:
-    distance = pytest.importorskip("rapidfuzz.distance")
-    assert bit_levenshtein(left, right) == distance.Levenshtein.distance(left, right)
-    assert bit_subsequence(left.split(), right.split()) == distance.LCSseq.similarity(
-        left.split(), right.split()
-    )
-
-
-@given(_TEXTS, _TEXTS)
 def test_every_measure_stays_between_0_and_1(answer: str, expected: str) -> None:
     for measure, compare in MEASURES.items():
         assert 0 <= compare(answer, expected) <= 1, measure
@@ -110,15 +100,6 @@ def test_every_measure_stays_between_0_and_1(answer: str, expected: str) -> None
 def test_equal_texts_score_1_by_every_measure(measure: Measure, text: str) -> None:
     result = run(TextSimilarity, {"expected": text, "measure": measure, "threshold": 1}, answered(text))
     assert (result.verdict, result.score) == (PASSED, 1)
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_without_rapidfuzz_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch, measure: Measure) -> None:
-    config = {"expected": "The cat is on the mat.", "measure": measure}
-    ctx = answered("The cat sat on a mat.")
-    fast = run(TextSimilarity, config, ctx)
-    monkeypatch.setattr(editdistance, "_rapidfuzz", lambda: None)
-    assert run(TextSimilarity, config, ctx) == fast
 
 
 def test_the_threshold_is_inclusive_and_the_reason_says_both_numbers() -> None:
@@ -158,20 +139,13 @@ def test_without_an_assistant_message_it_fails() -> None:
 def test_texts_that_would_hold_up_the_server_are_an_error(
     monkeypatch: pytest.MonkeyPatch, measure: Measure
 ) -> None:
-    monkeypatch.setattr(similarity, "max_cells", lambda: 99)
+    monkeypatch.setattr(similarity, "MAX_CELLS", 99)
     monkeypatch.setattr(similarity, "MAX_WORDED", 19)
     config = {"expected": "a" * 10, "measure": measure}
     large = run(TextSimilarity, config, answered("b" * 10))
     assert large.error
     assert large.error.code == "INPUT_TOO_LARGE"
     assert run(TextSimilarity, config, answered("b" * 9)).verdict is FAILED
-
-
-def test_the_pure_python_limit_is_the_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rapidfuzz")
-    fast = editdistance.max_cells()
-    monkeypatch.setattr(editdistance, "_rapidfuzz", lambda: None)
-    assert editdistance.max_cells() < fast
 
 
 @pytest.mark.parametrize("config", [{"threshold": 1.1}, {"threshold": -0.1}, {"measure": "cosine"}])

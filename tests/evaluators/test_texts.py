@@ -7,6 +7,7 @@ import pytest
 from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import Verdict
 from evald_server.evaluators import texts
+from evald_server.evaluators.results import quoted
 from evald_server.evaluators.texts import (
     Contains,
     EndsWith,
@@ -14,7 +15,6 @@ from evald_server.evaluators.texts import (
     FinishReason,
     LengthWithin,
     StartsWith,
-    quoted,
 )
 
 from .contexts import answered, context, run

@@ -6,7 +6,7 @@ import pytest
 
 from evald.evaluator import InvalidConfig
 from evald_server.engine.registry import Origin, Registry
-from evald_server.evaluators.schemas import Schema
+from evald_server.jsonschema.schema import Schema
 from evald_server.judge.config import LlmJudge
 from evald_server.judge.llm_judge import judge_definition
 

@@ -16,11 +16,8 @@ from evald.evaluator import InvalidConfig
 from evald_server import testing as server_testing
 
 
-class Longer(Evaluator):
+class Longer(Evaluator, type="acme.longer", kind=evald.ASSERTION):
     """The answer has more than `characters` characters."""
-
-    type = "acme.longer"
-    kind = evald.ASSERTION
 
     characters: int
 
@@ -135,14 +132,12 @@ def polite(ctx: EvaluatorContext) -> bool:
 
 async def polite_later(ctx: EvaluatorContext) -> bool:
     """The answer says please or thank you."""
+
     return polite(ctx)
 
 
-class Polite(Evaluator):
+class Polite(Evaluator, type="acme.polite", kind=evald.ASSERTION):
     """The answer says please or thank you."""
-
-    type = "acme.polite"
-    kind = evald.ASSERTION
 
     def evaluate(self, ctx: EvaluatorContext) -> Any:
         return polite(ctx)
@@ -182,11 +177,8 @@ class Address(BaseModel):
     street: str = ""
 
 
-class Delivered(Evaluator):
+class Delivered(Evaluator, type="acme.delivered", kind=evald.ASSERTION):
     """The parcel came."""
-
-    type = "acme.delivered"
-    kind = evald.ASSERTION
 
     max_days: int = 3
     to: Address | list[Address] | None = None

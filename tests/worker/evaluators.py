@@ -18,11 +18,8 @@ def length(ctx: evald.EvaluatorContext) -> float:
     return len(ctx.answer or "")
 
 
-class Sleepy(evald.Evaluator):
+class Sleepy(evald.Evaluator, type="acme.sleepy", kind=evald.ASSERTION):
     """Takes its time."""
-
-    type = "acme.sleepy"
-    kind = evald.ASSERTION
 
     seconds: float = 0.0
 
@@ -31,11 +28,8 @@ class Sleepy(evald.Evaluator):
         return evald.passed("slept")
 
 
-class Blocking(evald.Evaluator):
+class Blocking(evald.Evaluator, type="acme.blocking", kind=evald.ASSERTION):
     """Blocks its thread, or, as `acme.rude`, the event loop."""
-
-    type = "acme.blocking"
-    kind = evald.ASSERTION
 
     seconds: float = 0.0
 
@@ -54,11 +48,8 @@ class Rude(Blocking):
         return evald.passed("blocked")
 
 
-class Counting(evald.Evaluator):
+class Counting(evald.Evaluator, type="acme.counting", kind=evald.ASSERTION):
     """Counts what was done with it, in the class."""
-
-    type = "acme.counting"
-    kind = evald.ASSERTION
 
     tag: str = ""
     seconds: float = 0.0

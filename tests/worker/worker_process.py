@@ -6,11 +6,8 @@ import time
 import evald
 
 
-class Slow(evald.Evaluator):
+class Slow(evald.Evaluator, type="acme.slow", kind=evald.ASSERTION):
     """Takes its time."""
-
-    type = "acme.slow"
-    kind = evald.ASSERTION
 
     seconds: float = 0.0
 

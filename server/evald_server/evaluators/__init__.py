@@ -1,55 +1,31 @@
 """The built-in evaluators, written against the public SDK exactly as a user would write them."""
 
+# ruff: noqa: F401 - the imports are the table: an evaluator that is imported here is a built-in
 from typing import Final
 
 from evald.evaluator import Evaluator
 
 from .budgets import CompletedWithin, CostWithin, ExecutionLimits, LatencyBudget, TokenBudget
-from .json_answers import FieldAccuracy, IsJson, JsonMatch, JsonSchema
-from .measures import (
+from .field_accuracy import FieldAccuracy
+from .json_answers import IsJson, JsonSchema
+from .json_match import JsonMatch
+from .metrics import (
     ResponseCost,
     ResponseLatency,
     ResponseLength,
-    TokenUsage,
+    TokenUsageMetric,
     ToolCallCount,
     TurnCount,
 )
-from .numbers import Numeric
+from .numeric import Numeric
 from .regex import Regex
 from .similarity import TextSimilarity
 from .texts import Contains, EndsWith, ExactMatch, FinishReason, LengthWithin, StartsWith
-from .tools import ToolCallBudget, ToolUse
+from .tool_use import ToolCallBudget, ToolUse
 from .trajectory import Trajectory
 
 BUILT_INS: Final[dict[str, type[Evaluator]]] = {
-    evaluator.type: evaluator
-    for evaluator in (
-        CompletedWithin,
-        Contains,
-        CostWithin,
-        EndsWith,
-        ExactMatch,
-        ExecutionLimits,
-        FieldAccuracy,
-        FinishReason,
-        IsJson,
-        JsonMatch,
-        JsonSchema,
-        LatencyBudget,
-        LengthWithin,
-        Numeric,
-        Regex,
-        ResponseCost,
-        ResponseLatency,
-        ResponseLength,
-        StartsWith,
-        TextSimilarity,
-        TokenBudget,
-        TokenUsage,
-        ToolCallBudget,
-        ToolCallCount,
-        ToolUse,
-        Trajectory,
-        TurnCount,
-    )
+    found.type: found
+    for found in list(vars().values())
+    if isinstance(found, type) and issubclass(found, Evaluator) and found is not Evaluator
 }

@@ -1,32 +1,32 @@
-"""Assertions that hold time, tokens and money to a limit. Every limit is inclusive."""
+"""Assertions that time, tokens and cost stay within limits. All limits are inclusive."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, TokenUsage, failed, passed
+from evald.result import ASSERTION, Check, Result, TokenUsage, failed, passed
 
-from .missing import OnMissing, missing
+from .results import OnMissing, missing
 
 ScoreFormula = Literal["linear", "ratio", "binary"]
-"""How a score falls when a budget is exceeded: see `budget_score`."""
+"""Score of an exceeded budget: see `budget_score`."""
 
 _FORMULAS: Final = (
     "Score beyond the limit. linear: 1 - excess / limit, so that twice the limit scores 0. ratio: limit / actual. "
     "binary: 0."
 )
 
-Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+WholeNumber = Annotated[int, Field(ge=0)]
 
 
 def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
-    """Score of an exceeded budget, from 0 to 1.
+    """Return the score of an exceeded budget, from 0 to 1.
 
     linear: 1 - (actual - limit) / limit, so that twice the limit scores 0.
     ratio: limit / actual. binary: 0. A limit of 0 scores 0 by every formula.
@@ -38,16 +38,17 @@ def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
     return max(0.0, 1 - (actual - limit) / limit)
 
 
-class LatencyBudget(Evaluator):
+class LatencyBudget(
+    Evaluator,
+    type="latency-budget",
+    kind=ASSERTION,
+    aliases={"latency": {}},
+    required_data=("last_invocation.latency",),
+    inline=True,
+):
     """The turn was answered within `maxMs` milliseconds."""
 
-    type: ClassVar[str] = "latency-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"latency": {}}
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.latency",)
-    inline: ClassVar[bool] = True
-
-    max_ms: Limit = Field(description="Longest latency that passes, in milliseconds.")
+    max_ms: Amount = Field(description="Longest latency that passes, in milliseconds.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -71,15 +72,12 @@ class LatencyBudget(Evaluator):
         )
 
 
-class CompletedWithin(Evaluator):
+class CompletedWithin(
+    Evaluator, type="completed-within", kind=ASSERTION, required_data=("run_duration",), inline=True
+):
     """The whole run, over all its turns so far, took at most `limitMs` milliseconds."""
 
-    type: ClassVar[str] = "completed-within"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("run_duration",)
-    inline: ClassVar[bool] = True
-
-    limit_ms: Limit = Field(description="Longest run that passes, in milliseconds.")
+    limit_ms: Amount = Field(description="Longest run that passes, in milliseconds.")
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -97,16 +95,17 @@ class CompletedWithin(Evaluator):
         )
 
 
-class CostWithin(Evaluator):
+class CostWithin(
+    Evaluator,
+    type="cost-within",
+    kind=ASSERTION,
+    aliases={"cost": {}},
+    required_data=("last_invocation.cost",),
+    inline=True,
+):
     """The turn cost at most `maxUsd` US dollars."""
 
-    type: ClassVar[str] = "cost-within"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cost": {}}
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.cost",)
-    inline: ClassVar[bool] = True
-
-    max_usd: Limit = Field(description="Highest cost that passes, in US dollars.")
+    max_usd: Amount = Field(description="Highest cost that passes, in US dollars.")
     score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -126,23 +125,29 @@ class CostWithin(Evaluator):
 
 
 Track = Literal["total", "input", "output"]
-"""Which tokens: those of the prompt, those of the completion, or both."""
+"""Which tokens count: those of the prompt, of the completion, or both."""
 
 
 def tokens_of(usage: TokenUsage, track: Track) -> int | None:
-    """The count as reported, None when it was not."""
+    """Return the count as reported, None when it was not."""
     if track == "total":
         return usage.total
     return usage.input_tokens if track == "input" else usage.output_tokens
 
 
 def reported_tokens(usage: TokenUsage) -> dict[str, int]:
-    """Every count that was reported, by its name."""
+    """Return the counts that were reported, by name."""
     counts = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
     return {name: count for name, count in counts.items() if count is not None}
 
 
-class TokenBudget(Evaluator):
+class TokenBudget(
+    Evaluator,
+    type="token-budget",
+    kind=ASSERTION,
+    required_data=("last_invocation.token_usage",),
+    inline=True,
+):
     """The turn used at most `maxTokens` tokens.
 
     Counts input and output together unless `inputOnly` or `outputOnly` is set;
@@ -156,17 +161,12 @@ class TokenBudget(Evaluator):
         }
     )
 
-    type: ClassVar[str] = "token-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.token_usage",)
-    inline: ClassVar[bool] = True
-
-    max_tokens: Count | None = Field(None, description="Most tokens that pass.")
+    max_tokens: WholeNumber | None = Field(None, description="Most tokens that pass.")
     input_only: bool = Field(False, description="maxTokens counts input tokens only.")
     output_only: bool = Field(False, description="maxTokens counts output tokens only.")
-    max_total: Count | None = Field(None, description="Most tokens that pass, input plus output.")
-    max_input: Count | None = Field(None, description="Most input tokens that pass.")
-    max_output: Count | None = Field(None, description="Most output tokens that pass.")
+    max_total: WholeNumber | None = Field(None, description="Most tokens that pass, input plus output.")
+    max_input: WholeNumber | None = Field(None, description="Most input tokens that pass.")
+    max_output: WholeNumber | None = Field(None, description="Most output tokens that pass.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -181,12 +181,6 @@ class TokenBudget(Evaluator):
         ]
         return [(track, limit) for track, limit in budgets if limit is not None]
 
-    @cached_property
-    def _total_only(self) -> int | None:
-        """The budget where there is one alone, of the total."""
-        track, limit = self._budgets[0]
-        return limit if len(self._budgets) == 1 and track == "total" else None
-
     def prepare(self) -> None:
         """Refuse a config without any budget."""
         if not self._budgets:
@@ -194,31 +188,22 @@ class TokenBudget(Evaluator):
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare the token usage of the invocation with every budget. value: tokens of the tightest one."""
-        limit = self._total_only
-        if limit is not None:
-            actual = ctx.last_invocation.total_tokens
-        if limit is None or actual is None:
-            usage = ctx.last_invocation.token_usage
-            if usage is None:
-                return missing(self.on_missing, "No token usage data available")
-            budgets = self._budgets
-            if len(budgets) > 1:
-                return self._check_all(usage)
-            track, limit = budgets[0]
-            actual = tokens_of(usage, track)
-            if actual is None:
-                return missing(self.on_missing, f"No {track} token usage data available")
+        usage = ctx.last_invocation.token_usage
+        if usage is None:
+            return missing(self.on_missing, "No token usage data available")
+        if len(self._budgets) > 1:
+            return self._check_all(usage)
+        track, limit = self._budgets[0]
+        actual = tokens_of(usage, track)
+        if actual is None:
+            return missing(self.on_missing, f"No {track} token usage data available")
         if actual <= limit:
             return passed(f"Token usage within budget: {actual} / {limit}", 1.0, actual)
         return failed(
             f"Token usage {actual} exceeds budget of {limit}",
             budget_score(actual, limit, self.score_formula),
             actual,
-            {
-                "actualTokens": actual,
-                "budgetTokens": limit,
-                "usage": reported_tokens(ctx.last_invocation.token_usage or TokenUsage()),
-            },
+            {"actualTokens": actual, "budgetTokens": limit, "usage": reported_tokens(usage)},
         )
 
     def _check_all(self, usage: TokenUsage) -> Result:
@@ -240,7 +225,9 @@ class TokenBudget(Evaluator):
         return failed(f"Token usage exceeds budget: {reason}", lowest, value, evidence, checks)
 
 
-class ExecutionLimits(Evaluator):
+class ExecutionLimits(
+    Evaluator, type="execution-limits", kind=ASSERTION, aliases={"execution-metrics": {}}, inline=True
+):
     """The run kept every limit that is set.
 
     Tool calls count over the whole conversation, tokens and cost over the
@@ -257,16 +244,11 @@ class ExecutionLimits(Evaluator):
         }
     )
 
-    type: ClassVar[str] = "execution-limits"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"execution-metrics": {}}
-    inline: ClassVar[bool] = True
-
-    max_tool_calls: Count | None = Field(None, description="Most tool calls in the conversation.")
-    max_tokens: Count | None = Field(None, description="Most tokens in the turn, input plus output.")
-    max_cost_usd: Limit | None = Field(None, description="Highest cost of the turn, in US dollars.")
-    max_duration_ms: Limit | None = Field(None, description="Longest duration, in milliseconds.")
-    max_turns: Count | None = Field(None, description="Most turns.")
+    max_tool_calls: WholeNumber | None = Field(None, description="Most tool calls in the conversation.")
+    max_tokens: WholeNumber | None = Field(None, description="Most tokens in the turn, input plus output.")
+    max_cost_usd: Amount | None = Field(None, description="Highest cost of the turn, in US dollars.")
+    max_duration_ms: Amount | None = Field(None, description="Longest duration, in milliseconds.")
+    max_turns: WholeNumber | None = Field(None, description="Most turns.")
     on_missing: OnMissing = "fail"
 
     @model_validator(mode="after")
@@ -285,7 +267,7 @@ class ExecutionLimits(Evaluator):
         return self
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Check every limit that is set; `onMissing` says what one without data counts as."""
+        """Check every limit that is set. `onMissing` decides about limits without data."""
         on_missing = self.on_missing
         checks: list[Check] = []
         gaps: list[str] = []
@@ -305,7 +287,7 @@ class ExecutionLimits(Evaluator):
         return failed(reason, kept_count / len(checks), checks=checks)
 
     def _findings(self, ctx: EvaluatorContext) -> Iterator[tuple[str, bool | None]]:
-        """Each limit in words, and whether it was kept; None when its data is missing."""
+        """Yield each limit as text and whether it was kept, None when its data is missing."""
         invocation = ctx.last_invocation
         if self.max_tool_calls is not None:
             calls = len(ctx.tool_calls) if ctx.message_count else None

@@ -1,59 +1,91 @@
-"""Assertion that the answer matches a regular expression, in linear time."""
+r"""Assertion that the answer matches a regular expression, searched in linear time by RE2."""
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any, Final
 
 import re2
 from pydantic import Field, field_validator
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
-from evald.result import ASSERTION, Kind, Result, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
-from .js_regex import FLAGS, to_re2
-from .missing import nothing_said
-from .plain_regex import compile_plain
-from .texts import too_large
+from .results import no_answer, too_large
 
-MAX_PATTERN_BYTES = 1024
-# What a program and its tables may take. Compiling up to it takes 7 ms at worst.
-MAX_MEMORY_BYTES = 512 * 1024
-# RE2 takes at worst 13 ns for each instruction of the program and byte of the text: 130 ms at the limit. Most
-# searches take 1 ns a byte, but which do is known only afterwards.
-MAX_WORK = 10_000_000
-# 1.5 ms at worst: above it, the search runs beside the event loop. RE2 releases the interpreter lock.
-INLINE_WORK = 80_000
+MAX_PATTERN_BYTES: Final = 1024
+# Memory of a compiled pattern and its tables. Compiling up to this limit takes 7 ms at most.
+MAX_MEMORY_BYTES: Final = 512 * 1024
+# Instructions times bytes of text. RE2 needs at most 13 ns for each: 130 ms. Most searches take 1 ns a byte, but
+# which ones do is not known beforehand.
+MAX_WORK: Final = 10_000_000
+# 1.5 ms at most. Above it the search runs in a thread; RE2 releases the interpreter lock.
+INLINE_WORK: Final = 80_000
+
+_FLAGS: Final = "gimsu"
+
+# Any escape, so that the `\\` of `\\u0041` is not taken for the beginning of `\u0041`.
+_ESCAPE: Final = re.compile(
+    r"""
+    \\(?:
+        u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})
+      | u(?P<code>[0-9a-fA-F]{4})
+      | u\{(?P<braced>[0-9a-fA-F]{1,6})\}
+      | .
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NOT_LINEAR: Final = re.compile(r"invalid perl operator: \(\?<?[=!]|invalid escape sequence: \\[1-9k]")
+
+
+def to_re2(pattern: str, flags: str = "") -> str:
+    r"""Convert JavaScript's `\uXXXX`, `\u{...}` and flags to RE2's syntax; leave everything else as it is.
+
+    The flag g means nothing to a search, and u is always on.
+    """
+    inline = "".join(sorted(set(flags) & set("ims")))
+    return (f"(?{inline})" if inline else "") + _ESCAPE.sub(_convert_escape, pattern)
+
+
+def _convert_escape(escape: re.Match[str]) -> str:
+    if escape["high"]:
+        code = 0x10000 + (int(escape["high"], 16) - 0xD800) * 0x400 + int(escape["low"], 16) - 0xDC00
+    elif escape["code"] or escape["braced"]:
+        code = int(escape["code"] or escape["braced"], 16)
+    else:
+        return escape[0]
+    if 0xD800 <= code <= 0xDFFF:
+        raise ValueError(f"{escape[0]} is half of a surrogate pair; text is matched by code point")
+    return f"\\x{{{code:X}}}"
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Where costly searches run; one core stays with the event loop."""
+    """Return the pool for costly searches. It leaves one core to the event loop."""
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "evald-regex")
 
 
-class Regex(Evaluator):
+class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
     r"""The answer matches a regular expression, anywhere in it.
 
-    The syntax is JavaScript's; `\d`, `\w` and `\b` know ASCII only. Lookaround
-    and backreferences are refused. With `mustMatch: false` the answer must not
-    match.
+    RE2's syntax: `\d`, `\w` and `\b` are ASCII, and there is neither look-around nor back-references.
+    `\uXXXX` and JavaScript's flags are understood. With `mustMatch: false` the answer must not match.
     """
 
-    type: ClassVar[str] = "regex"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
-
     pattern: str = Field(
-        max_length=MAX_PATTERN_BYTES, description="Regular expression in JavaScript's syntax, at most 1 KiB."
+        max_length=MAX_PATTERN_BYTES,
+        description="Regular expression in RE2's syntax, at most 1 KiB. \\d, \\w and \\b are ASCII; \\uXXXX is "
+        "understood; look-around and back-references are refused.",
     )
     flags: str = Field(
         "",
-        description="i ignore case, m anchors match at lines, s dot matches line ends, u Unicode; g is ignored.",
-        json_schema_extra={"pattern": f"^[{FLAGS}]*$"},
+        description="i: ignore case. m: ^ and $ match at lines. s: the dot matches line ends. g and u: ignored.",
+        json_schema_extra={"pattern": f"^[{_FLAGS}]*$"},
     )
     must_match: bool = Field(True, description="False: pass when the answer does not match.")
     message: Which = "last"
@@ -62,8 +94,8 @@ class Regex(Evaluator):
     @classmethod
     def _known_flags(cls, flags: str) -> str:
         for flag in flags:
-            if flag not in FLAGS:
-                raise ValueError(f"unknown flag {flag!r}, wanted some of {', '.join(FLAGS)}")
+            if flag not in _FLAGS:
+                raise ValueError(f"unknown flag {flag!r}, wanted some of {', '.join(_FLAGS)}")
             if flags.count(flag) > 1:
                 raise ValueError(f"flag {flag!r} given twice")
         return flags
@@ -81,14 +113,8 @@ class Regex(Evaluator):
         except re2.error as problem:
             said = problem.args[0]
             text = said.decode() if isinstance(said, bytes) else str(said)
-            raise ValueError(f"RE2 refuses the pattern: {text}") from None
-
-    @cached_property
-    def _search(self) -> Callable[[bytes], object]:
-        """For texts that are searched at once."""
-        compiled = self._compiled
-        search: Callable[[bytes], object] = (compile_plain(self.pattern, self.flags) or compiled).search
-        return search
+            hint = "; RE2 has neither look-around nor back-references" if _NOT_LINEAR.match(text) else ""
+            raise ValueError(f"RE2 refuses the pattern: {text}{hint}") from None
 
     @cached_property
     def _program_size(self) -> int:
@@ -106,14 +132,13 @@ class Regex(Evaluator):
         return f"Response does not match {which}: {self.pattern}"
 
     @cached_property
-    def usual(self) -> Result:
-        """What it answers when the turn passes: always the same object."""
+    def _passed(self) -> Result:
         return passed(self._matched if self.must_match else self._unmatched, 1.0)
 
     def prepare(self) -> None:
-        """Compile the pattern; a bad one is refused with its position."""
+        """Compile the pattern."""
         try:
-            _ = self._search, self._program_size, self._matched, self._unmatched
+            _ = self._program_size, self._matched, self._unmatched
         except ValueError as problem:
             raise InvalidConfig([ConfigProblem("/pattern", str(problem))]) from None
 
@@ -125,10 +150,10 @@ class Regex(Evaluator):
             answer = ctx.answer_of(self.message)
             text = None if answer is None else answer.encode("utf-8", "surrogatepass")
         if text is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         work = self._program_size * len(text)
         if work <= INLINE_WORK:
-            return self._result(self._search(text))
+            return self._result(self._compiled.search(text))
         if work > MAX_WORK:
             return too_large("program size times bytes of text", work, MAX_WORK)
         return self._search_in_thread(text)
@@ -139,5 +164,5 @@ class Regex(Evaluator):
 
     def _result(self, match: object) -> Result:
         if (match is None) is not self.must_match:
-            return self.usual
+            return self._passed
         return failed(self._unmatched if match is None else self._matched, 0.0)

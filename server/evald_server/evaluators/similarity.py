@@ -1,39 +1,41 @@
-"""How close the answer is to an expected text, by measures that are defined elsewhere and cited here."""
+"""Assertion that the answer is similar to an expected text, by published measures."""
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from math import exp, log
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
+from rapidfuzz.distance import LCSseq, Levenshtein
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
-from .editdistance import common_subsequence, levenshtein, max_cells
-from .missing import OnMissing, missing, nothing_said
-from .texts import too_large
+from .results import OnMissing, missing, no_answer, too_large
 
 Measure = Literal["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"]
 
 # Splitting and counting the words of a pair of this many characters together takes 5 ms, 22 at worst (BLEU of dots).
 MAX_WORDED = 20_000
 
+# Product of both lengths. rapidfuzz takes 10 ms for it.
+MAX_CELLS = 100_000_000
+
 
 def levenshtein_similarity(answer: str, expected: str) -> float:
     """1 - edit distance / length of the longer text. Counted in Unicode code points."""
     longest = max(len(answer), len(expected))
-    return 1 - levenshtein(answer, expected) / longest if longest else 1.0
+    return 1 - Levenshtein.distance(answer, expected) / longest if longest else 1.0
 
 
 def fuzzy_match(answer: str, expected: str) -> float:
     """Twice the length of the longest common subsequence / sum of both lengths: rapidfuzz's `ratio`."""
     total = len(answer) + len(expected)
-    return 2 * common_subsequence(answer, expected) / total if total else 1.0
+    return 2 * LCSseq.similarity(answer, expected) / total if total else 1.0
 
 
 def _f1(common: int, answer_length: int, expected_length: int) -> float:
@@ -50,7 +52,7 @@ def rouge_l(answer: str, expected: str) -> float:
     """
     answer_words = re.findall(r"[a-z0-9]+", answer.lower())
     expected_words = re.findall(r"[a-z0-9]+", expected.lower())
-    common = common_subsequence(answer_words, expected_words)
+    common = LCSseq.similarity(answer_words, expected_words)
     return _f1(common, len(answer_words), len(expected_words))
 
 
@@ -132,19 +134,18 @@ MEASURES: dict[Measure, Callable[[str, str], float]] = {
 }
 
 
-class TextSimilarity(Evaluator):
+class TextSimilarity(
+    Evaluator,
+    type="text-similarity",
+    kind=ASSERTION,
+    aliases={measure: {"measure": measure} for measure in MEASURES},
+    inline=True,
+):
     """The answer is similar enough to the expected text.
 
     Without `expected` it compares with the expected text of the context. Equal
     texts score 1 by every measure.
     """
-
-    type: ClassVar[str] = "text-similarity"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        measure: {"measure": measure} for measure in MEASURES
-    }
-    inline: ClassVar[bool] = True
 
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")
@@ -156,15 +157,11 @@ class TextSimilarity(Evaluator):
     def _compare(self) -> Callable[[str, str], float]:
         return MEASURES[self.measure]
 
-    def prepare(self) -> None:
-        """Import what the measure needs."""
-        max_cells()
-
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Score: the similarity, from 0 to 1."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")
@@ -180,9 +177,11 @@ class TextSimilarity(Evaluator):
 
     def _oversize(self, answer: str, expected: str) -> Result | None:
         if self.measure in {"levenshtein", "fuzzy-match"}:
-            cells, limit = len(answer) * len(expected), max_cells()
-            if cells > limit:
-                return too_large("characters of the answer times those of the expected text", cells, limit)
+            cells = len(answer) * len(expected)
+            if cells > MAX_CELLS:
+                return too_large(
+                    "characters of the answer times those of the expected text", cells, MAX_CELLS
+                )
         elif len(answer) + len(expected) > MAX_WORDED:
             return too_large("characters to compare", len(answer) + len(expected), MAX_WORDED)
         return None

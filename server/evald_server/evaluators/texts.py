@@ -1,17 +1,15 @@
-"""Assertions on the wording of the answer, without patterns."""
+"""Assertions on the text of the answer, without patterns, and on why the model stopped."""
 
-import json
-from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, errored, failed, passed
+from evald.result import ASSERTION, Result, failed, passed
 
-from .missing import OnMissing, missing, nothing_said
+from .results import OnMissing, joined, missing, no_answer, quoted, too_large
 
 # Characters times substrings. A search takes 0.7 ns a character, 15 at worst, and folding case 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
@@ -22,38 +20,12 @@ Length = Annotated[int, Field(ge=0)]
 LengthUnit = Literal["characters", "words"]
 
 
-def quoted(text: str) -> str:
-    """The text in double quotes, escaped as in JSON, cut at 200 characters."""
-    return json.dumps(text if len(text) <= 200 else f"{text[:200]}...", ensure_ascii=False)
-
-
-def _quoted_list(texts: Sequence[str]) -> str:
-    """The first 20 texts in quotes, and how many more there are."""
-    more = f", and {len(texts) - _MAX_NAMED:,} more" if len(texts) > _MAX_NAMED else ""
-    return ", ".join(map(quoted, texts[:_MAX_NAMED])) + more
-
-
-_MAX_NAMED: Final = 20
-
-
-def too_large(what: str, got: int, limit: int) -> Result:
-    """The ERROR of an evaluator that refuses to hold up the server."""
-    return errored(
-        "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator takes at most {limit}", limit=str(limit)
-    )
-
-
-class ExactMatch(Evaluator):
+class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals": {}}, inline=True):
     """The answer equals the expected text, character by character.
 
     Without `expected` it compares with the expected text of the context.
     `trim` ignores white space around both, `ignoreCase` folds case as Unicode does.
     """
-
-    type: ClassVar[str] = "exact-match"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"equals": {}}
-    inline: ClassVar[bool] = True
 
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     trim: bool = Field(False, description="Ignore white space around both texts.")
@@ -78,7 +50,7 @@ class ExactMatch(Evaluator):
         """Score 1 when equal, else 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         reference = ctx.expected.text if self.expected is None else self.expected
         if reference is None:
             return missing(self.on_missing, "No expected text to compare with")
@@ -92,7 +64,19 @@ class ExactMatch(Evaluator):
         return failed(f"output {quoted(answer)} does not match expected {quoted(reference)}", 0.0)
 
 
-class Contains(Evaluator):
+class Contains(
+    Evaluator,
+    type="contains",
+    kind=ASSERTION,
+    aliases={
+        "contains-all": {"mode": "all"},
+        "contains-any": {"mode": "any"},
+        "icontains": {"ignoreCase": True},
+        "icontains-all": {"mode": "all", "ignoreCase": True},
+        "icontains-any": {"mode": "any", "ignoreCase": True},
+    },
+    inline=True,
+):
     """The answer contains the text, or all (any) of several.
 
     Score: the fraction found; with `mode: any` 1 or 0. An empty list passes.
@@ -101,17 +85,6 @@ class Contains(Evaluator):
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["substrings"]}]}
     )
-
-    type: ClassVar[str] = "contains"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "contains-all": {"mode": "all"},
-        "contains-any": {"mode": "any"},
-        "icontains": {"ignoreCase": True},
-        "icontains-all": {"mode": "all", "ignoreCase": True},
-        "icontains-any": {"mode": "any", "ignoreCase": True},
-    }
-    inline: ClassVar[bool] = True
 
     text: str | None = Field(None, description="The text to look for.")
     substrings: list[str] | None = Field(None, description="The texts to look for.")
@@ -147,19 +120,18 @@ class Contains(Evaluator):
         return f"all {len(wanted)} substrings found{self._suffix}"
 
     @cached_property
-    def usual(self) -> Result:
-        """What it answers when everything is there: always the same object."""
+    def _passed(self) -> Result:
         return passed(self._found_all, 1.0)
 
     def prepare(self) -> None:
         """Fold the case of the substrings once."""
-        _ = self._needles, self.usual
+        _ = self._needles, self._passed
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Look for every substring."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         needles = self._needles
         work = len(answer) * len(needles)
         if work > MAX_SEARCHED:
@@ -170,15 +142,15 @@ class Contains(Evaluator):
             if needle not in answer:
                 break
         else:
-            return self.usual
+            return self._passed
         wanted, suffix = self._wanted, self._suffix
         if self.mode == "any":
             for text, needle in zip(wanted, needles, strict=True):
                 if needle in answer:
                     return passed(f"Output contains {quoted(text)}{suffix}", 1.0)
-            return failed(f"Output does not contain any of: {_quoted_list(wanted)}{suffix}", 0.0)
+            return failed(f"Output does not contain any of: {joined(wanted, quoted)}{suffix}", 0.0)
         missed = [text for text, needle in zip(wanted, needles, strict=True) if needle not in answer]
-        names = _quoted_list(missed)
+        names = joined(missed, quoted)
         if len(wanted) == 1:
             return failed(f"Output does not contain {names}{suffix}", 0.0)
         found = len(wanted) - len(missed)
@@ -187,12 +159,8 @@ class Contains(Evaluator):
         )
 
 
-class StartsWith(Evaluator):
+class StartsWith(Evaluator, type="starts-with", kind=ASSERTION, inline=True):
     """The answer starts with the text."""
-
-    type: ClassVar[str] = "starts-with"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     text: str = Field(description="What the answer must start with.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
@@ -206,7 +174,7 @@ class StartsWith(Evaluator):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.ignore_case:
             # Folding never shortens a text, so this much of the answer is enough.
             met = answer[: len(self._folded)].casefold().startswith(self._folded)
@@ -217,12 +185,8 @@ class StartsWith(Evaluator):
         return failed(f"Output does not start with {quoted(self.text)}", 0.0)
 
 
-class EndsWith(Evaluator):
+class EndsWith(Evaluator, type="ends-with", kind=ASSERTION, inline=True):
     """The answer ends with the text."""
-
-    type: ClassVar[str] = "ends-with"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
 
     text: str = Field(description="What the answer must end with.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
@@ -236,7 +200,7 @@ class EndsWith(Evaluator):
         """Score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.ignore_case:
             start = max(0, len(answer) - len(self._folded))
             met = answer[start:].casefold().endswith(self._folded)
@@ -248,22 +212,19 @@ class EndsWith(Evaluator):
 
 
 def length_of(text: str, unit: LengthUnit) -> int:
-    """Unicode code points, or runs of anything but white space."""
+    """Return the number of Unicode code points, or of words separated by white space."""
     return len(text) if unit == "characters" else len(text.split())
 
 
-class LengthWithin(Evaluator):
+class LengthWithin(
+    Evaluator, type="length-within", kind=ASSERTION, aliases={"word-count": {"unit": "words"}}, inline=True
+):
     """The answer's length is at least `min` and at most `max`.
 
     Characters are Unicode code points; words are what white space separates.
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["min"]}, {"required": ["max"]}]})
-
-    type: ClassVar[str] = "length-within"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"word-count": {"unit": "words"}}
-    inline: ClassVar[bool] = True
 
     min: Length | None = Field(None, description="Smallest length that passes.")
     max: Length | None = Field(None, description="Largest length that passes.")
@@ -290,7 +251,7 @@ class LengthWithin(Evaluator):
         """Score 1 or 0. value: the length."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if self.unit == "words" and len(answer) > MAX_SPLIT:
             return too_large("characters to split into words", len(answer), MAX_SPLIT)
         length = length_of(answer, self.unit)
@@ -300,17 +261,18 @@ class LengthWithin(Evaluator):
         return failed(reason, 0.0, length)
 
 
-class FinishReason(Evaluator):
+class FinishReason(
+    Evaluator,
+    type="finish-reason",
+    kind=ASSERTION,
+    required_data=("last_invocation.metadata.finish_reason",),
+    inline=True,
+):
     """The model stopped for one of the allowed reasons, for example "stop".
 
     Reads the invocation's metadata: `finish_reason`, `finishReason` or
     `stop_reason`, whichever comes first in this list.
     """
-
-    type: ClassVar[str] = "finish-reason"
-    kind: ClassVar[Kind] = ASSERTION
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.metadata.finish_reason",)
-    inline: ClassVar[bool] = True
 
     allowed: list[str] = Field(min_length=1, description="Reasons that pass, as the model names them.")
     on_missing: OnMissing = "fail"
@@ -326,5 +288,5 @@ class FinishReason(Evaluator):
             return missing(self.on_missing, "No finish reason available")
         if actual in self.allowed:
             return passed(f"Finish reason {quoted(actual)} is allowed", 1.0)
-        names = _quoted_list(self.allowed)
+        names = joined(self.allowed, quoted)
         return failed(f"Finish reason {quoted(actual)} is not one of: {names}", 0.0)

@@ -1,33 +1,32 @@
-"""Whether the agent called the right tools in the right order."""
+"""Assertion that the agent called the right tools in the right order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, failed, passed
+from evald.result import ASSERTION, Check, Result, failed, passed
 from evald.strict_json import TooLarge
 
-from .alignment import Pairs, pair_in_any_order, pair_in_order
-from .missing import OnMissing, missing
-from .tool_calls import (
+from .call_rules import (
     ARGS_MATCH_DESCRIPTION,
     SCOPE_DESCRIPTION,
     ArgsMatch,
     Arguments,
     CallIndex,
+    CallMatcher,
     CallRule,
-    Rule,
-    Scope,
+    CallScope,
     Tolerance,
 )
-from .values import Check as CheckTime
-from .values import cut
+from .json_values import CheckTime
+from .pairing import Pairs, pair_in_any_order, pair_in_order
+from .results import MAX_CHECKS, MAX_NAMED, OnMissing, cut, missing
 
 Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
 
@@ -40,9 +39,6 @@ _MAX_WORK: Final = 250_000
 
 _MAX_EXPECTED: Final = 1000
 
-_MAX_LISTED: Final = 20
-_MAX_CHECKS: Final = 100
-
 
 class ExpectedCall(CallRule):
     """A tool call that is expected."""
@@ -51,8 +47,8 @@ class ExpectedCall(CallRule):
         None, description="Longest duration of the call, in milliseconds."
     )
 
-    def compile(self, mode: ArgsMatch, tolerance: float) -> Rule:
-        """Ready to be used, with the time limit."""
+    def compile(self, mode: ArgsMatch, tolerance: float) -> CallMatcher:
+        """Return the matcher of this rule, with its time limit."""
         rule = super().compile(mode, tolerance)
         rule.max_duration_ms = self.max_duration_ms
         return rule
@@ -63,18 +59,18 @@ def _from_name(value: Any) -> Any:
 
 
 class Pairing(NamedTuple):
-    """Which expected call stands for which call that was made.
+    """Pairs of expected calls and calls that were made.
 
     misaligned: where the messages differ, for mode strict; "" when they do not.
     """
 
-    rules: Sequence[Rule]
+    rules: Sequence[CallMatcher]
     calls: Sequence[ToolCall]
     pairs: Pairs
     misaligned: str = ""
 
 
-class Trajectory(Evaluator):
+class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-trajectory": {}}, inline=True):
     """The agent made the tool calls that are expected.
 
     Expected is `expected`, else the tool calls of the context's expected
@@ -105,11 +101,6 @@ class Trajectory(Evaluator):
     messages always. `argsMatch` of the expected call goes before that of
     `argsMatchOverrides` for its tool, and that before `argsMatch` of the config.
     """
-
-    type: ClassVar[str] = "trajectory"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tool-trajectory": {}}
-    inline: ClassVar[bool] = True
 
     expected: (
         Annotated[
@@ -144,14 +135,14 @@ class Trajectory(Evaluator):
         "calls. precision: pairs / calls made. f1: of both. mode: recall for in_order, any_order and superset, "
         "precision for subset, else pairs / the longer of both lists.",
     )
-    scope: Scope = Field("conversation", description=SCOPE_DESCRIPTION)
+    scope: CallScope = Field("conversation", description=SCOPE_DESCRIPTION)
     on_missing: OnMissing = Field(
         "fail",
         description="Verdict without expected calls, or without the duration of a call that has a limit.",
     )
 
     @cached_property
-    def _rules(self) -> list[Rule] | None:
+    def _rules(self) -> list[CallMatcher] | None:
         if self.expected is None:
             return None
         return [call.compile(self._mode_for(call.name), self.tolerance) for call in self.expected]
@@ -180,13 +171,13 @@ class Trajectory(Evaluator):
             pairs = self._pair(rules, index, ctx.check_time)
         return self._judge(Pairing(rules, index.calls, pairs), ctx)
 
-    def _rule_of(self, call: ToolCall, check: CheckTime) -> Rule:
+    def _rule_of(self, call: ToolCall, check: CheckTime) -> CallMatcher:
         check()
         arguments = Arguments.of_call(call, self._mode_for(call.name), self.tolerance)
-        return Rule(call.name, None, arguments)
+        return CallMatcher(call.name, None, arguments)
 
-    def _pair(self, rules: Sequence[Rule], index: CallIndex, check: CheckTime) -> Pairs:
-        """The best pairing of the rules with the calls. Raises TooLarge."""
+    def _pair(self, rules: Sequence[CallMatcher], index: CallIndex, check: CheckTime) -> Pairs:
+        """Return the best pairing of the rules with the calls. Raises TooLarge."""
         patterns = sum(rule.name is None for rule in rules)
         _refuse_product(patterns, "patterns", len(index.names), "names of tools")
         candidates = [index.positions(rule, check) for rule in rules]
@@ -211,10 +202,10 @@ class Trajectory(Evaluator):
         return [(left, relevant[right]) for left, right in pair(weights, len(relevant), check)]
 
     def _pair_messages(self, ctx: EvaluatorContext) -> Pairing:
-        """For mode strict: message by message."""
+        """Pair the calls message by message, for mode strict."""
         wanted = ctx.expected.messages
         made = ctx.turn_messages if self.scope == "turn" else ctx.messages
-        rules: list[Rule] = []
+        rules: list[CallMatcher] = []
         calls: list[ToolCall] = []
         pairs: Pairs = []
         check = ctx.check_time
@@ -269,10 +260,10 @@ class Trajectory(Evaluator):
         gaps = (
             []
             if self.mode in _MISSING_ALLOWED and made
-            else list(islice(_gaps(pairing, ctx.check_time), _MAX_LISTED))
+            else list(islice(_gaps(pairing, ctx.check_time), MAX_NAMED))
         )
         reason = self._reason(pairing, gaps)
-        checks = list(islice(self._checks(pairing, gaps, limits), _MAX_CHECKS))
+        checks = list(islice(self._checks(pairing, gaps, limits), MAX_CHECKS))
         if holds:
             return passed(reason, score, metadata=ratios, checks=checks)
         on_time = kept == len(limits)
@@ -297,7 +288,7 @@ class Trajectory(Evaluator):
                 return right / (expected if self.mode in _EXTRA_ALLOWED else max(expected, made))
 
     def _can_still_hold(self, pairing: Pairing, ctx: EvaluatorContext, on_time: bool) -> bool:
-        """Whether more calls, in more messages, can make the mode hold."""
+        """Return whether calls of later turns can still make the mode hold."""
         rules, calls, pairs, _ = pairing
         if not rules:
             return False
@@ -327,26 +318,24 @@ class Trajectory(Evaluator):
             f"{len(pairs)} of {len(rules)} expected tool calls found, {len(calls)} made ({self.mode})"
         )
         if pairs:
-            found = [f"{rules[left].label} = call {right + 1}" for left, right in pairs[:_MAX_LISTED]]
+            found = [f"{rules[left].label} = call {right + 1}" for left, right in pairs[:MAX_NAMED]]
             parts.append(f": {_listed(found, len(pairs))}")
         if gaps:
             parts.append(f"; missing: {_listed(gaps, len(rules) - len(pairs))}")
         if self.mode not in _EXTRA_ALLOWED or not rules:
-            extras = list(islice(_extras(pairing), _MAX_LISTED))
+            extras = list(islice(_extras(pairing), MAX_NAMED))
             if extras:
                 parts.append(f"; unexpected: {_listed(extras, len(calls) - len(pairs))}")
         late = [
             (rules[left], right) for left, right in pairs if rules[left].in_time(calls[right]) is not True
         ]
         if late:
-            named = [
-                f"call {right + 1} {_duration(rule, calls[right])}" for rule, right in late[:_MAX_LISTED]
-            ]
+            named = [f"call {right + 1} {_duration(rule, calls[right])}" for rule, right in late[:MAX_NAMED]]
             parts.append(f"; too slow: {_listed(named, len(late))}")
         return "".join(parts)
 
     def _checks(
-        self, pairing: Pairing, gaps: Sequence[str], limits: Sequence[tuple[Rule, ToolCall]]
+        self, pairing: Pairing, gaps: Sequence[str], limits: Sequence[tuple[CallMatcher, ToolCall]]
     ) -> Iterator[Check]:
         rules, _, pairs, misaligned = pairing
         if misaligned:
@@ -354,7 +343,7 @@ class Trajectory(Evaluator):
         for gap in gaps:
             yield Check(f"missing: {gap}", met=False)
         if self.mode not in _EXTRA_ALLOWED:
-            for extra in islice(_extras(pairing), _MAX_LISTED):
+            for extra in islice(_extras(pairing), MAX_NAMED):
                 yield Check(f"unexpected: {extra}", met=False)
         for rule, call in limits:
             yield Check(f"{rule.label} {_duration(rule, call)}", rule.in_time(call) is True)
@@ -363,7 +352,7 @@ class Trajectory(Evaluator):
 
 
 def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:
-    """Each expected call that was not made, and the nearest call that was."""
+    """Yield each expected call that was not made, and the nearest call that was."""
     rules, calls, pairs, _ = pairing
     found = {left for left, _ in pairs}
     taken = {right for _, right in pairs}
@@ -373,7 +362,7 @@ def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:
 
 
 def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
-    """Precision, recall and F1 of the pairing: all 1 when both sides are empty, all 0 when one is."""
+    """Return precision, recall and F1: all 1 when both sides are empty, all 0 when one is."""
     if not expected or not made:
         same = float(expected == made)
         return {"precision": same, "recall": same, "f1": same}
@@ -388,7 +377,7 @@ def _refuse_product(left: int, what: str, right: int, of_what: str) -> None:
         )
 
 
-def _pair_by_position(rules: Sequence[Rule], calls: Sequence[ToolCall], check: CheckTime) -> Pairs:
+def _pair_by_position(rules: Sequence[CallMatcher], calls: Sequence[ToolCall], check: CheckTime) -> Pairs:
     pairs: Pairs = []
     for position, (rule, call) in enumerate(zip(rules, calls, strict=False)):
         if not position & 31:
@@ -407,7 +396,7 @@ def _role(messages: Sequence[Message], position: int) -> str:
 
 
 def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
-    """Where the messages stop to line up, "" when they do."""
+    """Return the first place where the roles of the messages differ, "" when none does."""
     for position in range(max(len(wanted), len(made))):
         got, known = _role(made, position), _role(wanted, position)
         if got != known:
@@ -415,8 +404,8 @@ def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
     return ""
 
 
-def _nearest(rule: Rule, calls: Sequence[ToolCall], taken: set[int], check: CheckTime) -> str:
-    """The call that comes nearest to a rule that no call was paired with."""
+def _nearest(rule: CallMatcher, calls: Sequence[ToolCall], taken: set[int], check: CheckTime) -> str:
+    """Return the call nearest to a rule that no call was paired with, as a suffix."""
     for position, call in enumerate(calls):
         if not position & 255:
             check()
@@ -428,20 +417,20 @@ def _nearest(rule: Rule, calls: Sequence[ToolCall], taken: set[int], check: Chec
 
 
 def _extras(pairing: Pairing) -> Iterator[str]:
-    """Each call that was made and not expected."""
+    """Yield each call that was made and not expected."""
     taken = {right for _, right in pairing.pairs}
     for position, call in enumerate(pairing.calls):
         if position not in taken:
             yield f"call {position + 1} {cut(call.name)}"
 
 
-def _duration(rule: Rule, call: ToolCall) -> str:
+def _duration(rule: CallMatcher, call: ToolCall) -> str:
     taken = call.duration_ms
     said = "has no duration" if taken is None else f"took {taken:.15g}ms"
     return f"{said}, at most {rule.max_duration_ms:.15g}ms"
 
 
 def _listed(items: Sequence[str], total: int) -> str:
-    """The first of so many items."""
-    shown = items[:_MAX_LISTED]
+    """Return the first items, and how many more there are."""
+    shown = items[:MAX_NAMED]
     return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from evald.strict_json import no_constant
-from evald_server.evaluators.values import is_number, printable
+from evald_server.evaluators.json_values import is_number, printable
 
 AnswerData = Mapping[str, Any]
 """The JSON object of an answer, unchecked."""

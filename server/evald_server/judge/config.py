@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Kind
-from evald_server.evaluators.missing import OnMissing
+from evald_server.evaluators.results import OnMissing
 
 from .rubric_modes import (
     DEFAULT_PASS_SCORE,

@@ -12,7 +12,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, EvaluatorDefinition, InvalidConfig
 from evald.result import Result, Verdict, errored, skipped
 from evald.scope import current_scope
-from evald_server.evaluators.missing import missing
+from evald_server.evaluators.results import missing
 
 from .answer_parsing import UnusableAnswer
 from .config import LlmJudge, Panelist

@@ -15,7 +15,7 @@ from evald.plugin.v1 import task_pb2
 from evald.result import Kind
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import evaluator_pb2
-from evald_server.evaluators.schemas import Schema
+from evald_server.jsonschema.schema import Schema
 
 from .refusal import Refusal, invalid
 

@@ -1,17 +1,36 @@
-"""Where two JSON values differ."""
+"""Assertion that a JSON answer equals the expected data, and where the two differ."""
 
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+from pydantic import Field
+
+from evald.context import EvaluatorContext
+from evald.result import ASSERTION, Result, failed, passed
 from evald.strict_json import TooLarge
 
-from .alignment import pair_in_any_order
-from .values import MISSING, Check, Path, covers, cut, equal, pointer, shown, unlimited
+from .json_answers import Reference
+from .json_values import (
+    MISSING,
+    CheckTime,
+    Path,
+    PathText,
+    covers,
+    equal,
+    parse_path,
+    pointer,
+    printable,
+    shown,
+    unlimited,
+)
+from .pairing import pair_in_any_order
+from .results import MAX_NAMED, cut, missing
 
 Mode = Literal["exact", "subset", "superset"]
-"""What the wanted value is of the one got: all of it, a part of it, or more than it."""
+"""What the expected value is of the one got: all of it, a part of it, or more than it."""
 
 
 Place = tuple[str | int, ...]
@@ -25,19 +44,20 @@ class Difference(NamedTuple):
     wanted: Any
 
     def __str__(self) -> str:
-        where = cut(pointer(self.place), 500) or "the whole"
+        where = cut(pointer(self.place), _MAX_PLACE) or "the whole"
         if self.wanted is MISSING:
             return f"{where}: unexpected {shown(self.got)}"
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
 
 
-# Values that may be looked at to find out which elements belong together, when their order does not count.
+# Budget of the search for elements that belong together in unordered arrays, in values looked at.
 _SEARCH: Final = 5_000
 
-MAX_DIFFERENCES: Final = 20
+_MAX_PLACE: Final = 500  # characters
+_MAX_IGNORED: Final = 100
 
 # At about 4 us each.
-MAX_VALUES: Final = 1_000_000
+_MAX_VALUES: Final = 1_000_000
 
 # Characters of JSON text that take as long to make as a look at a value.
 _CHARACTERS_PER_LOOK: Final = 8
@@ -48,7 +68,7 @@ class Comparison:
 
     arrays: whether elements are compared by position, or each with the one that
     it has most in common with. ignored: places that are not compared.
-    differences: the first MAX_DIFFERENCES places that differ, of difference_count. equal_leaves, different_leaves: how many.
+    differences: the first MAX_NAMED places that differ, of difference_count. equal_leaves, different_leaves: how many.
     """
 
     def __init__(
@@ -57,9 +77,9 @@ class Comparison:
         arrays: Literal["ordered", "unordered"] = "ordered",
         ignored: Sequence[Path] = (),
         tolerance: float = 0,
-        check: Check = unlimited,
+        check: CheckTime = unlimited,
     ) -> None:
-        """check: called from time to time; may raise."""
+        """check: called regularly, may raise."""
         self.differences: list[Difference] = []
         self.difference_count = 0
         self.equal_leaves = 0
@@ -73,7 +93,7 @@ class Comparison:
         self._steps = 0
 
     def compare(self, got: Any, wanted: Any, place: Place = ()) -> None:
-        """Note how the two differ below the place."""
+        """Record how the two values at the place differ."""
         self._left -= 1
         self._steps += 1
         if not self._steps & 31:
@@ -104,22 +124,22 @@ class Comparison:
 
     def _look_at_the_clock(self) -> None:
         self._check()
-        if self._steps > MAX_VALUES:
+        if self._steps > _MAX_VALUES:
             raise TooLarge(
-                f"the answer and the expected data have more than {MAX_VALUES} values to be compared"
+                f"the answer and the expected data have more than {_MAX_VALUES} values to be compared"
             )
 
     def _differ(self, got: Any, wanted: Any, place: Place, leaves: int) -> None:
         self.different_leaves += leaves
         self.difference_count += 1
-        if len(self.differences) < MAX_DIFFERENCES:
+        if len(self.differences) < MAX_NAMED:
             self.differences.append(Difference(place, got, wanted))
 
     def _is_ignored(self, place: Place) -> bool:
         return any(covers(path, place) for path in self._ignored)
 
     def _leaves(self, value: Any, place: Place) -> int:
-        """Leaves of a value, without the ignored ones. Without recursion: an answer may be very deep."""
+        """Count the leaves of a value that are not ignored. Not recursive: an answer may be very deep."""
         count = 0
         pending = [(value, place)]
         while pending:
@@ -138,8 +158,10 @@ class Comparison:
         return count
 
     def _reorder(self, got: list[Any], wanted: list[Any], place: Place) -> list[Any]:
-        """The elements in the order of what they are compared with: equal ones first, then those with most
-        in common, the rest as they come."""
+        """Return the elements in the order of the wanted ones that they are compared with.
+
+        Equal elements are paired first, then those with most in common, then the rest by position.
+        """
         unused: dict[str, deque[int]] = {}
         for index, value in enumerate(got):
             text = self._canonical(value)
@@ -171,7 +193,7 @@ class Comparison:
         ]
 
     def _in_common(self, got: Any, wanted: Any, place: Place) -> int:
-        """How many leaves are equal; 0 when too much has been looked at already."""
+        """Return how many leaves are equal; 0 when the budget of the search is used up."""
         if self._left <= 0:
             return 0
         trial = Comparison(self._mode, self._arrays, self._ignored, self._tolerance, self._check)
@@ -181,7 +203,7 @@ class Comparison:
         return trial.equal_leaves
 
     def _canonical(self, value: Any) -> str:
-        """Text that is the same for values that are equal whatever the order of keys and elements."""
+        """Return a text that is the same for values that are equal in any order of keys and elements."""
         self._steps += 1
         if not self._steps & 31:
             self._look_at_the_clock()
@@ -191,7 +213,7 @@ class Comparison:
             return f"#{id(value)}"
 
 
-def _sorted_text(value: Any, check: Check) -> str:
+def _sorted_text(value: Any, check: CheckTime) -> str:
     if isinstance(value, dict):
         check()
         inside = [f"{json.dumps(key)}:{_sorted_text(value[key], check)}" for key in sorted(value)]
@@ -200,3 +222,69 @@ def _sorted_text(value: Any, check: Check) -> str:
         check()
         return f"[{','.join(sorted([_sorted_text(item, check) for item in value]))}]"
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+class JsonMatch(
+    Reference, type="json-match", kind=ASSERTION, label="JSON Match", aliases={"json-diff": {}}, inline=True
+):
+    """The answer is JSON that equals the expected data.
+
+    The order of keys never counts, 1 equals 1.0, true does not equal 1.
+    Score: the part of the leaves (values that are neither object nor array, or
+    are empty) of both sides together that agree.
+    """
+
+    mode: Mode = Field(
+        "exact",
+        description="What the expected data is of the answer. exact: all of it. subset: a part of it; the answer "
+        "may hold more keys, and more elements behind the expected ones. superset: more than it; the answer may "
+        "lack keys and elements, and must not hold others.",
+    )
+    arrays: Literal["ordered", "unordered"] = Field(
+        "ordered",
+        description="How elements of arrays are compared. ordered: by position. unordered: each with the one "
+        "that it has most in common with.",
+    )
+    ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
+        [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
+    )
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="Largest difference allowed between two numbers."
+    )
+
+    @cached_property
+    def _ignored(self) -> list[Path]:
+        return [parse_path(text) for text in self.ignore]
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the answer with the expected data."""
+        wanted = self.reference(ctx)
+        if wanted is MISSING:
+            return missing(self.on_missing, "No expected data available")
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance, ctx.check_time)
+        comparison.compare(read.data, wanted)
+        differences, equal_leaves = comparison.differences, comparison.equal_leaves
+        count = comparison.difference_count
+        if not differences:
+            return passed(f"Response matches the expected JSON: {equal_leaves} value(s) agree", 1.0)
+        listed = "; ".join(map(str, differences))
+        more = f"; and {count - len(differences)} more" if count > len(differences) else ""
+        return failed(
+            f"Response differs from the expected JSON in {comparison.different_leaves} of "
+            f"{equal_leaves + comparison.different_leaves} value(s): {listed}{more}",
+            equal_leaves / (equal_leaves + comparison.different_leaves),
+            metadata={
+                "differences": [
+                    {
+                        "path": cut(printable(pointer(d.place)), _MAX_PLACE),
+                        "got": shown(d.got),
+                        "expected": shown(d.wanted),
+                    }
+                    for d in differences
+                ],
+                **({"differenceCount": count} if count > len(differences) else {}),
+            },
+        )

@@ -1,28 +1,25 @@
-"""Metrics: they measure a turn and never fail it."""
+"""Metrics of a turn: calls, length, tokens, latency, cost, turns."""
 
-from collections.abc import Mapping
 from math import isfinite
-from typing import ClassVar, Literal
+from typing import Literal
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator, Metric
-from evald.result import METRIC, Kind, Result, measured, unavailable
+from evald.result import METRIC, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
-from .texts import MAX_SPLIT, LengthUnit, length_of, too_large
-from .tool_calls import call_evidence, call_names
+from .call_rules import call_evidence, joined_names
+from .results import too_large
+from .texts import MAX_SPLIT, LengthUnit, length_of
 
 
-class ToolCallCount(Evaluator):
+class ToolCallCount(
+    Evaluator, type="tool-call-count", kind=METRIC, metric=Metric(unit="count", minimum=0), inline=True
+):
     """Number of tool calls that the agent made.
 
     A tool call is an entry of an assistant message's `tool_calls`, answered or not.
     """
-
-    type: ClassVar[str] = "tool-call-count"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="count", minimum=0)
-    inline: ClassVar[bool] = True
 
     scope: Literal["turn", "conversation"] = "turn"
 
@@ -31,24 +28,21 @@ class ToolCallCount(Evaluator):
         calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
         count = len(calls)
         reason = (
-            f"{count} tool call(s): {call_names(calls)}" if count else f"No tool calls in this {self.scope}"
+            f"{count} tool call(s): {joined_names(calls)}" if count else f"No tool calls in this {self.scope}"
         )
         return measured(count, reason, call_evidence(calls))
 
 
-class ResponseLength(Evaluator):
+class ResponseLength(
+    Evaluator, type="response-length", kind=METRIC, metric=Metric(unit="characters", minimum=0), inline=True
+):
     """Length of the answer in characters (Unicode code points) or words (separated by white space)."""
-
-    type: ClassVar[str] = "response-length"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="characters", minimum=0)
-    inline: ClassVar[bool] = True
 
     unit: LengthUnit = "characters"
     message: Which = "last"
 
     def measures(self) -> Metric | None:
-        """In the config's unit."""
+        """Return the metric in the unit of the config."""
         return Metric(unit=self.unit, minimum=0)
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -63,15 +57,14 @@ class ResponseLength(Evaluator):
         return measured(length, f"Response length: {length} {unit}", {"length": length, "unit": unit})
 
 
-class TokenUsage(Evaluator):
-    """Tokens that the turn used, as the agent reports them."""
-
-    type: ClassVar[str] = "token-usage"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="tokens", higher_is_better=False, minimum=0)
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.token_usage",)
-    inline: ClassVar[bool] = True
-    type_by_config_key: ClassVar[Mapping[str, str]] = dict.fromkeys(
+class TokenUsageMetric(
+    Evaluator,
+    type="token-usage",
+    kind=METRIC,
+    metric=Metric(unit="tokens", higher_is_better=False, minimum=0),
+    required_data=("last_invocation.token_usage",),
+    inline=True,
+    type_by_config_key=dict.fromkeys(
         (
             "maxTokens",
             "max_tokens",
@@ -83,7 +76,9 @@ class TokenUsage(Evaluator):
             "max_output",
         ),
         "token-budget",
-    )
+    ),
+):
+    """Tokens that the turn used, as the agent reports them."""
 
     track: Track = "total"
 
@@ -100,14 +95,15 @@ class TokenUsage(Evaluator):
         return measured(tokens, f"Token usage ({track}): {tokens}", evidence)
 
 
-class ResponseLatency(Evaluator):
+class ResponseLatency(
+    Evaluator,
+    type="response-latency",
+    kind=METRIC,
+    metric=Metric(unit="seconds", higher_is_better=False, minimum=0),
+    required_data=("last_invocation.latency",),
+    inline=True,
+):
     """Time from request to complete answer, in seconds."""
-
-    type: ClassVar[str] = "response-latency"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="seconds", higher_is_better=False, minimum=0)
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.latency",)
-    inline: ClassVar[bool] = True
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """value: seconds."""
@@ -118,14 +114,15 @@ class ResponseLatency(Evaluator):
         return measured(seconds, f"Response latency: {seconds:.15g}s")
 
 
-class ResponseCost(Evaluator):
+class ResponseCost(
+    Evaluator,
+    type="response-cost",
+    kind=METRIC,
+    metric=Metric(unit="usd", higher_is_better=False, minimum=0),
+    required_data=("last_invocation.cost",),
+    inline=True,
+):
     """Cost of the turn in US dollars, as the agent reports it."""
-
-    type: ClassVar[str] = "response-cost"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="usd", higher_is_better=False, minimum=0)
-    required_data: ClassVar[tuple[str, ...]] = ("last_invocation.cost",)
-    inline: ClassVar[bool] = True
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """value: US dollars."""
@@ -135,14 +132,15 @@ class ResponseCost(Evaluator):
         return measured(cost, f"Response cost: ${cost:.6f}")
 
 
-class TurnCount(Evaluator):
+class TurnCount(
+    Evaluator,
+    type="turn-count",
+    kind=METRIC,
+    metric=Metric(unit="count", minimum=0),
+    required_data=("turn",),
+    inline=True,
+):
     """Number of turns so far, as the caller counts them."""
-
-    type: ClassVar[str] = "turn-count"
-    kind: ClassVar[Kind] = METRIC
-    metric: ClassVar[Metric | None] = Metric(unit="count", minimum=0)
-    required_data: ClassVar[tuple[str, ...]] = ("turn",)
-    inline: ClassVar[bool] = True
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """value: turns."""

@@ -2,31 +2,30 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Kind, Result, errored, failed, passed
+from evald.result import ASSERTION, Check, Result, errored, failed, passed
 
-from .tool_calls import (
+from .call_rules import (
     MAX_EXPECTED,
     SCOPE_DESCRIPTION,
     CallIndex,
+    CallMatcher,
     CallRule,
-    Rule,
-    Scope,
+    CallScope,
     call_evidence,
-    call_names,
     calls_in,
-    first_checks,
-    name_list,
+    joined_names,
 )
-from .values import Check as CheckTime
+from .json_values import CheckTime
+from .results import cut, first_checks, joined
 
-Count = Annotated[int, Field(ge=0)]
+CallCount = Annotated[int, Field(ge=0)]
 
 # Calls looked at for all expectations together, at about 1 us each.
 _MAX_COMPARED: Final = 1_000_000
@@ -35,11 +34,11 @@ _MAX_COMPARED: Final = 1_000_000
 class Expectation(CallRule):
     """A tool that has to be called, or must not be."""
 
-    min_calls: Count | None = Field(
+    min_calls: CallCount | None = Field(
         None, description="Fewest calls: 1 when not given, but 0 when maxCalls is 0."
     )
-    max_calls: Count | None = Field(None, description="Most calls; 0: the tool must not be called.")
-    occurrence: Literal["first", "last"] | Count | None = Field(
+    max_calls: CallCount | None = Field(None, description="Most calls; 0: the tool must not be called.")
+    occurrence: Literal["first", "last"] | CallCount | None = Field(
         None,
         description="Look at one call of the tool only: the first, the last, or the one at this index from 0.",
     )
@@ -60,15 +59,15 @@ class Expectation(CallRule):
         return self
 
 
-class Outcome(NamedTuple):
-    """How an expectation fared. final: later calls cannot change that it is not met."""
+class ExpectationResult(NamedTuple):
+    """Whether an expectation was met. final: later calls cannot change it to met."""
 
     text: str
     met: bool
     final: bool
 
 
-class ToolUse(Evaluator):
+class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
     """The tools that are expected were called, as often as expected.
 
     Calls count whose arguments fit `args`; the call may have more arguments
@@ -76,17 +75,13 @@ class ToolUse(Evaluator):
     empty list passes. While calls are only missing so far, the verdict is pending.
     """
 
-    type: ClassVar[str] = "tool-use"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
-
     expectations: Annotated[list[Expectation], Field(max_length=MAX_EXPECTED)] = Field(
         description="Tools that have to be called, or must not be. The score is the part of them that is met."
     )
-    scope: Scope = Field("conversation", description=SCOPE_DESCRIPTION)
+    scope: CallScope = Field("conversation", description=SCOPE_DESCRIPTION)
 
     @cached_property
-    def _rules(self) -> list[tuple[Expectation, Rule]]:
+    def _rules(self) -> list[tuple[Expectation, CallMatcher]]:
         return [(expectation, expectation.compile("superset", 0)) for expectation in self.expectations]
 
     def prepare(self) -> None:
@@ -104,7 +99,7 @@ class ToolUse(Evaluator):
         for expectation, rule in rules:
             if work <= _MAX_COMPARED:
                 candidates = index.positions(rule, ctx.check_time)
-                # What needs no look at arguments is counted only.
+                # Calls whose arguments are not compared are only counted.
                 work += 1 if rule.name is not None and rule.arguments is None else len(candidates)
             if work > _MAX_COMPARED:
                 return errored(
@@ -122,7 +117,7 @@ class ToolUse(Evaluator):
         met = len(outcomes) - len(unmet)
         pending = self.scope == "conversation" and not ctx.is_final and not any(o.final for o in unmet)
         return failed(
-            f"{met}/{len(outcomes)} expectations met, unmet: [{name_list([o.text for o in unmet])}]",
+            f"{met}/{len(outcomes)} expectations met, unmet: [{joined([o.text for o in unmet], cut)}]",
             met / len(outcomes),
             checks=checks,
             pending=pending,
@@ -131,11 +126,11 @@ class ToolUse(Evaluator):
 
 def _outcome(
     expectation: Expectation,
-    rule: Rule,
+    rule: CallMatcher,
     calls: Sequence[ToolCall],
     candidates: Sequence[int],
     check: CheckTime,
-) -> Outcome:
+) -> ExpectationResult:
     least, most = expectation.fewest, expectation.max_calls
     chosen, where, settled = candidates, "", False
     if expectation.occurrence is not None:
@@ -152,13 +147,13 @@ def _outcome(
     matching = " matching" if rule.arguments is not None else ""
     text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{_why(rule, calls, chosen, count, least, check)})"
     too_many = most is not None and count > most
-    return Outcome(text, count >= least and not too_many, too_many or settled)
+    return ExpectationResult(text, count >= least and not too_many, too_many or settled)
 
 
 def _select(
     candidates: Sequence[int], occurrence: Literal["first", "last"] | int
 ) -> tuple[Sequence[int], str, bool]:
-    """The one call that is looked at, in words too, and whether later calls leave it the one."""
+    """Return the one call that counts, its name in the reason, and whether later calls cannot replace it."""
     if occurrence == "last":
         return candidates[-1:], " as the last call", False
     index = 0 if occurrence == "first" else occurrence
@@ -166,9 +161,14 @@ def _select(
 
 
 def _why(
-    rule: Rule, calls: Sequence[ToolCall], candidates: Sequence[int], count: int, least: int, check: CheckTime
+    rule: CallMatcher,
+    calls: Sequence[ToolCall],
+    candidates: Sequence[int],
+    count: int,
+    least: int,
+    check: CheckTime,
 ) -> str:
-    """What is wrong with the arguments of the last call that could have counted."""
+    """Return what is wrong with the arguments of the last call that does not fit, as a suffix."""
     if count >= least or rule.arguments is None:
         return ""
     for position in reversed(candidates):
@@ -179,20 +179,16 @@ def _why(
     return ""
 
 
-class ToolCallBudget(Evaluator):
+class ToolCallBudget(Evaluator, type="tool-call-budget", kind=ASSERTION, inline=True):
     """The number of tool calls is within bounds.
 
     Score: 1 within; maxCalls / calls when there are more, calls / minCalls when
     there are fewer. value: the number of calls.
     """
 
-    type: ClassVar[str] = "tool-call-budget"
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
-
-    max_calls: Count | None = Field(None, description="Most calls that pass.")
-    min_calls: Count | None = Field(None, description="Fewest calls that pass.")
-    scope: Scope = Field("turn", description=SCOPE_DESCRIPTION)
+    max_calls: CallCount | None = Field(None, description="Most calls that pass.")
+    min_calls: CallCount | None = Field(None, description="Fewest calls that pass.")
+    scope: CallScope = Field("turn", description=SCOPE_DESCRIPTION)
 
     @model_validator(mode="after")
     def _some_bound(self) -> "ToolCallBudget":
@@ -208,14 +204,14 @@ class ToolCallBudget(Evaluator):
         count, most, least = len(calls), self.max_calls, self.min_calls
         if most is not None and count > most:
             return failed(
-                f"{count} tool call(s), exceeding budget of {most}: {call_names(calls) or 'none'}",
+                f"{count} tool call(s), exceeding budget of {most}: {joined_names(calls) or 'none'}",
                 most / count,
                 count,
                 call_evidence(calls),
             )
         if least is not None and count < least:
             return failed(
-                f"{count} tool call(s), fewer than {least}: {call_names(calls) or 'none'}",
+                f"{count} tool call(s), fewer than {least}: {joined_names(calls) or 'none'}",
                 count / least,
                 count,
                 call_evidence(calls),

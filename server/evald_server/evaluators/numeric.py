@@ -1,22 +1,21 @@
-"""The number in the answer against an expected one."""
+"""Assertion that the number in the answer is the expected one, and how numbers are read from text."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, isfinite, ulp
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Kind, Result, failed, passed, unproven
+from evald.result import ASSERTION, Result, failed, passed, unproven
 
-from .missing import OnMissing, missing, nothing_said
-from .texts import too_large
-from .values import shown
+from .json_values import shown
+from .results import OnMissing, missing, no_answer, too_large
 
-# No-break, thin and narrow space: what stands between thousands, or between a number and its fraction.
+# No-break, thin and narrow space: separate thousands, or a number and its fraction.
 _SPACES: Final = "\u00a0\u2009\u202f"
 _FRACTIONS: Final = "\u00bc-\u00be\u2150-\u215e\u2189"
 _HAN_DIGITS: Final = "\u3007一二三四五六七八九"
@@ -61,27 +60,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# The same for texts of ASCII, in a quarter of the time.
-_ASCII_NUMBER = re.compile(
-    r"""
-    (?<![\w.])
-    ((?<![)\]}%])[-+])?+
-    \$?+
-    (
-        (?:
-            [0-9]{1,3}+(?:,[0-9]{3}(?![0-9]))++
-          | [0-9]++
-          | (?=\.[0-9])
-        )
-        (?:\.[0-9]++)?+
-        (?:[eE][-+]?+[0-9]{1,3}+(?![0-9]))?+
-    )
-    (?!\.[0-9])
-    """,
-    re.VERBOSE,
-)
-
-# What makes a number another one: an exponent too long to be read, a power of ten, a fraction written with its slash.
+# Continuations that change a number: an exponent too long to read, a power of ten, a fraction with a slash.
 _GOES_ON = re.compile(
     rf"""
     [eE][-+]?+[0-9]++
@@ -93,46 +72,43 @@ _GOES_ON = re.compile(
 _MAY_GO_ON: Final = frozenset(f"eExX* \u00d7\u00b7\u22c5\u2044\u2215{_SPACES}")
 _RAISED: Final = "\u207a\u207b"
 
-# Takes 0.3 us a character of prose, 3 of nothing but numbers: 15 to 150 ms, the time checked on the way.
+# 0.3 us a character of prose, 3 us of nothing but numbers: 15 to 150 ms, with checks of the time.
 MAX_SCANNED = 50_000
 
-# Not worth to be kept for other evaluators.
+# Characters below which the numbers are not shared with other evaluators.
 _SHORT: Final = 1_000
 
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Found(NamedTuple):
-    """What looks like a number. value: None when it cannot be read, or only a part of it."""
+class NumberInText(NamedTuple):
+    """A part of a text that looks like a number. value: None when it cannot be read completely."""
 
     text: str
     value: float | None
 
 
 def numbers_in(text: str) -> list[float]:
-    """The numbers of a text that can be read, in order: see `find_numbers`."""
+    """Return the readable numbers of a text, in order: see `find_numbers`."""
     return [found.value for found in find_numbers(text) if found.value is not None]
 
 
-def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[Found]:
-    """What looks like a number in a text, in order.
+def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[NumberInText]:
+    """Yield the parts of a text that look like numbers, in order.
 
-    Digits of every script are digits. A comma or a no-break space separates thousands where three digits
-    follow ("1,234.5"), else it ends a number; the decimal sign is a dot (Arabic: its own signs). "60%" is
-    60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5. Digits inside a word ("GPT4") and
-    versions ("1.2.3") are no numbers. Chinese numerals are read where they stand alone ("三十五") or
-    behind digits ("1.5万"); inside a word ("三月") they are no numbers, but where the text has nothing else
-    that looks like one, the first of them is found as one that cannot be read. Nor can be read what does
-    not fit into a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other signs that
-    count ("10⁴", "5①").
+    - Digits of every script are read. A comma or a no-break space separates thousands where three digits follow
+      ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
+    - "60%" is 60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5.
+    - Digits inside a word ("GPT4") and versions ("1.2.3") are not numbers.
+    - Chinese numerals are read alone ("三十五") or behind digits ("1.5万"). Inside a word ("三月") they are not
+      numbers; when the text has no other, the first is yielded as unreadable.
+    - Unreadable are numbers beyond a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other
+      numeric signs ("10⁴", "5①").
 
     check: called from time to time; may raise.
     """
-    if text.isascii():
-        yield from _find_ascii(text, check)
-        return
     text = _with_ascii_digits(text)
-    inside_word: Found | None = None
+    inside_word: NumberInText | None = None
     nothing, position, count = True, 0, 0
     while found := _NUMBER.search(text, position):
         position = found.end()
@@ -143,38 +119,19 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
         if han and (
             text[found.start() - 1 : found.start()].isalnum() or text[position : position + 1].isalnum()
         ):
-            inside_word = inside_word or Found(han, None)
+            inside_word = inside_word or NumberInText(han, None)
             continue
         end = _end_of_number(text, position)
         value = _value(found) if end == position else None
         position = end
         nothing = False
-        yield Found(text[found.start() : end], value)
+        yield NumberInText(text[found.start() : end], value)
     if nothing and inside_word:
         yield inside_word
 
 
-def _find_ascii(text: str, check: Callable[[], None]) -> Iterator[Found]:
-    position = count = 0
-    for found in _ASCII_NUMBER.finditer(text):
-        if found.start() < position:
-            continue  # the exponent of a number that cannot be read
-        count += 1
-        if not count & 255:
-            check()
-        sign, digits = found.groups()
-        end = position = found.end()
-        if text[end : end + 1] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
-            position = more.end()
-        value = float(digits.replace(",", "")) if position == end else inf
-        if not isfinite(value):
-            yield Found(text[found.start() : position], None)
-        else:
-            yield Found(found[0], -value if sign == "-" else value)
-
-
 def _with_ascii_digits(text: str) -> str:
-    """The text with the digits of all scripts, full-width signs and Arabic separators as ASCII has them."""
+    """Return the text with digits of all scripts, full-width signs and Arabic separators replaced by ASCII."""
     table: dict[int, str] = {0x066B: ".", 0x066C: ","}
     for char in set(text):
         if not char.isascii():
@@ -189,7 +146,7 @@ _ASCII_SIGNS: Final = frozenset("+-.,%$")
 
 
 def _end_of_number(text: str, end: int) -> int:
-    """Where what begins as a number ends, further on when it is more than was read."""
+    """Return where a number ends, beyond `end` when it continues with signs that were not read."""
     if end < len(text):
         if text[end] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
             end = more.end()
@@ -223,10 +180,11 @@ _HAN_PIECE = re.compile(r"[0-9]+|.", re.DOTALL)
 
 
 def _han_number(text: str, first: float | None = None) -> float | None:
-    """三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000. None for what does not make one number, or may
-    make two: 三四 is three or four, 一百五 is 105 in Japan and 150 in China.
+    """Read Chinese numerals: 三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000.
 
-    first: what the digits before them say.
+    first: the number that the digits before them make.
+    Returns None for what is not one number or is ambiguous: 三四 is three or four, 一百五 is 105 in Japan and 150
+    in China.
     """
     if len(text) > 1 and not any(char in _HAN_UNITS for char in text):
         digits = "".join(str(_HAN_DIGITS.find(_HAN_SAME.get(char, char))) for char in text)
@@ -263,17 +221,17 @@ _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
 def is_within(actual: float, expected: float, allowed: float) -> bool:
-    """The difference is at most `allowed`, up to the rounding of binary fractions: 1.1 is within 0.1 of 1."""
+    """Return whether the difference is at most `allowed`, up to binary rounding: 1.1 is within 0.1 of 1."""
     return abs(actual - expected) <= allowed + 4 * ulp(max(abs(actual), abs(expected)))
 
 
 def closeness(actual: float, expected: float) -> float:
-    """1 - difference / sum of both absolute values: 1 when equal, 0 when the signs differ or one is 0."""
+    """Return 1 - difference / (|actual| + |expected|): 1 when equal, 0 when the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
     return max(0.0, 1 - abs(actual - expected) / total) if total else 1.0
 
 
-class Numeric(Evaluator):
+class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff": {}}, inline=True):
     """The number in the answer is the expected one, within a tolerance.
 
     Without `expected` it compares with the context's expected data, when that
@@ -284,11 +242,6 @@ class Numeric(Evaluator):
     only a part can be read ("10⁴") never passes, negated or not. Score: 1 when
     passed, else 1 - difference / (|answer| + |expected|).
     """
-
-    type: ClassVar[str] = "numeric"
-    kind: ClassVar[Kind] = ASSERTION
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"numeric-diff": {}}
-    inline: ClassVar[bool] = True
 
     expected: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="Expected number. Left out: the context's."
@@ -307,7 +260,7 @@ class Numeric(Evaluator):
         """Compare. value: the number found in the answer."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return nothing_said(ctx)
+            return no_answer(ctx)
         if len(answer) > MAX_SCANNED:
             return too_large("characters to look through for a number", len(answer), MAX_SCANNED)
         expected = (
@@ -331,18 +284,18 @@ class Numeric(Evaluator):
             return passed(f"Number is within tolerance: {reason}", 1.0, actual)
         return failed(f"Number is not within tolerance: {reason}", closeness(actual, expected), actual)
 
-    def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[Found]:
+    def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[NumberInText]:
         if self.extract == "first":
             return [found for found, _ in zip(find_numbers(answer), range(1), strict=False)]
         if len(answer) < _SHORT:
             return list(find_numbers(answer))
         return ctx.once(("numbers", self.message), lambda: list(find_numbers(answer, ctx.check_time)))
 
-    def _pick(self, numbers: Sequence[Found], expected: float) -> Found | None:
+    def _pick(self, numbers: Sequence[NumberInText], expected: float) -> NumberInText | None:
         if not numbers:
             return None
         if self.extract == "any":
-            # One that cannot be read may be the right one, so that none being right proves nothing.
+            # An unreadable number may be the expected one, so a miss among the others proves nothing.
             known = [found for found in numbers if found.value is not None]
             nearest = min(known, key=lambda found: abs((found.value or 0) - expected), default=None)
             if nearest is not None and (len(known) == len(numbers) or self._holds(nearest.value, expected)):

@@ -6,8 +6,8 @@ import pytest
 
 from evald.evaluator import InvalidConfig
 from evald.result import Verdict
-from evald_server.evaluators import numbers
-from evald_server.evaluators.numbers import Numeric, find_numbers, numbers_in
+from evald_server.evaluators import numeric
+from evald_server.evaluators.numeric import Numeric, find_numbers, numbers_in
 
 from .contexts import answered, context, run
 
@@ -171,7 +171,7 @@ def test_without_an_assistant_message_it_fails() -> None:
 
 
 def test_a_text_that_would_hold_up_the_server_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "MAX_SCANNED", 9)
+    monkeypatch.setattr(numeric, "MAX_SCANNED", 9)
     large = run(Numeric, {"expected": 1}, answered("1" + " " * 9))
     assert large.error
     assert large.error.code == "INPUT_TOO_LARGE"

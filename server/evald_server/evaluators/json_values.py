@@ -1,4 +1,4 @@
-"""JSON values: equality, paths into them, and how they are shown in a reason."""
+"""JSON values: equality, paths into them, and their text in a reason."""
 
 import json
 import re
@@ -8,14 +8,16 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 
-# Floats that were meant to be exactly at the limit must not fall over it: 1.1 - 1.0 > 0.1.
+from .results import cut
+
+# A difference that is meant to be exactly the limit must be within it, but 1.1 - 1.0 > 0.1.
 _ROUNDING: Final = 1e-9
 
-Check = Callable[[], None]
-"""To be called in long loops: `EvaluatorContext.check_time`, which raises when the time is over."""
+CheckTime = Callable[[], None]
+"""Called in long loops: `EvaluatorContext.check_time`, which raises when the time is over."""
 
 ANY: Final = "*"
-"""Path step that stands for every key and every index."""
+"""Path step that matches every key and every index."""
 
 _STEP = re.compile(r"\[(\d+|\*)\]|\.?([^.\[\]]+)")
 
@@ -28,11 +30,11 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""What a path leads to when there is nothing; null is something."""
+"""Result of looking up a path that leads nowhere; null is a value."""
 
 
 def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
-    """|got - wanted| <= tolerance, or tolerance * |wanted| when `relative` (absolute when wanted is 0)."""
+    """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| when `relative` and wanted is not 0."""
     try:
         if not isfinite(got) or not isfinite(wanted):  # 1e999 is JSON
             return got == wanted
@@ -44,27 +46,27 @@ def within(got: float, wanted: float, tolerance: float, *, relative: bool = Fals
 
 
 def is_number(value: object) -> bool:
-    """Whether the value is a JSON number: true and false are none."""
+    """Return whether the value is a JSON number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 CHECK_EVERY: Final = 256
-"""How many values `equal` compares between two checks."""
+"""Values that `equal` compares between two checks of the time."""
 
 
 def unlimited() -> None:
-    """For `check`: the work may take as long as it takes."""
+    """No-op for `check`: no time limit."""
 
 
 def equal(
-    got: object, wanted: object, tolerance: float = 0, check: Check = unlimited, *, partial: bool = False
+    got: object, wanted: object, tolerance: float = 0, check: CheckTime = unlimited, *, partial: bool = False
 ) -> bool:
-    """JSON equality: 1 equals 1.0, true does not equal 1, the order of keys does not count.
+    """Return whether two JSON values are equal: 1 equals 1.0, true does not equal 1, key order is ignored.
 
-    tolerance: largest difference allowed between two numbers, wherever they stand. check: called from time
-    to time; may raise. partial: objects of `got` may have more keys.
+    tolerance: largest difference allowed between two numbers at any depth. check: called regularly, may raise.
+    partial: objects of `got` may have more keys.
     """
-    # Python's equality is looser (True == 1), so what it tells apart is different for us too.
+    # Python's equality is looser (True == 1), so values that it tells apart differ here too.
     if not tolerance and not partial and got != wanted:
         return False
     if not isinstance(wanted, dict | list):
@@ -109,9 +111,9 @@ Path = tuple[str | int, ...]
 
 
 def parse_path(text: str) -> Path:
-    """A path as steps: "items[0].name", "items.0.name" or, as a JSON Pointer, "/items/0/name".
+    """Parse a path: "items[0].name", "items.0.name" or the JSON Pointer "/items/0/name".
 
-    `*` stands for every key or index. Raises ValueError when the text is no path.
+    `*` matches every key or index. Raises ValueError for an invalid path.
     """
     if text.startswith("/"):
         return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
@@ -144,7 +146,7 @@ PathText = Annotated[str, AfterValidator(_check_path)]
 
 
 def lookup(data: object, path: Path) -> Any:
-    """What the path leads to, or MISSING. `*` is taken as a key of that name."""
+    """Return the value at a path, or MISSING. `*` is taken literally."""
     for step in path:
         if isinstance(data, dict):
             data = data.get(str(step), MISSING)
@@ -157,43 +159,38 @@ def lookup(data: object, path: Path) -> Any:
 
 
 def covers(pattern: Path, place: Sequence[str | int]) -> bool:
-    """Whether a path with `*` steps stands for this place."""
+    """Return whether a path with `*` steps matches this place."""
     return len(pattern) == len(place) and all(
         wanted == ANY or str(wanted) == str(step) for wanted, step in zip(pattern, place, strict=True)
     )
 
 
 def pointer(place: Sequence[str | int]) -> str:
-    """The place as a JSON Pointer; "" is the whole."""
+    """Return the place as a JSON Pointer; "" is the whole value."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in place)
 
 
 def printable(text: str) -> str:
-    """The text without what cannot be sent as UTF-8: a lone surrogate of a JSON escape."""
+    """Return the text with what UTF-8 cannot express escaped: lone surrogates from JSON escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
-def cut(text: str, limit: int = 100) -> str:
-    """The text, cut to so many characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def shown(value: object, limit: int = 80) -> str:
-    """The value as JSON, cut to so many characters."""
+    """Return the value as JSON, cut to so many characters."""
     if value is MISSING:
         return "nothing"
     if isinstance(value, str):
         value = value[: limit + 1]  # a long text need not be encoded to be cut
     if value is None or isinstance(value, str | int | float):
         text = printable(json.dumps(value, ensure_ascii=False))
-        return text if len(text) <= limit else text[: limit - 1] + "…"
+        return cut(text, limit)
     text = ""
-    for piece in _ENCODER.iterencode(value):  # which stops where it is cut, however large the rest is
+    for piece in _ENCODER.iterencode(value):  # stops at the limit, however large the rest is
         text += piece
         if len(text) > limit:
             break
     text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(text, limit)

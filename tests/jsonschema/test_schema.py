@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from evald.evaluator import InvalidConfig
-from evald_server.evaluators import schemas
-from evald_server.evaluators.killable import TimedOut
-from evald_server.evaluators.schema_check import NEWEST
-from evald_server.evaluators.schema_cost import estimate, pattern_size
-from evald_server.evaluators.schemas import Schema
+from evald_server.jsonschema.check import NEWEST
+from evald_server.jsonschema.cost import estimate, pattern_size
+from evald_server.jsonschema.pool import TaskTimeout
+from evald_server.jsonschema.schema import MAX_BYTES, Schema, close_workers
 
 
 def refusal(schema: Any) -> tuple[str, str]:
@@ -239,7 +238,7 @@ def test_a_wrong_schema_is_refused_with_its_place(schema: dict[str, Any], path: 
 
 def test_the_limits_are_inclusive() -> None:
     text = len(json.dumps({"description": ""}, separators=(",", ":")))
-    Schema({"description": "x" * (schemas.MAX_BYTES - text)})
+    Schema({"description": "x" * (MAX_BYTES - text)})
     Schema({"properties": {str(n): {} for n in range(999)}})
 
 
@@ -292,7 +291,28 @@ HOSTILE = [
     pytest.param(
         {"$schema": DRAFTS[2019], "$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}, id="recursive"
     ),
+    pytest.param({"allOf": [{"$ref": "#"}]}, id="the-same-value-again"),
+    pytest.param(
+        {"properties": {"a": {"$ref": "#"}, "b": {"unevaluatedProperties": False}}}, id="looking-again"
+    ),
+    pytest.param(
+        {
+            "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": {"properties": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#"}}}},
+        },
+        id="two-loops",
+    ),
+    pytest.param(
+        {"prefixItems": [{"$ref": "#"}], "properties": {"a": {}}, "items": {"$ref": "#"}},
+        id="index-and-items",
+    ),
 ]
+
+
+def doubling_pattern() -> dict[str, Any]:
+    schema = chain(5)
+    schema["$defs"]["a5"] = {"pattern": "^([a-z]{1,50}){1,5}$"}
+    return schema
 
 
 @pytest.mark.parametrize("schema", HOSTILE)
@@ -347,6 +367,7 @@ def test_ordinary_schemas_run_in_the_event_loop(schema: dict[str, Any]) -> None:
         pytest.param(
             {"items": {"pattern": "^([a-z]{1,9}){1,9}x$"}}, '["aaaaaaaaaaaaa","aaaaaaaaa"]', id="patterns"
         ),
+        pytest.param(doubling_pattern(), '"aaaaaaaaa!"', id="doubling-pattern"),
         pytest.param({"uniqueItems": True}, "[[1],[2],[3]]", id="unique"),
         pytest.param({"items": {"enum": [[n] for n in range(5000)]}}, "[[4999],[4998]]", id="enum-of-arrays"),
         pytest.param(
@@ -399,7 +420,7 @@ def test_the_worker_says_what_the_loop_says_and_ends_what_takes_long() -> None:
     async def check() -> None:
         doubling = Schema(chain(40))
         assert await doubling.errors_in_worker('"text"') == []
-        with pytest.raises(TimedOut):
+        with pytest.raises(TaskTimeout):
             await doubling.errors_in_worker("1")
         plain = Schema({"$schema": DRAFTS[7], "properties": {"a": {"type": "string"}}})
         errors = await plain.errors_in_worker('{"a": 1, "b": "\\ud800"}')
@@ -410,13 +431,13 @@ def test_the_worker_says_what_the_loop_says_and_ends_what_takes_long() -> None:
             "message": '1 is not of type "string"',
             "keyword": "/properties/a/type",
         }
-        await schemas.close_workers()
+        await close_workers()
 
     asyncio.run(check())
 
 
 def test_closing_workers_that_never_started_is_fine() -> None:
-    asyncio.run(schemas.close_workers())
+    asyncio.run(close_workers())
 
 
 @pytest.mark.alone
@@ -457,5 +478,7 @@ def test_the_size_of_a_pattern_counts_repetitions_written_out(pattern: str, size
 
 
 def test_the_cost_of_a_doubling_schema_doubles() -> None:
-    costs = [estimate(chain(levels)).branches for levels in range(1, 12)]
+    estimates = [estimate(chain(levels)) for levels in range(1, 12)]
+    costs = [found.evaluations for found in estimates if found]
+    assert len(costs) == 7, "beyond, there is no bound"
     assert all(1.9 < after / before < 3.5 for before, after in pairwise(costs))

@@ -1,15 +1,13 @@
 """Optimal pairing of two sequences: in order, by dynamic programming, or in any order, by assignment.
 
-Which items may be paired, and how well, comes as `weights`: for each item of
-the left side a mapping from positions on the right side to a weight above 0.
-Positions count from 0. The result has the largest sum of weights that is
-possible; a greedy pairing may miss it.
+`weights` has a mapping for each item on the left: from positions on the right, from 0, to a weight above 0. The
+result has the largest possible sum of weights, which a greedy pairing may miss.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .values import Check, unlimited
+from .json_values import CheckTime, unlimited
 
 Weights = Sequence[Mapping[int, int]]
 Pairs = list[tuple[int, int]]
@@ -17,10 +15,11 @@ Pairs = list[tuple[int, int]]
 _INFINITE: Final = 1 << 60
 
 
-def pair_in_order(weights: Weights, right: int, check: Check = unlimited) -> Pairs:
-    """The best pairing in which later items are paired with later ones: with weights of 1, a longest
-    common subsequence. `right`: number of items on the right. Takes left times right steps; check: called
-    from time to time, may raise."""
+def pair_in_order(weights: Weights, right: int, check: CheckTime = unlimited) -> Pairs:
+    """Return the best pairing that keeps the order; with weights of 1, a longest common subsequence.
+
+    right: number of items on the right. check: called regularly, may raise. Takes left times right steps.
+    """
     rows = [[0] * (right + 1)]
     for row in weights:
         check()
@@ -46,11 +45,11 @@ def pair_in_order(weights: Weights, right: int, check: Check = unlimited) -> Pai
     return pairs
 
 
-def pair_in_any_order(weights: Weights, right: int, check: Check = unlimited) -> Pairs:
-    """The best pairing whatever the order, by the Hungarian method. `right`: number of items on the right.
+def pair_in_any_order(weights: Weights, right: int, check: CheckTime = unlimited) -> Pairs:
+    """Return the best pairing in any order, by the Hungarian method.
 
-    Takes at most shorter * shorter * longer steps, usually far fewer; check: called from time to time, may raise. Source:
-    J. Munkres, J. SIAM 5(1), 1957, in the form with potentials.
+    right: number of items on the right. check: called regularly, may raise. Takes at most shorter * shorter *
+    longer steps, usually far fewer. Source: J. Munkres, J. SIAM 5(1), 1957, in the form with potentials.
     """
     if len(weights) <= right:
         return _assign(weights, right, check)
@@ -61,8 +60,8 @@ def pair_in_any_order(weights: Weights, right: int, check: Check = unlimited) ->
     return sorted((position, column) for column, position in _assign(flipped, len(weights), check))
 
 
-def _assign(weights: Weights, right: int, check: Check) -> Pairs:
-    """Minimises the sum of -weight, an absent weight being 0. Row and column 0 are sentinels."""
+def _assign(weights: Weights, right: int, check: CheckTime) -> Pairs:
+    """Minimise the sum of -weight, where an absent weight is 0. Row and column 0 are sentinels."""
     row_potential = [0] * (len(weights) + 1)
     column_potential = [0] * (right + 1)
     row_of = [0] * (right + 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evald_server.evaluators.alignment import Pairs, Weights, pair_in_any_order, pair_in_order
+from evald_server.evaluators.pairing import Pairs, Weights, pair_in_any_order, pair_in_order
 
 SIZE = 5
 

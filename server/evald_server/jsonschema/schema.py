@@ -1,13 +1,9 @@
-"""JSON Schemas that come from callers: compiled once, checked safely.
-
-Safe means: nothing is ever fetched, patterns run in linear time, and a schema
-that could take long on the answer at hand is checked in a process that can be
-killed.
-"""
+"""A compiled JSON Schema, and the limits of those that callers may send."""
 
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -16,11 +12,9 @@ import jsonschema_rs
 
 from evald.evaluator import ConfigProblem, InvalidConfig
 
-from . import schema_check
-from .killable import KillablePool
-from .schema_check import DRAFTS, NEWEST, Error, compile_schema, list_errors
-from .schema_cost import Pattern, estimate, pattern_size
-from .values import pointer, printable, shown
+from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
+from .cost import estimate, pattern_size, patterns, subschemas
+from .pool import KillablePool
 
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 1000
@@ -30,68 +24,63 @@ _MAX_PATTERN_STATES: Final = 50_000
 
 WORKER_SECONDS: Final = 0.25
 
-# Evaluations of one value beyond which a schema is not run in the event loop: failing, each may cost 10 us.
-_MAX_BRANCHES: Final = 1000
-
 # Work of the schema times bytes of the answer. An evaluation takes 13 ns, as does a byte in one state of a
 # pattern, and a value has two bytes at least: 7 ms at worst, on ordinary answers a hundred times less.
 _INLINE_WORK: Final = 1_000_000
 
-# Branches times values of the answer up to which all errors are listed, not only the first: 10 us each.
+# Evaluations of a value times values of the answer up to which all errors are listed: 10 us each.
 _LISTING_WORK: Final = 5_000
 
-_WORKER_PROGRAM: Final = (sys.executable, "-P", str(Path(schema_check.__file__)))
+_WORKER_PROGRAM: Final = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
 
 class Schema:
     """A compiled schema.
 
-    inline_bytes: longest answer, in characters, that may be checked right in
-    the event loop; 0 when none may.
+    inline_bytes: longest answer, in characters, that may be checked in the event loop; 0 when none may, because
+    the cost of the schema has no bound.
     """
 
-    __slots__ = ("_branches", "_draft", "_text", "inline_bytes", "is_valid", "validator")
+    __slots__ = ("_draft", "_evaluations", "_text", "inline_bytes", "is_valid", "validator")
 
     def __init__(self, schema: dict[str, Any] | bool, where: str = "/schema") -> None:
-        """where: the place of the schema in the config. Raises InvalidConfig, which names the place."""
+        """where: place of the schema in the config. Raises InvalidConfig, which names the place."""
         self._text = _checked_text(schema, where)
         self._draft = _draft(schema, where)
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
+        _check_size(schema, where)
         cost = estimate(schema)
-        if cost.subschemas > MAX_SUBSCHEMAS:
-            raise _invalid(where, f"{cost.subschemas} subschemas; at most {MAX_SUBSCHEMAS} are allowed")
-        states = _states(cost.patterns, where)
-        self._branches = cost.branches
-        suspicious = cost.ambiguous or cost.branches > _MAX_BRANCHES
-        self.inline_bytes = 0 if suspicious else _INLINE_WORK // (cost.work + states)
-        # Other spellings of a draft's name are ours to understand, the library knows one.
+        self._evaluations = cost.evaluations if cost else _LISTING_WORK + 1
+        self.inline_bytes = _INLINE_WORK // cost.work if cost else 0
+        # The library knows one spelling of a draft's name; `_draft` has understood the others.
         plain = {key: value for key, value in schema.items() if key != "$schema"}
         try:
             self.validator = compile_schema(plain, self._draft)
         except jsonschema_rs.ValidationError as problem:
             raise _explain(problem, where) from None
         except ValueError as problem:
-            raise _invalid(where, printable(str(problem))) from None
+            raise _invalid(where, _printable(str(problem))) from None
         self.is_valid = self.validator.is_valid
 
-    def errors(self, data: Any, text: str) -> list[Error]:
-        """What is wrong with data that is not valid. Only the first error when listing all takes long."""
+    def errors(self, data: Any, text: str) -> list[SchemaError]:
+        """Return the errors of data that is not valid; only the first one when listing all takes long."""
         values = 1 + text.count(",") + text.count(":")
-        return list_errors(self.validator, data, first_only=self._branches * values > _LISTING_WORK)
+        return list_errors(self.validator, data, first_only=self._evaluations * values > _LISTING_WORK)
 
-    async def errors_in_worker(self, text: str) -> list[Error] | None:
-        """What is wrong with the JSON text, empty when nothing is, found out in a process of its own.
+    async def errors_in_worker(self, text: str) -> list[SchemaError] | None:
+        """Check a JSON text in a worker process.
 
-        None: a string holds half of a surrogate pair, so that it cannot be checked. Raises killable.TimedOut, Busy or Died.
+        Returns the first error, if any; None when a string holds half of a surrogate pair, so that it cannot be
+        checked. Raises TaskTimeout, PoolBusy or WorkerDied.
         """
         task = {"schema": self._text, "draft": self._draft, "text": text}
-        found: list[Error] | None = await _workers().run(task, worker_seconds(text))
+        found: list[SchemaError] | None = await _workers().run(task, worker_seconds(text))
         return found
 
 
 def worker_seconds(text: str) -> float:
-    """Processor time that a worker gets. The second term, 1.6 s for 16 MiB, is for reading the text."""
+    """Return the processor time that a worker gets. The second term, 1.6 s for 16 MiB, is for reading the text."""
     return WORKER_SECONDS + len(text) * 1e-7
 
 
@@ -124,7 +113,7 @@ def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     except RecursionError:
         raise _invalid(where, "nested too deep") from None
     except (TypeError, ValueError) as problem:
-        raise _invalid(where, f"not JSON: {printable(str(problem))}") from None
+        raise _invalid(where, f"not JSON: {_printable(str(problem))}") from None
     if size > MAX_BYTES:
         raise _invalid(where, f"{size} bytes; at most {MAX_BYTES} are allowed")
     return text
@@ -139,25 +128,29 @@ def _draft(schema: dict[str, Any] | bool, where: str) -> str:
                 return draft
     raise _invalid(
         f"{where}/$schema",
-        f"unknown draft {shown(named)}; wanted one of {', '.join(DRAFTS)}, or none for the last of these",
+        f"unknown draft {_cut(json.dumps(named))}; wanted one of {', '.join(DRAFTS)}, or none for the last of these",
     )
 
 
-def _states(patterns: list[Pattern], where: str) -> int:
-    states = 0
-    for pattern in patterns:
-        states += pattern_size(pattern.text)
-        if states > _MAX_PATTERN_STATES:
-            raise _invalid(
-                f"{where}{pattern.place}",
-                f"the patterns have about {states} states up to here, counted repetitions written out; "
-                f"at most {_MAX_PATTERN_STATES} are allowed. Ask for lengths with minLength and maxLength instead",
-            )
-    return states
+def _check_size(schema: Mapping[str, Any], where: str) -> None:
+    """Raise InvalidConfig for a schema that would take long to compile."""
+    count = states = 0
+    for place, subschema in subschemas(schema):
+        count += 1
+        for pattern in patterns(place, subschema):
+            states += pattern_size(pattern.text)
+            if states > _MAX_PATTERN_STATES:
+                raise _invalid(
+                    f"{where}{pattern.place}",
+                    f"the patterns have about {states} states up to here, counted repetitions written out; at most "
+                    f"{_MAX_PATTERN_STATES} are allowed. Ask for lengths with minLength and maxLength instead",
+                )
+    if count > MAX_SUBSCHEMAS:
+        raise _invalid(where, f"{count} subschemas; at most {MAX_SUBSCHEMAS} are allowed")
 
 
 def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfig:
-    place = f"{where}{pointer(problem.instance_path)}"
+    place = f"{where}{json_pointer(problem.instance_path)}"
     kind = problem.kind.name
     if kind == "$ref":
         return _invalid(
@@ -175,5 +168,10 @@ def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfi
 
 
 def _cut(message: str) -> str:
-    message = printable(message)
+    message = _printable(message)
     return message if len(message) <= 300 else message[:299] + "…"
+
+
+def _printable(text: str) -> str:
+    """Escape what cannot be sent as UTF-8: a lone surrogate of a JSON escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

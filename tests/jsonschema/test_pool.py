@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from evald_server.evaluators import schema_check
-from evald_server.evaluators.killable import Busy, Died, KillablePool, TimedOut
 from evald_server.frames import write_frame
+from evald_server.jsonschema import worker
+from evald_server.jsonschema.check import NEWEST
+from evald_server.jsonschema.pool import KillablePool, PoolBusy, TaskTimeout, WorkerDied
 
 # A worker that does as it is told.
 PROGRAM = """
@@ -76,7 +77,7 @@ def test_a_task_over_its_time_is_killed_and_the_next_one_gets_a_new_process(
 ) -> None:
     async def check(pool: KillablePool) -> None:
         before, _ = await pool.run(ECHO, 5)
-        with pytest.raises(TimedOut):
+        with pytest.raises(TaskTimeout):
             await pool.run({"do": do}, seconds)
         after, _ = await pool.run(ECHO, 5)
         assert after != before
@@ -87,7 +88,7 @@ def test_a_task_over_its_time_is_killed_and_the_next_one_gets_a_new_process(
 
 def test_a_process_that_ends_by_itself_is_told_apart_and_replaced() -> None:
     async def check(pool: KillablePool) -> None:
-        with pytest.raises(Died, match="3"):
+        with pytest.raises(WorkerDied, match="3"):
             await pool.run({"do": "exit"}, 5)
         assert (await pool.run(ECHO, 5))[1] == ECHO["value"]
 
@@ -97,7 +98,7 @@ def test_a_process_that_ends_by_itself_is_told_apart_and_replaced() -> None:
 def test_a_program_that_does_not_start_is_an_error_not_a_hang() -> None:
     async def run() -> None:
         pool = KillablePool([sys.executable, "-c", "raise SystemExit"])
-        with pytest.raises(Died, match="did not start"):
+        with pytest.raises(WorkerDied, match="did not start"):
             await pool.run(ECHO, 5)
         await pool.aclose()
 
@@ -121,7 +122,7 @@ def test_no_more_processes_run_than_the_size_and_no_more_tasks_wait_than_allowed
     async def check(pool: KillablePool) -> None:
         tasks = [asyncio.create_task(pool.run(ECHO, 5)) for _ in range(7)]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, Busy)]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, PoolBusy)]
         answered = [outcome for outcome in outcomes if isinstance(outcome, list)]
         assert len(refused) + len(answered) == 7
         # Two places are taken when the third begins to wait, and four may wait.
@@ -139,7 +140,7 @@ def test_closing_ends_processes_at_work() -> None:
         task = asyncio.create_task(pool.run({"do": "sleep"}, 60))
         await asyncio.sleep(0)  # until it has begun
         await pool.aclose()
-        with suppress(Died):
+        with suppress(WorkerDied):
             await task
         assert pool.processes == []
 
@@ -148,7 +149,7 @@ def test_closing_ends_processes_at_work() -> None:
 
 def start_schema_worker() -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(schema_check.__file__))],
+        [sys.executable, "-P", str(Path(worker.__file__))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -169,7 +170,7 @@ def test_the_kernel_ends_a_schema_worker_that_nobody_watches() -> None:
     for level in range(40):
         below = {"$ref": f"#/$defs/a{level + 1}"}
         pair["$defs"][f"a{level}"] = {"anyOf": [below, below]}  # type: ignore[index]
-    request = {"schema": json.dumps(pair), "draft": schema_check.NEWEST, "text": "1", "seconds": 0.05}
+    request = {"schema": json.dumps(pair), "draft": NEWEST, "text": "1", "seconds": 0.05}
     with start_schema_worker() as process:
         assert process.stdin
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Processes that can be killed: for work that may not end by itself and that no thread could be stopped in."""
+"""A few worker processes that are killed when a task takes too long: no thread could be stopped in one."""
 
 import asyncio
 import json
@@ -16,25 +16,25 @@ _WALL_FACTOR: Final = 8
 _START_SECONDS: Final = 30
 
 
-class TimedOut(Exception):
+class TaskTimeout(Exception):
     """The task did not end within its time. Its process has been killed."""
 
 
-class Busy(Exception):
-    """Too many tasks wait already."""
+class PoolBusy(Exception):
+    """Too many tasks are waiting already."""
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """The process ended by itself."""
 
 
 class KillablePool:
-    """A few worker processes, started when first needed.
+    """Runs tasks in worker processes, which start when they are first needed.
 
-    program: the command of a worker. It sends `null` when it is ready, then
-    answers each request; both are JSON in frames. It arms ITIMER_PROF with the `seconds` of
-    the request: the kernel then ends it when that much processor time is used up.
-    size: most processes at a time; as many as processors, but at most 4, when not given.
+    program: command of a worker. It sends `null` when it is ready, then answers each request; both are JSON in
+    frames. It arms ITIMER_PROF with the `seconds` of the request, so that the kernel ends it when that much
+    processor time is used up.
+    size: most processes at a time; by default as many as there are processors, at most 4.
     max_waiting: most tasks that wait for a process.
 
     Belongs to the event loop that it is first used in.
@@ -42,7 +42,7 @@ class KillablePool:
 
     def __init__(self, program: Sequence[str], size: int | None = None, max_waiting: int = 256) -> None:
         self._program = list(program)
-        self._places = asyncio.Semaphore(size or min(4, os.cpu_count() or 1))
+        self._slots = asyncio.Semaphore(size or min(4, os.cpu_count() or 1))
         self._max_waiting = max_waiting
         self._waiting = 0
         self._idle: list[Worker] = []
@@ -50,25 +50,25 @@ class KillablePool:
         self._ending: set[asyncio.Task[int]] = set()
 
     async def run(self, task: Mapping[str, Any], seconds: float) -> Any:
-        """The answer of a worker. Raises TimedOut, Busy or Died. Cancelling kills the worker."""
+        """Return a worker's answer. Raises TaskTimeout, PoolBusy or WorkerDied. Cancelling kills the worker."""
         if self._waiting >= self._max_waiting:
-            raise Busy
+            raise PoolBusy
         request = json.dumps({**task, "seconds": seconds}).encode()
         self._waiting += 1
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
         finally:
             self._waiting -= 1
         try:
-            return await self._ask(request, seconds)
+            return await self._send(request, seconds)
         finally:
-            self._places.release()
+            self._slots.release()
 
     async def aclose(self) -> None:
         """Kill all workers and wait for their end."""
         self._idle.clear()
         for worker in self._all.copy():
-            self._end(worker)
+            self._kill(worker)
         if self._ending:
             await asyncio.wait(self._ending)
 
@@ -77,7 +77,7 @@ class KillablePool:
         """Ids of the processes that are alive."""
         return [worker.pid for worker in self._all if not worker.ended]
 
-    async def _ask(self, request: bytes, seconds: float) -> Any:
+    async def _send(self, request: bytes, seconds: float) -> Any:
         worker = await self._worker()
         healthy = False
         try:
@@ -86,38 +86,39 @@ class KillablePool:
                 answer = await worker.receive()
             healthy = True
         except TimeoutError:
-            raise TimedOut from None
+            raise TaskTimeout from None
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await worker.wait()
-            raise (TimedOut if code == -signal.SIGPROF else Died(f"exit code {code}")) from None
+            raise (TaskTimeout if code == -signal.SIGPROF else WorkerDied(f"exit code {code}")) from None
         finally:
             if healthy:
                 self._idle.append(worker)
             else:
-                # What a worker was interrupted in is unknown: it never gets another task.
-                self._end(worker)
+                # Its state after an interruption is unknown, so it gets no other task.
+                self._kill(worker)
         return json.loads(answer)
 
     async def _worker(self) -> Worker:
+        """Return an idle worker, else start one."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.ended:
                 return worker
-            self._end(worker)
+            self._kill(worker)
         worker = await Worker.start(self._program, quiet=True)
         self._all.add(worker)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await worker.receive()
         except BaseException as problem:
-            self._end(worker)
+            self._kill(worker)
             if isinstance(problem, asyncio.IncompleteReadError | ConnectionError | TimeoutError):
-                raise Died(f"{self._program[-1]} did not start") from None
+                raise WorkerDied(f"{self._program[-1]} did not start") from None
             raise
         return worker
 
-    def _end(self, worker: Worker) -> None:
-        """Kill a worker. Its end is waited for beside."""
+    def _kill(self, worker: Worker) -> None:
+        """Kill a worker. A task of its own waits for its end."""
         worker.kill()
         if worker in self._all:
             self._all.discard(worker)

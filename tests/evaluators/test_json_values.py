@@ -2,7 +2,16 @@ from typing import Any
 
 import pytest
 
-from evald_server.evaluators.values import MISSING, covers, equal, lookup, parse_path, pointer, shown, within
+from evald_server.evaluators.json_values import (
+    MISSING,
+    covers,
+    equal,
+    lookup,
+    parse_path,
+    pointer,
+    shown,
+    within,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import METRIC, Verdict
-from evald_server.evaluators import measures
-from evald_server.evaluators.measures import (
+from evald_server.evaluators import metrics
+from evald_server.evaluators.metrics import (
     ResponseCost,
     ResponseLatency,
     ResponseLength,
-    TokenUsage,
+    TokenUsageMetric,
     ToolCallCount,
     TurnCount,
 )
@@ -88,7 +88,7 @@ _CONVERSATION = [
             id="words",
         ),
         pytest.param(
-            TokenUsage,
+            TokenUsageMetric,
             {},
             context(usage={"input": 500, "output": 356}),
             856,
@@ -97,7 +97,7 @@ _CONVERSATION = [
             id="tokens",
         ),
         pytest.param(
-            TokenUsage,
+            TokenUsageMetric,
             {"track": "input"},
             context(usage={"input": 0, "total": 7}),
             0,
@@ -137,9 +137,9 @@ def test_what_is_measured(
     ("evaluator", "config", "ctx", "reason"),
     [
         pytest.param(ResponseLength, {}, context(), "No assistant message found", id="no-answer"),
-        pytest.param(TokenUsage, {}, context(), "No token usage data available", id="no-usage"),
+        pytest.param(TokenUsageMetric, {}, context(), "No token usage data available", id="no-usage"),
         pytest.param(
-            TokenUsage,
+            TokenUsageMetric,
             {"track": "output"},
             context(usage={"input": 5}),
             "No output token usage data available",
@@ -166,7 +166,7 @@ def test_without_data_a_metric_is_0_and_says_so(
     [
         (ToolCallCount, "count"),
         (ResponseLength, "characters"),
-        (TokenUsage, "tokens"),
+        (TokenUsageMetric, "tokens"),
         (ResponseLatency, "seconds"),
         (ResponseCost, "usd"),
         (TurnCount, "count"),
@@ -180,7 +180,7 @@ def test_every_metric_says_its_unit(evaluator: type[Evaluator], unit: str) -> No
 
 
 def test_a_text_that_would_hold_up_the_server_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measures, "MAX_SPLIT", 9)
+    monkeypatch.setattr(metrics, "MAX_SPLIT", 9)
     large = run(ResponseLength, {"unit": "words"}, answered("a" * 10))
     assert large.error
     assert large.error.code == "INPUT_TOO_LARGE"
@@ -188,14 +188,18 @@ def test_a_text_that_would_hold_up_the_server_is_an_error(monkeypatch: pytest.Mo
 
 
 def test_a_limit_turns_token_usage_into_the_budget() -> None:
-    others = TokenUsage.definition().type_by_config_key
+    others = TokenUsageMetric.definition().type_by_config_key
     assert {"maxTokens", "max_total", "maxInput", "maxOutput"} <= others.keys()
     assert set(others.values()) == {"token-budget"}
 
 
 @pytest.mark.parametrize(
     ("evaluator", "config"),
-    [(ToolCallCount, {"scope": "run"}), (ResponseLength, {"unit": "bytes"}), (TokenUsage, {"track": "x"})],
+    [
+        (ToolCallCount, {"scope": "run"}),
+        (ResponseLength, {"unit": "bytes"}),
+        (TokenUsageMetric, {"track": "x"}),
+    ],
 )
 def test_a_wrong_config_is_refused(evaluator: type[Evaluator], config: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=f"config/{next(iter(config))}"):

@@ -6,7 +6,7 @@ import pytest
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
 from evald_server.evaluators import BUILT_INS
-from evald_server.evaluators.tools import ToolCallBudget, ToolUse
+from evald_server.evaluators.tool_use import ToolCallBudget, ToolUse
 
 from .contexts import calls, context, run
 

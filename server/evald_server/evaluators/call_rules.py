@@ -1,4 +1,4 @@
-"""What a tool call has to look like: its name and its arguments."""
+"""Rules for tool calls, by name and arguments, and how calls are matched against them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,36 +11,29 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Check
 from evald.strict_json import TooLarge
 
-from .values import MISSING, Path, cut, equal, lookup, parse_path, shown
-from .values import Check as CheckTime
+from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_path, shown
+from .results import MAX_CHECKS, cut, joined
 
-_Mode = Literal["exact", "ignore", "subset", "superset", "partial"]
+_ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
 
 def _args_match(value: Any) -> Any:
-    """One place and one message for what could be wrong with either of the two forms."""
+    """Validate both forms here, for one error message instead of one for each."""
     if isinstance(value, list) and all(isinstance(path, str) for path in value):
         for path in value:
             parse_path(path)
-    elif value not in get_args(_Mode):
-        modes = ", ".join(get_args(_Mode))
+    elif value not in get_args(_ArgsMode):
+        modes = ", ".join(get_args(_ArgsMode))
         raise ValueError(f"wanted {modes} or a list of dotted paths, got {shown(value)}")
     return value
 
 
 ArgsMatch = Annotated[
-    _Mode | list[str], BeforeValidator(_args_match, json_schema_input_type=_Mode | list[str])
+    _ArgsMode | list[str], BeforeValidator(_args_match, json_schema_input_type=_ArgsMode | list[str])
 ]
-"""How arguments are compared, seen from the call.
-
-exact: the same keys with equal values. ignore: not at all. superset: the call has every expected
-argument, and perhaps more. subset: the call has no argument that is not expected. partial: like
-superset, in nested objects too; arrays are compared element by element. A list of dotted paths: these
-values are equal on both sides, or on neither side there; the rest is not looked at.
-"""
+"""How arguments are compared: a mode, or a list of dotted paths. See ARGS_MATCH_DESCRIPTION."""
 
 ARGS_MATCH_DESCRIPTION: Final = (
     "How arguments are compared, seen from the call. exact: the same keys with equal values. ignore: not at "
@@ -49,7 +42,7 @@ ARGS_MATCH_DESCRIPTION: Final = (
     "are equal, or on neither side there; the rest is not looked at."
 )
 
-Scope = Literal["conversation", "turn"]
+CallScope = Literal["conversation", "turn"]
 """Which calls count: all so far, or those of this turn."""
 
 SCOPE_DESCRIPTION: Final = "Which calls count. conversation: all so far. turn: those of this turn."
@@ -58,9 +51,6 @@ Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _UNREADABLE: Final = object()
 
-_MAX_NAMED: Final = 20
-MAX_LISTED: Final = 100
-
 MAX_EXPECTED: Final = 1000
 """Most expected tools, or calls, of one evaluator."""
 
@@ -68,33 +58,19 @@ MAX_EXPECTED: Final = 1000
 _MAX_NAME: Final = 1000
 
 
-def calls_in(ctx: EvaluatorContext, scope: Scope) -> list[ToolCall]:
-    """The tool calls that the scope stands for."""
+def calls_in(ctx: EvaluatorContext, scope: CallScope) -> list[ToolCall]:
+    """Return the tool calls in the scope."""
     return ctx.turn_tool_calls if scope == "turn" else ctx.tool_calls
 
 
-def name_list(names: Sequence[str]) -> str:
-    """The first 20 of the names, and how many more there are."""
-    more = f", and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(cut(name) for name in names[:_MAX_NAMED]) + more
-
-
-def call_names(calls: Sequence[ToolCall]) -> str:
-    """The names of the first 20 calls, and how many more there are."""
-    more = f", and {len(calls) - _MAX_NAMED:,} more" if len(calls) > _MAX_NAMED else ""
-    return ", ".join(cut(call.name) for call in calls[:_MAX_NAMED]) + more
+def joined_names(calls: Sequence[ToolCall]) -> str:
+    """Return the names of the first calls, and how many more there are."""
+    return joined(calls, lambda call: cut(call.name))
 
 
 def call_evidence(calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """How many calls there are, and the names of the first 100."""
-    return {"toolCallCount": len(calls), "toolNames": [cut(call.name) for call in calls[:MAX_LISTED]]}
-
-
-def first_checks(checks: Sequence[Check]) -> Sequence[Check]:
-    """All checks; of more than 100 those that are not met first, and 100 of them."""
-    if len(checks) <= MAX_LISTED:
-        return checks
-    return [*(c for c in checks if not c.met), *(c for c in checks if c.met)][:MAX_LISTED]
+    """Return the number of calls and the names of the first ones, as metadata."""
+    return {"toolCallCount": len(calls), "toolNames": [cut(call.name) for call in calls[:MAX_CHECKS]]}
 
 
 class Mismatch(NamedTuple):
@@ -118,7 +94,7 @@ class Mismatch(NamedTuple):
 
 
 class Arguments:
-    """Expected arguments, ready to be compared with those of calls."""
+    """Expected arguments, prepared for comparison with those of calls."""
 
     __slots__ = ("_defaults", "_ignored", "_mode", "_paths", "_tolerance", "_wanted")
 
@@ -141,7 +117,7 @@ class Arguments:
 
     @classmethod
     def of_call(cls, call: ToolCall, mode: ArgsMatch, tolerance: float) -> "Arguments | None":
-        """The arguments of an expected call; None when they do not matter."""
+        """Return the arguments of an expected call, None when they are ignored."""
         if mode == "ignore":
             return None
         try:
@@ -150,7 +126,7 @@ class Arguments:
             return cls(_UNREADABLE, "exact")
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
-        """What is wrong with the call's arguments, None when nothing is."""
+        """Return what is wrong with the call's arguments, None when they match."""
         try:
             got = self._strip(call.args)
         except ValueError:
@@ -195,7 +171,7 @@ def _allow_tool(schema: dict[str, Any]) -> None:
 
 
 class CallRule(BaseModel):
-    """Base of rules for one tool call, as they stand in configs."""
+    """Base of the rules for one tool call in configs."""
 
     model_config = ConfigDict(**{**Evaluator.model_config, "json_schema_extra": _allow_tool})
 
@@ -230,18 +206,18 @@ class CallRule(BaseModel):
             raise ValueError("give either the tool's name or a pattern")
         return self
 
-    def compile(self, mode: ArgsMatch, tolerance: float) -> "Rule":
-        """Ready to be used. mode, tolerance: where the rule says nothing."""
+    def compile(self, mode: ArgsMatch, tolerance: float) -> "CallMatcher":
+        """Return the matcher of this rule. mode, tolerance: defaults of the evaluator."""
         mode = self.args_match if self.args_match is not None else mode
         arguments = None
         if isinstance(self.args, dict) and mode != "ignore":
             allowed = self.tolerance if self.tolerance is not None else tolerance
             arguments = Arguments(self.args, mode, allowed, self.defaults, self.ignore)
-        return Rule(self.name, self.pattern, arguments)
+        return CallMatcher(self.name, self.pattern, arguments)
 
 
-class Rule:
-    """A rule for one tool call, compiled.
+class CallMatcher:
+    """A compiled rule for one tool call.
 
     label: the tool's name, or the pattern. name: the exact name, or None.
     """
@@ -263,7 +239,7 @@ class Rule:
         self._compiled: re.Pattern[str] | None = None
 
     def names(self, tool: str) -> bool:
-        """Whether it is about the tool of that name. Raises TooLarge for a name too long for patterns."""
+        """Return whether the rule is for the tool of that name. Raises TooLarge for a name too long for patterns."""
         if self._pattern is None:
             return tool == self.name
         if len(tool) > _MAX_NAME:
@@ -271,16 +247,16 @@ class Rule:
                 f"a tool's name has {len(tool)} characters; patterns take names of at most {_MAX_NAME}"
             )
         if self._compiled is None:
-            # Not before it is needed: 1,000 patterns take 0.1 s, which has to be done where time is checked.
+            # Compiled when first used: 1,000 patterns take 0.1 s, which must happen where the time is checked.
             self._compiled = re.compile(translate(self._pattern))
         return self._compiled.match(tool) is not None
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
-        """What is wrong with the arguments of a call of this tool."""
+        """Return what is wrong with the arguments of a call of this tool, None when they match."""
         return None if self.arguments is None else self.arguments.mismatch(call, check)
 
     def in_time(self, call: ToolCall) -> bool | None:
-        """Whether the call took no longer than allowed; None when the caller does not say how long."""
+        """Return whether the call was fast enough, None when its duration is unknown."""
         if self.max_duration_ms is None:
             return True
         taken = call.duration_ms
@@ -288,7 +264,7 @@ class Rule:
 
 
 class CallIndex:
-    """Tool calls by the names of their tools. Positions count from 0.
+    """Tool calls by tool name. Positions count from 0.
 
     names: the positions of the calls of each tool, by its name.
     """
@@ -304,12 +280,12 @@ class CallIndex:
                 check()
 
     @classmethod
-    def of(cls, ctx: EvaluatorContext, scope: Scope) -> "CallIndex":
-        """The calls of the scope: one index for all evaluators of the turn."""
+    def of(cls, ctx: EvaluatorContext, scope: CallScope) -> "CallIndex":
+        """Return the index of the calls in the scope, shared by all evaluators of the turn."""
         return ctx.once(("call-index", scope), lambda: cls(calls_in(ctx, scope), ctx.check_time))
 
-    def positions(self, rule: Rule, check: CheckTime) -> Sequence[int]:
-        """Where the calls of the rule's tool are, in order."""
+    def positions(self, rule: CallMatcher, check: CheckTime) -> Sequence[int]:
+        """Return the positions of the calls of the rule's tool, in order."""
         if rule.name is not None:
             return self.names.get(rule.name, ())
         found = []

@@ -1,0 +1,203 @@
+"""Assertion that the fields of a JSON answer are right: equal, near enough, or the same day."""
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import cached_property
+from math import isfinite
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluator
+from evald.result import ASSERTION, Check, Result, failed, passed
+from evald.strict_json import TooLarge
+
+from .json_answers import Reference
+from .json_values import (
+    CHECK_EVERY,
+    MISSING,
+    CheckTime,
+    Path,
+    PathText,
+    equal,
+    is_number,
+    lookup,
+    parse_path,
+    shown,
+    unlimited,
+    within,
+)
+from .results import MAX_NAMED, first_checks, missing
+
+_MAX_FIELDS: Final = 1000
+# At each look a field has been compared, or CHECK_EVERY values of one.
+_MAX_LOOKS: Final = 4_000
+
+
+class FieldRule(BaseModel):
+    """One field of `field-accuracy`."""
+
+    model_config = Evaluator.model_config
+
+    path: PathText = Field(description='Where the value is: "invoice.items[0].price".')
+    match: Literal["exact", "numeric", "date"] = Field(
+        "exact",
+        description="exact: equal JSON. numeric: numbers, also written as text, within the tolerance. "
+        "date: the same calendar day, however it is written.",
+    )
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    relative: bool = Field(False, description="The tolerance is a part of the expected number.")
+    day_first: bool = Field(False, description="04/05/2026 is the fourth of May, not the fifth of April.")
+    required: bool = Field(
+        True, description="A value missing in the answer counts as wrong, else as not there."
+    )
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+    @cached_property
+    def steps(self) -> Path:
+        """The parsed path."""
+        return parse_path(self.path)
+
+    def agrees(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
+        """Return what is wrong, "" when the values agree."""
+        if self.match == "exact":
+            right = equal(got, wanted, 0, check)
+        elif self.match == "numeric":
+            mine, known = _number(got), _number(wanted)
+            if mine is None or known is None:
+                return f"{shown(wanted if known is None else got)} is not a number"
+            right = within(mine, known, self.tolerance, relative=self.relative) or mine == known
+        else:
+            day, known_day = (read_date(value, day_first=self.day_first) for value in (got, wanted))
+            if day is None or known_day is None:
+                return f"{shown(wanted if known_day is None else got)} is not a date"
+            right = day == known_day
+        return "" if right else f"got {shown(got)}, expected {shown(wanted)}{self._allowance}"
+
+    @property
+    def _allowance(self) -> str:
+        if self.match != "numeric" or not self.tolerance:
+            return ""
+        return f" +- {self.tolerance:.6g}{' of it' if self.relative else ''}"
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, or the number that a text holds, thousands separators ignored; else None."""
+    if is_number(value):
+        return float(value) if abs(value) < 1e308 else None
+    if isinstance(value, str) and len(value) <= 100:
+        try:
+            number = float(value.replace(",", ""))
+        except ValueError:
+            return None
+        return number if isfinite(number) else None
+    return None
+
+
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ].*)?", re.ASCII)
+_YEAR_LAST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", re.ASCII)
+_DAY_NAME = re.compile(r"(\d{1,2})[- ]([a-z]{3,9})\.?[-, ] ?(\d{4})", re.ASCII | re.IGNORECASE)
+_NAME_DAY = re.compile(r"([a-z]{3,9})\.? (\d{1,2}),? (\d{4})", re.ASCII | re.IGNORECASE)
+
+
+def read_date(value: object, *, day_first: bool = False) -> date | None:
+    """Parse a calendar day, None when the text is no date. Time of day and zone are ignored.
+
+    Reads 2025-01-15 with or without a time behind it, 15-JAN-2025, 15 January
+    2025, January 15, 2025, and 01/15/2025 or 15.01.2025: where both numbers
+    could be the month, `day_first` decides.
+    """
+    if not isinstance(value, str) or len(value) > 100:
+        return None
+    text = value.strip()
+    try:
+        if found := _YEAR_FIRST.fullmatch(text):
+            year, month, day = map(int, found.groups())
+        elif found := _YEAR_LAST.fullmatch(text):
+            first, second, year = map(int, found.groups())
+            swapped = second > 12 or (first <= 12 and not day_first)
+            month, day = (first, second) if swapped else (second, first)
+        elif found := _DAY_NAME.fullmatch(text):
+            day, month, year = int(found[1]), _MONTHS.index(found[2][:3].lower()) + 1, int(found[3])
+        elif found := _NAME_DAY.fullmatch(text):
+            month, day, year = _MONTHS.index(found[1][:3].lower()) + 1, int(found[2]), int(found[3])
+        else:
+            return None
+        return date(year, month, day)
+    except ValueError:
+        return None
+
+
+class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=True):
+    """The fields of a JSON answer are right.
+
+    Each field is compared with the same place of the expected data; one that
+    the expected data lacks is not compared. Score: the weight of the fields
+    that are right / the weight of those compared, or 1 or 0 with aggregation
+    "all". Passes when everything that has weight is right.
+    """
+
+    fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
+    aggregation: Literal["weighted", "all"] = Field(
+        "weighted",
+        description="The score. weighted: weight of the fields that are right / weight of those compared. all: 1 "
+        "when all are right, else 0.",
+    )
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare field by field."""
+        wanted = self.reference(ctx)
+        if wanted is MISSING:
+            return missing(self.on_missing, "No expected data available")
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        looks = 0
+
+        def check() -> None:
+            nonlocal looks
+            looks += 1
+            if looks > _MAX_LOOKS:
+                raise TooLarge(
+                    f"{len(self.fields)} fields whose values hold more than {_MAX_LOOKS * CHECK_EVERY} values "
+                    "together are too much to be compared"
+                )
+            ctx.check_time()
+
+        checks: list[Check] = []
+        total = right = 0.0
+        for rule, problem in self._compare(read.data, wanted, check):
+            checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
+            total += rule.weight
+            right += 0 if problem else rule.weight
+        if not checks:
+            return missing(self.on_missing, "None of the fields can be compared")
+        wrong = [check.text for check in checks if not check.met]
+        good = len(checks) - len(wrong)
+        score = right / total if total else float(not wrong)
+        # Compared exactly: every weight that is right was added to both sums in the same order.
+        holds = right == total if total else not wrong
+        if self.aggregation == "all":
+            holds, score = not wrong, float(not wrong)
+        reason = f"{good} of {len(checks)} field(s) right"
+        if wrong:
+            reason += f"; wrong: {'; '.join(wrong[:MAX_NAMED])}"
+        if len(wrong) > MAX_NAMED:
+            reason += f"; and {len(wrong) - MAX_NAMED} more"
+        listed = first_checks(checks)
+        return passed(reason, score, checks=listed) if holds else failed(reason, score, checks=listed)
+
+    def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator[tuple[FieldRule, str]]:
+        """Yield each field that is compared, and what is wrong with it."""
+        for rule in self.fields:
+            check()
+            mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)
+            if known is MISSING:
+                continue
+            if mine is not MISSING:
+                yield rule, rule.agrees(mine, known, check)
+            elif rule.required:
+                yield rule, "required, missing"

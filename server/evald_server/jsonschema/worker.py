@@ -1,0 +1,49 @@
+"""The program of a worker process: checks values against schemas that may take long.
+
+A request is a JSON frame `{schema, draft, text, seconds}`. The answer is the list of errors, or null for a text
+with half of a surrogate pair in it, which the library cannot take. The kernel ends the process when a request has
+used up its `seconds` of processor time, even when the server is long gone.
+"""
+
+import json
+import resource
+import signal
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from typing import IO, Final
+
+import jsonschema_rs
+
+from evald_server import kernel
+from evald_server.frames import read_frame, write_frame
+from evald_server.jsonschema.check import SchemaError, compile_schema, list_errors
+
+# 1 GiB: a schema may not take the machine's memory within its time.
+_MAX_MEMORY: Final = 1 << 30
+
+
+@lru_cache(maxsize=64)
+def _compiled(schema: str, draft: str) -> jsonschema_rs.Validator:
+    return compile_schema(json.loads(schema), draft)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Send null when ready, then answer requests until the other end closes."""
+    kernel.end_with_parent()
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    write_frame(answers, b"null")
+    while (frame := read_frame(requests)) is not None:
+        request = json.loads(frame)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+        validator = _compiled(request["schema"], request["draft"])
+        data = json.loads(request["text"])
+        errors: list[SchemaError] | None = None
+        with suppress(UnicodeEncodeError):
+            errors = [] if validator.is_valid(data) else list_errors(validator, data, first_only=True)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        write_frame(answers, json.dumps(errors).encode())
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)
