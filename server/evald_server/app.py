@@ -213,7 +213,7 @@ class App:
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
-        self._health.serve(True)
+        self._health.set_serving(True)
         if not is_loopback(host):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
@@ -225,7 +225,7 @@ class App:
         if server is None:
             return
         grace = self.settings.drain_grace if grace_seconds is None else grace_seconds
-        self._health.serve(False)
+        self._health.set_serving(False)
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
         self._registrations.drain()
