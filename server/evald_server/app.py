@@ -193,21 +193,21 @@ class App:
             )
         if settings.http:
             http_host, http_port = split_address(settings.http)
-            self._http = HttpServer(
-                self.telemetry,
-                host=http_host,
-                port=http_port,
-                ready=lambda: self._health.serving,
-                max_connections=http_connections(),
-            )
             try:
-                self.http_address = _join(http_host, self._http.start())
+                self._http = HttpServer(
+                    self.telemetry,
+                    host=http_host,
+                    port=http_port,
+                    ready=lambda: self._health.serving,
+                    max_connections=http_connections(),
+                )
             except OSError as problem:
                 await server.stop(None)
                 raise StartError(
                     f"http {settings.http}: {problem.strerror or problem}; "
                     f"is another server using port {http_port}? Port 0 picks a free one."
                 ) from None
+            self.http_address = _join(http_host, self._http.start())
         await server.start()
         self._server = server
         self.address = _join(host, bound)
