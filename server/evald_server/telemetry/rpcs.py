@@ -1,4 +1,4 @@
-"""Calls of gRPC methods, under the names of the gRPC ecosystem's metrics."""
+"""Metrics of gRPC methods, with the names that the gRPC ecosystem uses."""
 
 from collections.abc import Iterator, Mapping
 
@@ -50,22 +50,22 @@ class RpcTally:
         self.sent_count = 0
 
     def started(self) -> None:
-        """Count a call that begins."""
+        """Count the start of a call."""
         self.started_count += 1
 
     def began(self) -> None:
-        """`started` and `received`, for calls of one message."""
+        """Count the start and the message of a unary call."""
         self.started_count += 1
         self.received_count += 1
 
     def answered(self, seconds: float) -> None:
-        """`sent` and `handled` with OK, for calls of one message."""
+        """Count the response and the end of a unary call that succeeded."""
         self.sent_count += 1
         self.codes.add(_OK)
         self.durations.observe(seconds)
 
     def served(self, seconds: float) -> None:
-        """`began` and `answered` in one, for calls that waited for nothing."""
+        """Count a whole unary call that succeeded."""
         self.started_count += 1
         self.received_count += 1
         self.sent_count += 1
@@ -80,7 +80,7 @@ class RpcTally:
             self.durations.observe(seconds)
 
     def handled(self, code_name: str, seconds: float) -> None:
-        """Count a call that ended. code_name: the name of a `grpc.StatusCode`; another one is UNKNOWN."""
+        """Count the end of a call. code_name: of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
         self.durations.observe(seconds)
 
@@ -94,7 +94,7 @@ class RpcTally:
 
 
 class RpcTallies:
-    """Gives out the tallies of gRPC methods."""
+    """Creates and exports the tallies of gRPC methods."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -102,7 +102,7 @@ class RpcTallies:
         self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
-        """The counters of a gRPC method.
+        """Return the counters of a gRPC method.
 
         service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
         """
@@ -110,14 +110,14 @@ class RpcTallies:
         found = self._tallies.get(key)
         if found is not None:
             return found
-        # Started, received and sent; codes take their room one by one.
+        # Started, received and sent. Each code reserves its own series.
         if not self._room.admit("rpc", series_of(buckets.DURATION) + 3):
             return self._tallies.setdefault(self._other.labels, self._other)
         codes = Codes(len(GRPC_CODES), lambda: self._room.admit("code", 1), self._other.codes)
         return self._tallies.setdefault(key, RpcTally(key, Histogram(buckets.DURATION), codes))
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         started = counter("grpc_server_started", "RPCs started on the server.")
         handled = counter(
             "grpc_server_handled", "RPCs completed on the server, whether they succeeded or failed."
