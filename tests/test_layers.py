@@ -28,8 +28,8 @@ BELOW = {
     "logs": set(),
     "evaluators": {"frames", "kernel", "workers"},
     "judge": {"evaluators", "config"},
-    "scripts": {"kernel"},
-    "remote": {"evaluators", "encoding", "later", "wire_pb2"},
+    "scripts": {"config", "kernel"},
+    "remote": {"config", "evaluators", "encoding", "later", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
