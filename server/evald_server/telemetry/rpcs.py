@@ -32,17 +32,15 @@ GRPC_CODES: Mapping[str, str] = {
 }
 
 _GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
-_OK = _GRPC_INDEX["OK"]
 
 
 class RpcTally:
     """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
 
-    __slots__ = ("_first", "codes", "durations", "labels", "received_count", "sent_count", "started_count")
+    __slots__ = ("codes", "durations", "labels", "received_count", "sent_count", "started_count")
 
     def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: Codes) -> None:
         self.labels = labels
-        self._first = durations.bounds[0]
         self.durations = durations
         self.codes = codes
         self.started_count = 0
@@ -52,32 +50,6 @@ class RpcTally:
     def started(self) -> None:
         """Count the start of a call."""
         self.started_count += 1
-
-    def began(self) -> None:
-        """Count the start and the message of a unary call."""
-        self.started_count += 1
-        self.received_count += 1
-
-    def answered(self, seconds: float) -> None:
-        """Count the response and the end of a unary call that succeeded."""
-        self.sent_count += 1
-        self.codes.add(_OK)
-        self.durations.observe(seconds)
-
-    def served(self, seconds: float) -> None:
-        """Count a whole unary call that succeeded."""
-        self.started_count += 1
-        self.received_count += 1
-        self.sent_count += 1
-        codes = self.codes.cells
-        if codes[_OK] and seconds <= self._first:
-            codes[_OK] += 1
-            cells = self.durations.cells
-            cells[0] += 1
-            cells[-1] += seconds
-        else:
-            self.codes.add(_OK)
-            self.durations.observe(seconds)
 
     def handled(self, code_name: str, seconds: float) -> None:
         """Count the end of a call. code_name: of a `grpc.StatusCode`; any other counts as UNKNOWN."""
