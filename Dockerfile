@@ -19,7 +19,11 @@ RUN /opt/evald/bin/pip install --no-cache-dir ".[server,fast]"
 FROM python:3.13-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /var/lib/evald --create-home --shell /usr/sbin/nologin evald
 COPY --from=build /opt/evald /opt/evald
+# The allocator keeps up to 16 MiB of freed memory for the next call, and returns blocks of 4 MiB and more to the
+# kernel at once. With the C library's defaults, finding pages again takes a quarter of a call of 1,000 messages.
 ENV PATH=/opt/evald/bin:$PATH \
+    MALLOC_TRIM_THRESHOLD_=16777216 \
+    MALLOC_MMAP_THRESHOLD_=4194304 \
     PYTHONUNBUFFERED=1 \
     EVALD_LISTEN=0.0.0.0:50051 \
     EVALD_HTTP=0.0.0.0:9464 \

@@ -29,8 +29,8 @@ BELOW = {
     "jsonschema": {"frames", "kernel", "workers"},
     "evaluators": {"jsonschema"},
     "judge": {"evaluators", "config"},
-    "scripts": {"kernel"},
-    "remote": {"jsonschema", "encoding", "later", "wire_pb2"},
+    "scripts": {"config", "kernel"},
+    "remote": {"config", "jsonschema", "encoding", "later", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {

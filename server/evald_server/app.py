@@ -1,5 +1,7 @@
-"""One server, wired: registry, engine, services, telemetry, ports. Nobody imports this but the
-command line and `evald_server.testing`."""
+"""Wiring of one server: registry, engine, services, telemetry, ports.
+
+Only the command line and `evald_server.testing` import this.
+"""
 
 import asyncio
 import logging
@@ -29,13 +31,8 @@ from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.plugins import load_plugins
-from evald_server.remote.connection import Tls
-from evald_server.remote.limits import Limits as RemoteLimits
+from evald_server.remote.build import build_remotes
 from evald_server.remote.refusal import Refusal
-from evald_server.remote.remotes import Remotes
-from evald_server.remote.statics import StaticTarget
-from evald_server.remote.store import SqliteStore
-from evald_server.remote.targets import read_target
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -51,38 +48,39 @@ from evald_server.rpc.health import (
 from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import Policy
 from evald_server.scripts.runner import Scripts
 from evald_server.telemetry import Telemetry
 
 _log = logging.getLogger("evald.server")
 
-# gRPC's own limit lies above ours, so that a message that is somewhat too large gets our answer,
-# which names size and limit; beyond it gRPC answers without reading the message.
+# gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
+# and the limit. Above its own limit gRPC refuses without reading the message.
 _SLACK_BYTES: Final = 4 << 20
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
-# After the drain, calls get this long to receive the answer or status that ends them.
-_LAST_WORDS_SECONDS: Final = 0.5
+# After the drain, the time for calls to receive their response or final status.
+_FINAL_STATUS_SECONDS: Final = 0.5
 
-_GOODBYE_SECONDS: Final = 0.02
+# The time for clients to receive GOAWAY before their calls are refused.
+_GOAWAY_SECONDS: Final = 0.02
 
 
 class StartError(Exception):
-    """The server cannot start. The message says why and what to do."""
+    """The server cannot start. The message says why, and what to do."""
 
 
 def server_options(settings: Settings) -> list[tuple[str, Any]]:
-    """Options of the gRPC server."""
+    """Return the options of the gRPC server."""
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes + _SLACK_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-        # By default a second server binds the same port in silence and takes half of the calls.
+        # By default a second server binds the same port without an error and takes half of the calls.
         ("grpc.so_reuseport", 0),
-        # An idle stream whose client pings every 10 s must live: the default allows a ping in 5 min.
+        # Allow a client to ping every 10 s; by default gRPC closes connections with more than one ping in 5 min.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -95,7 +93,10 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
 
 
 class App:
-    """A server with these settings. `start`, then `stop`; both once, in one event loop."""
+    """A server with these settings.
+
+    Call `start`, then `stop`, each once and in one event loop. Raises StartError or PluginError.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -103,9 +104,9 @@ class App:
         self.threads = Threads()
         try:
             self.models = build_models(settings, self.telemetry.judge(JUDGE))
+            self.scripts = build_scripts(settings)
         except ValueError as problem:
             raise StartError(str(problem)) from None
-        self.scripts = build_scripts(settings)
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.address = ""
         self.http_address: str | None = None
@@ -122,7 +123,7 @@ class App:
         )
         self.telemetry.watch(inflight=lambda: self.admission.inflight, queued=lambda: self.admission.queued)
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
-        # Before the first call, so that these have their place before any remote's.
+        # Before the first call, so that remote types cannot take these types' series.
         for entry in self.registry.types():
             self.telemetry.announce(entry.definition.type, int(entry.definition.kind))
         self._rpc = RpcServer(
@@ -131,7 +132,10 @@ class App:
             max_streams=settings.max_streams,
             log_calls=settings.log_calls,
         )
-        self.remotes = build_remotes(settings, self.registry, self.telemetry)
+        try:
+            self.remotes = build_remotes(settings, self.registry, self.telemetry)
+        except ValueError as problem:
+            raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
             instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
         )
@@ -147,7 +151,7 @@ class App:
         self._judges: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises StartError when an address cannot be had."""
+        """Listen. Raises StartError if the data directory or an address is not available."""
         settings = self.settings
         if settings.data_dir is not None:
             try:
@@ -159,7 +163,7 @@ class App:
         try:
             await self._listen()
         except BaseException:
-            self._let_go()
+            self._release_data_dir()
             raise
 
     async def _listen(self) -> None:
@@ -170,8 +174,7 @@ class App:
             raise StartError(f"data_dir {settings.data_dir}: {problem.message}; the log says why") from None
         server = grpc.aio.server(
             options=server_options(settings),
-            # Beyond what streams and waiting calls may be, so that this one never refuses first
-            # what could have been answered, but memory stays bounded.
+            # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
             maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
         )
         server.add_generic_rpc_handlers(
@@ -192,39 +195,40 @@ class App:
             )
         if settings.http:
             http_host, http_port = split_address(settings.http)
-            self._http = HttpServer(
-                self.telemetry,
-                host=http_host,
-                port=http_port,
-                ready=lambda: self._health.serving,
-                max_connections=http_connections(),
-            )
             try:
-                self.http_address = _join(http_host, self._http.start())
+                self._http = HttpServer(
+                    self.telemetry,
+                    host=http_host,
+                    port=http_port,
+                    ready=lambda: self._health.serving,
+                    max_connections=http_connections(),
+                )
             except OSError as problem:
                 await server.stop(None)
                 raise StartError(
                     f"http {settings.http}: {problem.strerror or problem}; "
                     f"is another server using port {http_port}? Port 0 picks a free one."
                 ) from None
+            self.http_address = _join(http_host, self._http.start())
         await server.start()
         self._server = server
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
-        self._health.serve(True)
+        self._health.set_serving(True)
         if not is_loopback(host):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Drain and stop: NOT_SERVING first, new calls are refused, open ones get the grace.
+        """Turn NOT_SERVING, refuse new calls, let open ones finish within the grace, and stop.
 
-        Takes at most 2 s longer than drain_delay and the grace."""
+        Takes at most 2 s longer than drain_delay and the grace.
+        """
         server = self._server
         if server is None:
             return
         grace = self.settings.drain_grace if grace_seconds is None else grace_seconds
-        self._health.serve(False)
+        self._health.set_serving(False)
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
         self._registrations.drain()
@@ -232,11 +236,11 @@ class App:
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
-        # gRPC's server goes on meanwhile: stopping, it ends calls that it has not handed over yet with CANCELLED.
+        # Before stopping gRPC's server, which ends calls that it has not handed over yet with CANCELLED.
         await self._rpc.drain(grace)
-        stopping = asyncio.create_task(server.stop(_LAST_WORDS_SECONDS))
-        # Callers are to hear that the connection ends before they are refused, so that they do not use it again.
-        await asyncio.wait([stopping], timeout=_GOODBYE_SECONDS)
+        stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
+        # GOAWAY before the refusals, so that clients do not use the connection again.
+        await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
         self._rpc.end()
         await stopping
         draining.cancel()
@@ -252,16 +256,16 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
-        self._let_go()
+        self._release_data_dir()
         self._server = None
 
-    def _let_go(self) -> None:
-        """Let another server have the data directory."""
+    def _release_data_dir(self) -> None:
+        """Release the data directory."""
         if self._data_dir is not None:
             self._data_dir.close()
 
     async def wait(self) -> None:
-        """Until the server has stopped."""
+        """Wait until the server has stopped."""
         if self._server is not None:
             await self._server.wait_for_termination()
 
@@ -306,42 +310,16 @@ class App:
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
 
 
-def build_scripts(settings: Settings) -> Scripts:
-    """What the `code` evaluator runs. Raises StartError for what this machine cannot keep."""
-    policy = Policy(
-        allow=settings.code_allow,
-        shell=settings.code_shell,
-        isolation=settings.code_isolation,
-        read=settings.code_read,
-        directory=settings.code_directory,
-        environment=settings.code_environment,
-        timeout_seconds=settings.code_timeout,
-        concurrency=settings.code_concurrency,
-        memory_bytes=settings.code_memory_bytes,
-        processes=settings.code_processes,
-        output_bytes=settings.code_output_bytes,
-    )
-    try:
-        scripts = Scripts(policy)
-    except ValueError as problem:
-        raise StartError(str(problem)) from None
-    if not scripts.unavailable and scripts.isolation == "none":
-        _log.warning(
-            "scripts run without isolation: %s",
-            "code_isolation is off"
-            if settings.code_isolation == "off"
-            else "this machine lets the server use neither bubblewrap nor Landlock",
-        )
-    return scripts
-
-
 def build_registry(
     settings: Settings,
     threads: Threads,
     scripts: Scripts,
     models: ConfiguredModels,
 ) -> Registry:
-    """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""
+    """Register the built-ins and the plugins, and mark those that run on every call.
+
+    Raises PluginError, StartError.
+    """
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
@@ -374,7 +352,7 @@ def build_registry(
 
 
 def build_batch_processes(settings: Settings, limits: Limits) -> Pool:
-    """The processes that batches are evaluated in, none of which is started yet."""
+    """Return the pool of batch processes. None is started yet."""
     rules = Rules(
         limits,
         fail_open=settings.on_error == "fail_open",
@@ -383,46 +361,6 @@ def build_batch_processes(settings: Settings, limits: Limits) -> Pool:
         log=(settings.log_format, settings.log_level),
     )
     return Pool(rules, version("evald"), settings.batch_processes)
-
-
-def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> Remotes:
-    """The remote evaluators as the settings want them. Raises StartError."""
-    try:
-        for one in settings.remote_targets:
-            read_target(one.target)
-    except Refusal as problem:
-        raise StartError(f"remote_targets: {problem.message}") from None
-    profiles = {}
-    for name, profile in settings.remote_tls.items():
-        try:
-            files = (profile.ca_file, profile.key_file, profile.cert_file)
-            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
-        except OSError as problem:
-            raise StartError(f"remote_tls: {name}: {problem}") from None
-    try:
-        return Remotes(
-            types,
-            telemetry,
-            limits=RemoteLimits(
-                inflight=settings.remote_max_inflight,
-                queued=settings.remote_max_queued,
-                queue_seconds=settings.remote_max_queue_seconds,
-                instances=settings.remote_max_instances,
-                types=settings.remote_max_instances,
-                task_bytes=settings.remote_max_task_bytes,
-                lease_seconds=settings.remote_lease_seconds,
-                health_seconds=settings.remote_health_seconds,
-                ping_seconds=settings.remote_ping_seconds,
-                ping_timeout=settings.remote_ping_seconds,
-            ),
-            allowed=settings.remote_allowed,
-            targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
-            tls_profiles=profiles,
-            blocked=settings.remote_blocked,
-            store=SqliteStore(settings.data_dir) if settings.data_dir else None,
-        )
-    except ValueError as problem:
-        raise StartError(f"remote_allowed: {problem}") from None
 
 
 def _join(host: str, port: int) -> str:

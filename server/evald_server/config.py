@@ -1,6 +1,6 @@
-"""All settings of a server: one table of fields, each also `EVALD_<NAME>` and a key of the config file.
+"""The settings of a server: one table of fields, each also `EVALD_<NAME>` and a key of the config file.
 
-The order of precedence: command line, environment, config file, default.
+Precedence: command line, environment, config file, default.
 """
 
 import difflib
@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -23,27 +23,39 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
-from evald.fields import did_you_mean, schema_keys
+from evald.fields import did_you_mean, schema_keys, snake
+
+__all__ = [
+    "JudgePrice",
+    "JudgeSettings",
+    "RemoteTarget",
+    "Settings",
+    "SettingsError",
+    "TlsProfile",
+    "checked_url",
+    "is_loopback",
+    "load_settings",
+    "split_address",
+]
 
 PREFIX: Final = "EVALD_"
 
-# How alike a name must be to one of a setting to be taken for a slip: one or two letters of a usual name.
-_SLIP: Final = 0.88
+# Variables with the same prefix that belong to the client and the command line.
+_OTHER_VARIABLES: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
 
-# Settings of the client that share the prefix.
-_NOT_SERVER_SETTINGS: Final = frozenset(
-    ("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS")
-)
-
-
-# Where the judge's settings come from when nothing else says them: the variables of OpenAI's own client.
+# The variables of OpenAI's own client, which are used when nothing else configures the default judge.
 _FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
 
-
-class SettingsError(ValueError):
-    """A setting is wrong. The message names it, what it got and what it wants."""
-
+# Similarity from which an unknown variable is taken for a misspelled setting: one or two letters differ.
+_MISSPELLED: Final = 0.88
 
 _TABLE: Final = ConfigDict(
     frozen=True,
@@ -55,12 +67,12 @@ _TABLE: Final = ConfigDict(
 
 
 class JudgePrice(BaseModel):
-    """What a model costs, in US dollars for a million tokens."""
+    """The price of a model, in US dollars for a million tokens."""
 
     model_config = _TABLE
 
-    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
 
 
 class JudgeSettings(BaseModel):
@@ -69,24 +81,20 @@ class JudgeSettings(BaseModel):
     model_config = _TABLE
 
     base_url: str | None = Field(None, description="Address of an OpenAI-compatible API, up to /v1.")
-    model: str | None = Field(None, description="The model that is asked when a use names none.")
-    models: list[str] = Field(
-        default_factory=list, description="Models that a use may name; empty for any that the endpoint has."
-    )
+    model: str | None = Field(None, description="Model for uses that name none.")
+    models: list[str] = Field([], description="Models that a use may name; empty: any.")
     api_key_env: str | None = Field(None, description="Environment variable with the API key.")
     api_key_file: Path | None = Field(None, description="File with the API key.")
-    prices: dict[str, JudgePrice] = Field(
-        default_factory=dict, description="Prices of models, in US dollars for a million tokens."
-    )
+    prices: dict[str, JudgePrice] = Field({}, description="Prices of models.")
     form: Literal["json_schema", "json_object", "text"] = Field(
-        "json_schema", description="The surest form of answer that is tried."
+        "json_schema", description="Strictest response format to try first."
     )
-    stream: bool = Field(False, description="Have answers sent as they are written.")
-    timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
-        30.0, description="Silence of the endpoint after which an attempt is given up."
+    stream: bool = Field(False, description="Request streamed responses.")
+    timeout: float = Field(
+        30.0, gt=0, le=3600, description="Seconds of silence before an attempt is aborted."
     )
-    attempts: Annotated[int, Field(ge=1, le=10)] = Field(4, description="Most requests for one answer.")
-    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(64, description="Most requests at a time.")
+    attempts: int = Field(4, ge=1, le=10, description="Maximum requests for one answer.")
+    concurrency: int = Field(64, ge=1, le=1000, description="Maximum concurrent requests.")
 
     @field_validator("base_url")
     @classmethod
@@ -115,8 +123,10 @@ class RemoteTarget(BaseModel):
 
 
 class TlsProfile(BaseModel):
-    """How to dial with TLS: PEM files. Without `ca_file` the system's roots are trusted; with `cert_file` and
-    `key_file` the server shows a certificate of its own."""
+    """PEM files for dialling with TLS.
+
+    Without `ca_file` the system's roots are trusted. `cert_file` and `key_file` are the client certificate.
+    """
 
     model_config = _TABLE
 
@@ -131,132 +141,141 @@ class TlsProfile(BaseModel):
         return self
 
 
-class Settings(BaseModel):
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+class Settings(BaseSettings):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
-    model_config = _TABLE
+    # Text of variables is parsed by the validators below, in which lists are separated by commas.
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", enable_decoding=False)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: Any, init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use the arguments alone: only `load_settings` reads the environment and a file."""
+        return (init_settings,)
 
     listen: str = Field(
-        "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0 picks one."
+        "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0: any free one."
     )
     http: str | None = Field(
         "127.0.0.1:9464",
-        description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0 picks one; "
-        "empty for none.",
+        description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0: any free one; empty: none.",
     )
     data_dir: Path | None = Field(
-        None, description="Directory for what must outlive the process; one server's alone."
+        None, description="Directory for data that outlives the process; for one server at a time."
     )
     insecure_public: bool = Field(
         False,
-        description="Allow addresses that other machines reach, although calls are neither encrypted nor "
+        description="Allow addresses that other machines can reach, although calls are neither encrypted nor "
         "authenticated. Only behind something that does both.",
     )
     plugins: list[str] = Field(
-        default_factory=list,
-        description="Evaluator plugins: paths of Python files, or names of installed packages.",
+        [], description="Evaluator plugins: paths of Python files, or names of installed packages."
     )
     auto: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description='Evaluators that run on every call: config by type, for example {"tool-call-count": {}}.',
+        {},
+        description='Evaluators to run on every call: config by type, for example {"tool-call-count": {}}.',
     )
     on_error: Literal["fail_closed", "fail_open"] = Field(
-        "fail_closed", description="What an evaluator's own error does where the call does not say."
+        "fail_closed", description="What an evaluator's own error does if the call does not say."
     )
     labels: list[str] = Field(
-        default_factory=list,
-        description="Keys of the callers' labels that become labels of evald_evaluations_total, at most a few "
-        "with few values each.",
+        [],
+        description="Keys of the callers' labels to export on evald_evaluations_total: few, with few values each.",
     )
     reflection: bool = Field(True, description="Serve gRPC reflection.")
 
     remote_connect: bool = Field(True, description="Let plugins dial in (RegistryService.Connect).")
     remote_targets: list[RemoteTarget] = Field(
-        default_factory=list,
-        description="Listening plugins to dial: gRPC targets, or tables with target and tls_profile.",
+        [], description="Listening plugins to dial: gRPC targets, or tables with target and tls_profile."
     )
     remote_allowed: list[str] = Field(
-        default_factory=list,
-        description="Where to dial back to when a plugin registers: networks (10.0.0.0/8), host names "
-        "(*.evals.svc), directories of Unix sockets (unix:/run/evald/). None: plugins cannot register.",
+        [],
+        description="Addresses that registering plugins may be dialled at: networks (10.0.0.0/8), host names "
+        "(*.evals.svc), directories of Unix sockets (unix:/run/evald/). Empty: plugins cannot register.",
     )
     remote_blocked: list[str] = Field(
-        default_factory=list, description="Names of plugins that may not register; their leases are revoked."
+        [], description="Names of plugins that may not register; their leases are revoked."
     )
     remote_tls: dict[str, TlsProfile] = Field(
-        default_factory=dict,
-        description="TLS profiles by name: tables with ca_file, cert_file and key_file.",
+        {}, description="TLS profiles by name: tables with ca_file, cert_file and key_file."
     )
-    remote_max_inflight: Annotated[int, Field(ge=1)] = Field(
-        64, description="Most tasks of one remote evaluator at a time."
+    remote_max_inflight: int = Field(
+        64, ge=1, description="Maximum concurrent tasks of one remote evaluator."
     )
-    remote_max_queued: Annotated[int, Field(ge=0)] = Field(
-        32, description="Most calls that wait for a place of one remote evaluator."
+    remote_max_queued: int = Field(32, ge=0, description="Maximum calls waiting for one remote evaluator.")
+    remote_max_queue_seconds: float = Field(
+        1.0, gt=0, description="Maximum wait for a remote evaluator's slot."
     )
-    remote_max_queue_seconds: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Longest wait for a place of a remote evaluator."
+    remote_max_instances: int = Field(
+        1000, ge=1, description="Maximum plugin instances, and maximum remote evaluator types."
     )
-    remote_max_instances: Annotated[int, Field(ge=1)] = Field(
-        1000, description="Most instances of plugins, and most remote evaluator types."
+    remote_max_task_bytes: int = Field(
+        4_000_000, ge=1024, description="Maximum size of a task for a plugin; gRPC's default limit is 4 MiB."
     )
-    remote_max_task_bytes: Annotated[int, Field(ge=1024)] = Field(
-        4_000_000, description="Largest task that is sent to a plugin; gRPC's default limit is 4 MiB."
+    remote_lease_seconds: float = Field(
+        30.0, gt=0, le=300, description="Lease of a plugin that registers without asking for one."
     )
-    remote_lease_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
-        30.0, description="Lease of a plugin that registers without saying how long."
+    remote_health_seconds: float = Field(
+        2.0, gt=0, description="Interval and timeout of health checks of listening plugins."
     )
-    remote_health_seconds: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="Time between two health checks of a listening plugin, and its time to answer."
-    )
-    remote_ping_seconds: Annotated[float, Field(gt=0)] = Field(
-        5.0, description="Time between two pings of a plugin that has dialled in, and its time to answer."
+    remote_ping_seconds: float = Field(
+        5.0, gt=0, description="Interval and timeout of pings of plugins that dialled in."
     )
 
-    max_message_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
-        16 << 20, description="Largest message that is accepted."
+    max_message_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Maximum size of a message.")
+    max_evaluators: int = Field(
+        100, ge=1, description="Maximum evaluators in one call, including those inside combinators."
     )
-    max_evaluators: Annotated[int, Field(ge=1)] = Field(
-        100, description="Most evaluators in one call, those inside combinators included."
-    )
-    max_messages: Annotated[int, Field(ge=1)] = Field(5000, description="Most messages in one conversation.")
-    max_config_bytes: Annotated[int, Field(ge=1)] = Field(
+    max_messages: int = Field(5000, ge=1, description="Maximum messages in one conversation.")
+    max_config_bytes: int = Field(
         256 << 10,
-        description="Largest config of one evaluator; those of a call may have twice as much together.",
+        ge=1,
+        description="Maximum size of one evaluator's config; all of a call may have twice as much.",
     )
-    max_concurrent_streams: Annotated[int, Field(ge=1)] = Field(
-        100, description="Most calls at a time on one connection."
-    )
-    max_connections: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+    max_concurrent_streams: int = Field(100, ge=1, description="Maximum concurrent calls on one connection.")
+    max_connections: int | None = Field(
         None,
-        description="Most gRPC connections at a time, further ones are closed at once; half of the file descriptors "
-        "that the process may have, but at most 10000, when not given.",
+        ge=1,
+        le=1 << 20,
+        description="Maximum gRPC connections; further ones are closed at once. Default: half of the file descriptors "
+        "that the process may have, but at most 10000.",
     )
-    handshake_timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
-        10.0, description="Time in which a new connection has to begin to speak HTTP/2, or is closed."
+    handshake_timeout: float = Field(
+        10.0, gt=0, le=3600, description="Time for a new connection to start HTTP/2 before it is closed."
     )
-    max_connection_idle: Annotated[float, Field(gt=0, le=86_400)] = Field(
+    max_connection_idle: float = Field(
         600.0,
-        description="Time after which a connection without a call is closed; gRPC clients open it again.",
+        gt=0,
+        le=86_400,
+        description="Time before a connection without calls is closed; clients reconnect.",
     )
-    max_inflight: Annotated[int, Field(ge=1)] = Field(
-        256, description="Most evaluations at a time that wait for something (a remote, a judge, a thread)."
+    max_inflight: int = Field(
+        256, ge=1, description="Maximum evaluations that wait for a remote evaluator, a judge or a thread."
     )
-    max_queued: Annotated[int, Field(ge=0)] = Field(
-        256, description="Most evaluations that wait for a place; more are refused at once."
-    )
-    max_queue_seconds: Annotated[float, Field(ge=0)] = Field(1.0, description="Longest wait for a place.")
-    max_streams: Annotated[int, Field(ge=1)] = Field(
-        10_000, description="Most sessions, batches and watches that are open at a time."
-    )
-    batch_processes: Annotated[int, Field(ge=0, le=64)] = Field(
+    max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
+    max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
+    max_streams: int = Field(10_000, ge=1, description="Maximum open sessions, batches and watches.")
+    batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
-        description="Most processes that large batches are evaluated in; as many as processors, but at most 4, when "
-        "not given; 0 evaluates them in the server's own process.",
+        ge=0,
+        le=64,
+        description="Maximum processes for large batches; 0: evaluate them in the server's own process. "
+        "Default: the number of processors, but at most 4.",
     )
+
     code_allow: list[str] = Field(
-        default_factory=list,
-        description="Commands that the code evaluator may run: absolute paths, each perhaps followed by "
-        "@sha256: and the file's digest. None: it is off.",
+        [],
+        description="Commands that the code evaluator may run: absolute paths, each optionally followed by "
+        "@sha256: and the file's digest. Empty: the evaluator is off.",
     )
     code_shell: bool = Field(
         False,
@@ -264,77 +283,102 @@ class Settings(BaseModel):
     )
     code_isolation: Literal["require", "prefer", "off"] = Field(
         "prefer",
-        description="Run scripts with no network and a read-only view of few files, by bubblewrap or Landlock: "
-        "always, or refuse; where the machine can; or never.",
+        description="Run scripts without network and with a read-only view of few files, by bubblewrap or Landlock: "
+        "always, or refuse; where the machine can; never.",
     )
     code_read: list[str] = Field(
-        default_factory=list,
-        description="What isolated scripts may read beside the system's programs and libraries: absolute paths.",
+        [],
+        description="Absolute paths that isolated scripts may read, besides the system's programs and libraries.",
     )
     code_directory: Path = Field(Path("/"), description="Working directory of scripts.")
     code_environment: list[str] = Field(
-        default_factory=list,
-        description="Environment variables of scripts: NAME=VALUE, or NAME for the server's own value.",
+        [], description="Environment variables of scripts: NAME=VALUE, or NAME for the server's own value."
     )
-    code_timeout: Annotated[float, Field(gt=0)] = Field(30.0, description="Longest time of one script.")
-    code_concurrency: Annotated[int, Field(ge=1)] = Field(
-        4, description="Most scripts at a time; further ones wait for as long as their call has time."
+    code_timeout: float = Field(30.0, gt=0, description="Maximum run time of a script.")
+    code_concurrency: int = Field(
+        4, ge=1, description="Maximum concurrent scripts; further ones wait as long as their call has time."
     )
-    code_memory_bytes: Annotated[int, Field(ge=16 << 20)] = Field(
-        512 << 20, description="Most memory of one process of a script."
+    code_memory_bytes: int = Field(
+        512 << 20, ge=16 << 20, description="Maximum memory of one process of a script."
     )
-    code_processes: Annotated[int, Field(ge=1)] = Field(
-        64, description="Most processes and threads of one script."
-    )
-    code_output_bytes: Annotated[int, Field(ge=1024)] = Field(
-        1 << 20, description="Most that a script may write to its standard output, and to its standard error."
+    code_processes: int = Field(64, ge=1, description="Maximum processes and threads of one script.")
+    code_output_bytes: int = Field(
+        1 << 20, ge=1024, description="Maximum size of a script's standard output, and of its standard error."
     )
 
-    default_timeout: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="Time of a call that brings no deadline."
+    default_timeout: float = Field(60.0, gt=0, description="Deadline of a call that brings none.")
+    max_timeout: float = Field(600.0, gt=0, description="Maximum deadline of an evaluation.")
+    concurrency: int = Field(
+        16, ge=1, description="Maximum concurrent waiting evaluators of a call that does not say."
     )
-    max_timeout: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest time of one evaluation.")
-    concurrency: Annotated[int, Field(ge=1)] = Field(
-        16, description="Most waiting evaluators at a time in one call that does not say."
+    plan_cache_bytes: int = Field(64 << 20, ge=0, description="Memory for cached plans, estimated.")
+    answer_cache_bytes: int = Field(
+        64 << 20, ge=0, description="Memory for the answers to calls that bring a request_id."
     )
-    plan_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        64 << 20, description="Memory for compiled plans that are kept, estimated."
+    drain_delay: float = Field(
+        0.0, ge=0, description="Time from NOT_SERVING to refusing calls, for load balancers to notice."
     )
-    answer_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        64 << 20, description="Answers that are kept for calls that bring a request_id."
-    )
-    drain_delay: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="Time between turning NOT_SERVING and refusing calls, for load balancers to notice."
-    )
-    drain_grace: Annotated[float, Field(ge=0)] = Field(
-        10.0, description="Time that open calls get to finish when the server stops."
-    )
+    drain_grace: float = Field(10.0, ge=0, description="Time for open calls to finish when the server stops.")
+
     judge_base_url: str | None = Field(
-        None, description="Address of the default judge's API, up to /v1; OPENAI_BASE_URL when not set."
+        None, description="Address of the default judge's API, up to /v1. Default: OPENAI_BASE_URL."
     )
     judge_model: str | None = Field(None, description="The default judge's model.")
     judge_api_key: SecretStr | None = Field(
-        None, description="The default judge's API key; OPENAI_API_KEY when not set, empty for none."
+        None, description="The default judge's API key; empty: none. Default: OPENAI_API_KEY."
     )
     judge_api_key_file: Path | None = Field(None, description="File with the default judge's API key.")
     judge: str | None = Field(None, description="Which of several judges is the default one.")
     judges: dict[str, JudgeSettings] = Field(
-        default_factory=dict, description="Judges by name; [judges.default] adds to the settings above."
+        {}, description="Judges by name; [judges.default] adds to the settings above."
     )
-    judge_max_usd_per_call: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="Most that one evaluation by a judge may cost, in US dollars."
+    judge_max_usd_per_call: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="Maximum cost of one judge evaluation, in US dollars."
     )
-    judge_max_usd_per_day: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="Most that all judges of this server may cost in a day (UTC), in US dollars."
+    judge_max_usd_per_day: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Maximum cost of all judges in a day (UTC), in US dollars.",
     )
-    judge_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        64 << 20, description="Answers of judges that are kept, in data_dir or in memory; 0 for none."
+    judge_cache_bytes: int = Field(
+        64 << 20, ge=0, description="Size of the cache of judges' answers, in data_dir or in memory; 0: none."
     )
+
     log_format: Literal["auto", "text", "json"] = Field(
-        "auto", description="auto: text on a terminal, JSON elsewhere."
+        "auto", description="auto: text on a terminal, else JSON."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level to log.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Minimum level to log."
+    )
     log_calls: bool = Field(False, description="Log a line for every call.")
+
+    @field_validator(
+        "plugins",
+        "labels",
+        "remote_targets",
+        "remote_allowed",
+        "remote_blocked",
+        "code_allow",
+        "code_read",
+        "code_environment",
+        mode="before",
+    )
+    @classmethod
+    def _comma_separated(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+    @field_validator("auto", "remote_tls", "judges", mode="before")
+    @classmethod
+    def _json(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as problem:
+            raise ValueError(f"not valid JSON: {problem}") from None
 
     @field_validator("listen", "http")
     @classmethod
@@ -387,7 +431,7 @@ class Settings(BaseModel):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[IPv6]:PORT". Raises ValueError."""
+    """Return host and port of "HOST:PORT" or "[IPv6]:PORT". Raises ValueError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"got {address!r}, wanted HOST:PORT, for example 127.0.0.1:50051")
@@ -395,7 +439,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def checked_url(url: str) -> str:
-    """The address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
+    """Return the address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -409,7 +453,7 @@ def checked_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host. Names but localhost are taken for public."""
+    """Return whether only this machine can reach the host. Names other than localhost count as public."""
     if host == "localhost":
         return True
     try:
@@ -423,90 +467,37 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     config_file: str | Path | None = None,
 ) -> Settings:
-    """Settings from the command line (`overrides`), the environment and a TOML or JSON file.
+    """Load settings from the command line (`overrides`), the environment and a TOML or JSON file.
 
-    Raises SettingsError that names every wrong setting and where it came from.
+    Raises SettingsError, which names every wrong setting and where it came from.
     """
     environ = os.environ if environ is None else environ
     config_file = config_file or environ.get(f"{PREFIX}CONFIG")
-    sources: dict[str, str] = {}
     values: dict[str, Any] = {}
-    names = _names()
+    origins: dict[str, str] = {}
     if config_file:
         for key, value in _read(Path(config_file)).items():
-            name = names.get(key, key)
-            values[name], sources[name] = value, f"{config_file}: {key}"
-    for key, text in environ.items():
-        name = key.removeprefix(PREFIX).lower()
-        if key.startswith(PREFIX) and key not in _NOT_SERVER_SETTINGS and name in Settings.model_fields:
-            values[name], sources[name] = _from_text(name, text), key
-    _refuse_mistyped(environ, values)
+            name = snake(key)
+            values[name], origins[name] = value, f"{config_file}: {key}"
+    variables = EnvSettingsSource(Settings)
+    variables.env_vars = {variable.lower(): text for variable, text in environ.items()}
+    for name, value in variables().items():
+        values[name], origins[name] = value, f"{PREFIX}{name.upper()}"
+    _refuse_misspelled(environ, values)
     for name, variable in _FALLBACKS.items():
         if name not in values and environ.get(variable):
-            values[name], sources[name] = environ[variable], variable
+            values[name], origins[name] = environ[variable], variable
     for name, value in (overrides or {}).items():
         if value is not None:
-            values[name], sources[name] = value, f"--{name.replace('_', '-')}"
+            values[name], origins[name] = value, f"--{name.replace('_', '-')}"
     try:
         return Settings.model_validate(values)
     except ValidationError as problem:
-        lines = []
-        for error in problem.errors():
-            message = error["msg"].removeprefix("Value error, ")
-            name = str(error["loc"][0]) if error["loc"] else ""
-            name = names.get(name, name)
-            where = sources.get(name, name)
-            inner = ".".join(map(str, error["loc"][1:]))
-            if error["type"] == "extra_forbidden":
-                message = _unknown(error["loc"])
-            if inner:
-                message = f"{inner}: {message}"
-            lines.append(f"{where}: {message}" if where else message)
-        raise SettingsError("\n".join(lines)) from None
-
-
-def _unknown(location: Sequence[int | str]) -> str:
-    """What is said of a key that nobody knows."""
-    *path, key = location
-    known = schema_keys(Settings.model_json_schema(by_alias=False), path)
-    hint = did_you_mean(str(key), known)
-    if path:
-        return f"unknown key{hint}"
-    return f"unknown setting{hint}" if hint else f"unknown setting; known are {', '.join(sorted(known))}"
-
-
-def _refuse_mistyped(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Refuse variables whose names are those of settings but for a slip.
-
-    Others are somebody else's: Kubernetes sets EVALD_PORT beside a service "evald", and settings name variables
-    with keys in them. Raises SettingsError.
-    """
-    named = json.dumps(values, default=str)
-    for variable in sorted(environ):
-        name = variable.removeprefix(PREFIX).lower()
-        if not variable.startswith(PREFIX) or variable in _NOT_SERVER_SETTINGS or variable in named:
-            continue
-        near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=_SLIP)
-        if near and name not in Settings.model_fields:
-            raise SettingsError(f"{variable}: unknown setting; did you mean {PREFIX}{near[0].upper()}?")
-
-
-def _processors() -> int:
-    """Those that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
-
-
-def _names() -> dict[str, str]:
-    names: dict[str, str] = {}
-    for name in Settings.model_fields:
-        names[name] = names[to_camel(name)] = names[name.replace("_", "-")] = name
-    return names
+        raise SettingsError(_explain(problem, origins)) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
+    # Not pydantic-settings' TomlConfigSettingsSource, which ignores a file that does not exist.
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -521,13 +512,41 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _from_text(name: str, text: str) -> Any:
-    annotation = str(Settings.model_fields[name].annotation)
-    if annotation.startswith("list"):
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if annotation.startswith("dict"):
-        try:
-            return json.loads(text)
-        except ValueError as problem:
-            raise SettingsError(f"{PREFIX}{name.upper()}: not valid JSON: {problem}") from None
-    return text
+def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a variable whose name is nearly that of a setting.
+
+    Other variables with the prefix are not ours: Kubernetes sets EVALD_PORT beside a service "evald", and settings
+    (`values`) name variables that hold API keys.
+    """
+    named = json.dumps(values, default=str)
+    for variable in sorted(environ):
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES or variable in named:
+            continue
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=_MISSPELLED)
+        if near and name not in Settings.model_fields:
+            raise SettingsError(f"{variable}: unknown setting; did you mean {PREFIX}{near[0].upper()}?")
+
+
+def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
+    """Return a line for each error: where the setting came from, the place inside it, and what is wrong."""
+    lines = []
+    for error in problem.errors():
+        location = error["loc"]
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "extra_forbidden":
+            message = _unknown(location)
+        name = str(location[0]) if location else ""
+        inner = ".".join(map(str, location[1:]))
+        lines.append(": ".join(part for part in (origins.get(name, name), inner, message) if part))
+    return "\n".join(lines)
+
+
+def _unknown(location: Sequence[int | str]) -> str:
+    """Return the message for an unknown key."""
+    *path, key = location
+    known = schema_keys(Settings.model_json_schema(by_alias=False), path)
+    hint = did_you_mean(str(key), known)
+    if path:
+        return f"unknown key{hint}"
+    return f"unknown setting{hint}" if hint else f"unknown setting; known are {', '.join(sorted(known))}"

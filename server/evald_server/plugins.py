@@ -1,9 +1,8 @@
-"""Evaluators that the operator loads: from a Python file or an installed package.
+"""Load evaluator plugins from Python files and installed packages.
 
-A file offers every `Evaluator` subclass and every `define_evaluator(...)` that
-it defines at top level, or exactly what stands in its `evaluators` list. A
-package offers the same, or what its entry points of the group
-`evald.evaluators` name.
+A file provides every `Evaluator` subclass and every `define_evaluator(...)` at its top level, or exactly what its
+`evaluators` list contains. A package provides the same, or what its entry points in the group `evald.evaluators`
+name.
 """
 
 import hashlib
@@ -26,14 +25,14 @@ GROUP: Final = "evald.evaluators"
 
 
 class PluginError(ValueError):
-    """A plugin cannot be loaded. The message names it and says what to do."""
+    """A plugin cannot be loaded. The message names it, and says what to do."""
 
 
 def load_plugins(registry: Registry, names: Iterable[str], directory: Path | None = None) -> None:
     """Load plugins into the registry.
 
-    names: paths of Python files, relative ones to `directory` (default: the
-    current one); or names of installed packages. Raises PluginError.
+    names: paths of Python files, relative to `directory` (default: the current one), or names of installed
+    packages. Raises PluginError.
     """
     for name in names:
         for definition in _loaded(name, directory or Path.cwd()):
@@ -78,7 +77,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f'Evaluator plugin "{name}" is not a Python file; wanted one ending in .py.')
     module = importlib.util.module_from_spec(spec)
-    # Before it runs, because dataclasses and pydantic look their module up by name.
+    # Before it is executed, because dataclasses and pydantic look their module up by name.
     sys.modules[spec.name] = module
     loader = spec.loader
     _imported(name, lambda: loader.exec_module(module))
@@ -104,8 +103,10 @@ def _definitions(name: str, loaded: Any) -> list[EvaluatorDefinition]:
         listed = getattr(loaded, "evaluators", None)
         candidates = list(listed) if listed is not None else _defined_in(loaded)
     else:
-        candidates = list(loaded) if isinstance(loaded, list | tuple) and not _is_one(loaded) else [loaded]
-    if not candidates or not all(_is_one(candidate) for candidate in candidates):
+        candidates = (
+            list(loaded) if isinstance(loaded, list | tuple) and not _is_evaluator(loaded) else [loaded]
+        )
+    if not candidates or not all(_is_evaluator(candidate) for candidate in candidates):
         raise PluginError(
             f'Evaluator plugin "{name}" has an invalid export. '
             f"Use define_evaluator() or a subclass of Evaluator to create the export."
@@ -120,7 +121,7 @@ def _definitions(name: str, loaded: Any) -> list[EvaluatorDefinition]:
 
 
 def _checked(definition: EvaluatorDefinition) -> EvaluatorDefinition:
-    # What cannot be written into the catalogue would break it for everybody.
+    # A definition that cannot be converted would break the catalogue for every caller.
     type_to_pb(definition)
     return definition
 
@@ -139,5 +140,5 @@ def _defined_in(module: ModuleType) -> list[Any]:
     ]
 
 
-def _is_one(value: Any) -> bool:
+def _is_evaluator(value: Any) -> bool:
     return isinstance(value, EvaluatorDefinition) or (inspect.isclass(value) and issubclass(value, Evaluator))

@@ -270,15 +270,13 @@ def test_a_fault_of_its_own_closes_the_connection_and_is_logged(caplog: pytest.L
 
 
 def test_an_address_in_use_is_refused_at_the_start(port: int) -> None:
-    second = HttpServer(Telemetry(), host="127.0.0.1", port=port, ready=lambda: True)
     with pytest.raises(OSError, match="in use"):
-        second.start()
-    second.stop()
+        HttpServer(Telemetry(), host="127.0.0.1", port=port, ready=lambda: True)
 
 
 def test_stop_cuts_what_is_open_and_frees_the_port() -> None:
+    HttpServer(Telemetry(), host="127.0.0.1", port=0, ready=lambda: True).stop()
     http = HttpServer(Telemetry(), host="127.0.0.1", port=0, ready=lambda: True)
-    http.stop()
     port = http.start()
     with socket.create_connection(("127.0.0.1", port), timeout=SOON) as connection:
         get(port, "/healthz")  # the open one has been accepted by now
@@ -293,11 +291,11 @@ def test_stop_cuts_what_is_open_and_frees_the_port() -> None:
 
 
 def test_it_listens_on_ipv6() -> None:
-    http = HttpServer(Telemetry(), host="::1", port=0, ready=lambda: True)
     try:
-        port = http.start()
+        http = HttpServer(Telemetry(), host="::1", port=0, ready=lambda: True)
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
+    port = http.start()
     try:
         with socket.create_connection(("::1", port), timeout=SOON) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")

@@ -1,38 +1,51 @@
-"""The HTTP port for monitoring: /metrics, /healthz, /readyz.
+"""The monitoring port: /metrics, /healthz and /readyz over HTTP.
 
-It has threads of its own, so that it answers while the event loop is busy or stuck. It is meant
-for the cluster's own network, yet a hostile peer may neither stop the probes nor take the event
-loop's time: connections are few and short, and scrapes leave the interpreter lock alone most of
-the time.
+It has threads of its own, so it answers while the event loop is busy or stuck. Connections are few and short,
+and scrapes leave the interpreter lock alone most of the time, so a hostile peer can neither keep probes out nor
+take the event loop's time.
 """
 
 import gzip
+import io
 import logging
+import re
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from http import HTTPStatus
-from typing import Any, NamedTuple
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final, NamedTuple
 
 from evald_server.telemetry import Telemetry
-
-from .request import Refused, Request, read_request
 
 _log = logging.getLogger("evald.http")
 
 # A probe takes milliseconds and a scrape well below a second; Prometheus waits 10 s by default.
-MAX_CONNECTIONS = 64
-CONNECTION_SECONDS = 10.0
+MAX_CONNECTIONS: Final = 64
+CONNECTION_SECONDS: Final = 10.0
 
-# A scrape of 2,000 series works for 10 to 20 ms under the interpreter lock. Resting 9 times as
-# long after each leaves the event loop nine tenths of it, however many are asked for.
-_REST = 9
+# Prometheus sends about 400 bytes, a browser 2 KiB. http.server alone would read up to 6.5 MB of headers.
+_MAX_HEAD_BYTES: Final = 16 * 1024
 
-_TEXT = "text/plain; charset=utf-8"
-_INDEX = """\
+# http.server also accepts HTTP/0.9, other servers' URLs and malformed header lines.
+_WELL_FORMED: Final = re.compile(
+    rb"[A-Za-z]+ /\S* HTTP/1\.[01]\r\n"  # request line
+    rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*"  # headers
+    rb"\r\n"
+)
+
+# A scrape of 2,000 series takes 10 to 20 ms under the interpreter lock. A pause of 9 times as long after each
+# leaves nine tenths of the time to the event loop, however many scrapes are asked for.
+_PAUSE_PER_SCRAPE: Final = 9
+
+# How late an overdue connection is cut, and how long `stop` may take.
+_POLL_SECONDS: Final = 0.2
+
+_INDEX: Final = """\
 evald
 
 /metrics  Prometheus telemetry
@@ -41,22 +54,28 @@ evald
 """
 
 
-class Answer(NamedTuple):
-    """What goes back. headers: besides those that every answer has."""
+class HttpResponse(NamedTuple):
+    """A status, a body, and the headers besides those that every response has."""
 
     status: int
-    content_type: str
     body: bytes
+    content_type: str = "text/plain; charset=utf-8"
     headers: Mapping[str, str] = {}
 
 
-class HttpServer:
-    """Serves the telemetry and the probes.
+class HttpServer(socketserver.ThreadingTCPServer):
+    """Serves metrics and probes, with a thread for each connection; bounds their number and their life.
 
-    host: address to bind. port: 0 picks a free one. ready: whether the server takes calls; asked
-    from another thread at every /readyz. connection_seconds: how long a connection may last,
-    however slowly it is used.
+    host, port: the address to bind; port 0 picks a free one. ready: whether the server takes calls, asked from
+    another thread at every /readyz. max_connections: when there are more, the oldest one is closed: an honest
+    one ends within milliseconds, so the oldest was opened to occupy its place. connection_seconds: the longest
+    life of a connection, however slowly it is used. Raises OSError if the address is not available.
     """
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -69,115 +88,67 @@ class HttpServer:
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
         self._telemetry = telemetry
-        self._host = host
-        self._port = port
         self._ready = ready
-        self._max_connections = max_connections
-        self._connection_seconds = connection_seconds
-        self._routes: dict[str, Callable[[Request], Answer]] = {
-            "/": lambda _: _text(200, _INDEX),
-            "/metrics": self._metrics,
-            "/healthz": lambda _: _text(200, "ok\n"),
-            "/readyz": lambda _: _text(200, "ready\n") if self._ready() else _text(503, "not ready\n"),
-        }
-        self._scraping = threading.Lock()
-        self._rest_until = 0.0
-        self._listener: _Listener | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> int:
-        """Listen, and serve until `stop`. Returns the port. Raises OSError when the address cannot be had."""
-        listener = _Listener(
-            self._host, self._port, self._serve, self._max_connections, self._connection_seconds
-        )
-        # 0.2 s: how late an overdue connection is cut, and how long `stop` may take.
-        self._thread = threading.Thread(
-            target=listener.serve_forever, args=(0.2,), name="evald-http", daemon=True
-        )
-        self._listener = listener
-        self._thread.start()
-        port: int = listener.socket.getsockname()[1]
-        return port
-
-    def stop(self) -> None:
-        """Stop listening and cut what is open. Does nothing before `start` or a second time."""
-        if self._listener is None or self._thread is None:
-            return
-        self._listener.shutdown()
-        self._thread.join()
-        self._listener.server_close()
-        self._listener.cut_all()
-        self._listener = None
-
-    def _serve(self, connection: socket.socket) -> None:
-        """Answer the one request of a connection."""
-        request: Request | None = None
-        try:
-            request = read_request(connection)
-            if request is None:
-                return
-            answer = self._answer(request)
-        except Refused as refusal:
-            answer = _text(refusal.status, f"{refusal.text}\n")
-        connection.sendall(_head(answer))
-        if request is None or request.method != "HEAD":
-            connection.sendall(answer.body)
-
-    def _answer(self, request: Request) -> Answer:
-        if request.method not in ("GET", "HEAD"):
-            return _text(405, "only GET and HEAD are served here\n", {"Allow": "GET, HEAD"})
-        route = self._routes.get(request.path)
-        if route is None:
-            return _text(404, "there is no such page; / lists those that there are\n")
-        return route(request)
-
-    def _metrics(self, request: Request) -> Answer:
-        with self._scraping:
-            time.sleep(max(0.0, self._rest_until - time.monotonic()))
-            began = time.thread_time()
-            body, content_type = self._telemetry.exposition(request.headers.get("accept", ""))
-            self._rest_until = time.monotonic() + _REST * (time.thread_time() - began)
-        headers = {"Vary": "Accept, Accept-Encoding"}
-        if _takes_gzip(request.headers.get("accept-encoding", "")):
-            # Level 1 already shrinks a scrape fifteenfold.
-            return Answer(
-                200, content_type, gzip.compress(body, 1, mtime=0), {**headers, "Content-Encoding": "gzip"}
-            )
-        return Answer(200, content_type, body, headers)
-
-
-class _Listener(socketserver.ThreadingTCPServer):
-    """A thread per connection. When there are too many, the oldest one goes.
-
-    An honest connection is over within milliseconds, so the oldest of many is one that was
-    opened to occupy its place, and a probe always gets in.
-    """
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        serve: Callable[[socket.socket], None],
-        max_connections: int,
-        connection_seconds: float,
-    ) -> None:
-        self._serve = serve
         self._max_connections = max_connections
         self._connection_seconds = connection_seconds
         self._deadlines: dict[socket.socket, float] = {}  # in order of arrival
         self._lock = threading.Lock()
+        self._scraping = threading.Lock()
+        self._pause_until = 0.0
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(_POLL_SECONDS,), name="evald-http", daemon=True
+        )
         # An empty host means all addresses, of IPv4 as well.
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)  # noqa: S104
-        family, _, _, _, address = found[0]
-        self.address_family = family
-        super().__init__((str(address[0]), port), socketserver.BaseRequestHandler)
+        self.address_family, _, _, _, address = found[0]
+        super().__init__((str(address[0]), port), _RequestHandler)
+
+    def start(self) -> int:
+        """Serve in the background until `stop`. Returns the port."""
+        self._thread.start()
+        port: int = self.server_address[1]
+        return port
+
+    def stop(self) -> None:
+        """Stop listening and close open connections. Does nothing a second time."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+        with self._lock:
+            for connection in list(self._deadlines):
+                self._cut(connection)
+
+    def respond(self, path: str, headers: Message) -> HttpResponse:
+        """Return the response to a GET of a path. headers: of the request."""
+        match path:
+            case "/metrics":
+                return self._metrics(headers)
+            case "/healthz":
+                return HttpResponse(200, b"ok\n")
+            case "/readyz":
+                return HttpResponse(200, b"ready\n") if self._ready() else HttpResponse(503, b"not ready\n")
+            case "/":
+                return HttpResponse(200, _INDEX.encode())
+        return HttpResponse(404, b"there is no such page; / lists those that there are\n")
+
+    # Not prometheus_client.make_wsgi_app: it compresses for `gzip;q=0` too, and at level 9, copies the version
+    # that was asked for into its answer, and refuses HEAD.
+    def _metrics(self, headers: Message) -> HttpResponse:
+        with self._scraping:
+            time.sleep(max(0.0, self._pause_until - time.monotonic()))
+            began = time.thread_time()
+            body, content_type = self._telemetry.exposition(", ".join(headers.get_all("Accept", ())))
+            self._pause_until = time.monotonic() + _PAUSE_PER_SCRAPE * (time.thread_time() - began)
+        extra = {"Vary": "Accept, Accept-Encoding"}
+        if _accepts_gzip(",".join(headers.get_all("Accept-Encoding", ()))):
+            # Level 1 already makes a scrape fifteen times smaller.
+            body = gzip.compress(body, 1, mtime=0)
+            extra["Content-Encoding"] = "gzip"
+        return HttpResponse(200, body, content_type, extra)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Register the connection, close the oldest one if there are too many, and start its thread."""
         request.settimeout(self._connection_seconds)
         with self._lock:
             if len(self._deadlines) >= self._max_connections:
@@ -185,58 +156,95 @@ class _Listener(socketserver.ThreadingTCPServer):
             self._deadlines[request] = time.monotonic() + self._connection_seconds
         super().process_request(request, client_address)
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        try:
-            self._serve(request)
-        except OSError:
-            _log.debug("a connection broke", exc_info=True)
-
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection that has ended."""
         with self._lock:
             self._deadlines.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.exception("a connection failed")
+        """Log what a connection's thread raised. Called from its `except` clause."""
+        if isinstance(sys.exception(), OSError):
+            _log.debug("a connection broke", exc_info=True)
+        else:
+            _log.exception("a connection failed")
 
     def service_actions(self) -> None:
-        """Cut what is overdue. Called at every poll."""
+        """Close overdue connections. socketserver calls this at every poll."""
         with self._lock:
             now = time.monotonic()
             for connection in [one for one, deadline in self._deadlines.items() if deadline <= now]:
                 self._cut(connection)
 
-    def cut_all(self) -> None:
-        with self._lock:
-            for connection in list(self._deadlines):
-                self._cut(connection)
-
     def _cut(self, connection: socket.socket) -> None:
-        """End a connection under the hands of its thread, which then closes it."""
+        """Shut a connection down. Its thread notices and closes it."""
         del self._deadlines[connection]
         with suppress(OSError):  # the other side was faster
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def _text(status: int, text: str, headers: Mapping[str, str] = {}) -> Answer:
-    return Answer(status, _TEXT, text.encode(), headers)
+class _RequestHandler(BaseHTTPRequestHandler):
+    """Answers the one request of a connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: HttpServer
+    # What an error needs to know of a request that could not be parsed.
+    command = ""
+    request_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        """Read the request's head, up to a limit, and respond. A head that stops half-way gets no answer."""
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = self.rfile.readline(_MAX_HEAD_BYTES - len(head))
+            if not line:
+                if len(head) >= _MAX_HEAD_BYTES:
+                    self.send_error(431)
+                return
+            head += line
+        if not _WELL_FORMED.fullmatch(head):
+            self.send_error(400)
+            return
+        self.rfile.close()
+        self.rfile = io.BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if not self.parse_request():
+            return  # parse_request has sent the error
+        if self.command not in ("GET", "HEAD"):
+            self._send(
+                HttpResponse(405, b"only GET and HEAD are served here\n", headers={"Allow": "GET, HEAD"})
+            )
+            return
+        # Not self.path, in which http.server has replaced "//" with "/".
+        path = self.requestline.split()[1].partition("?")[0]
+        self._send(self.server.respond(path, self.headers))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send a short text instead of http.server's HTML page, which repeats the request."""
+        self._send(HttpResponse(code, f"{self.responses[code][0]}\n".encode()))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in http.server
+        """Log nothing: probes come every few seconds."""
+
+    def _send(self, response: HttpResponse) -> None:
+        # Not send_response, which adds headers that name the software.
+        self.send_response_only(response.status)
+        headers = {
+            "Content-Type": response.content_type,
+            "Content-Length": str(len(response.body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Connection": "close",
+            **response.headers,
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
 
 
-def _head(answer: Answer) -> bytes:
-    headers = {
-        "Content-Type": answer.content_type,
-        "Content-Length": str(len(answer.body)),
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Connection": "close",
-        **answer.headers,
-    }
-    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _takes_gzip(accept_encoding: str) -> bool:
+def _accepts_gzip(accept_encoding: str) -> bool:
     for coding in accept_encoding.lower().split(","):
         name, _, parameters = coding.replace(" ", "").partition(";")
         if name == "gzip":

@@ -1,4 +1,4 @@
-"""The services that every gRPC tool expects: grpc.health.v1 and reflection, v1 and v1alpha."""
+"""The standard gRPC services: grpc.health.v1, and reflection in v1 and v1alpha."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,43 +16,45 @@ REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 
 _Status = health_pb2.HealthCheckResponse
-_SERVING, _NOT_SERVING = _Status.SERVING, _Status.NOT_SERVING
 
 
 class Health:
-    """Health of the server, "", and of each service: all serve or none does.
+    """The health of the server ("") and of each service; all serve, or none does.
 
-    Answers also under overload and while draining: it waits for nothing and
-    takes no place.
+    It takes no admission slot and waits for nothing, so it answers under overload and while draining.
+
+    Not grpc_health.v1.health.aio.HealthServicer: its Watch writes while it holds the lock that `set` needs
+    (_async.py, `async with condition: ... await context.write(...)`). One peer with a flow-control window of 0
+    then silences every other watcher, blocks the change to NOT_SERVING, and Check goes on saying SERVING.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(("", *services))
         self._serving = False
-        self._changed: set[asyncio.Event] = set()
+        self._watchers: set[asyncio.Event] = set()
 
     @property
     def serving(self) -> bool:
-        """What it answers."""
+        """Whether the server takes calls."""
         return self._serving
 
-    def serve(self, serving: bool) -> None:
-        """Change the answer, and tell those who watch."""
+    def set_serving(self, serving: bool) -> None:
+        """Change the status at once and notify all watchers."""
         self._serving = serving
-        for changed in self._changed:
+        for changed in self._watchers:
             changed.set()
 
     def handlers(self, endless: Callable[[Any], Any]) -> dict[str, Handler]:
-        """Handlers by method name. endless: wraps those of streams that end when the caller likes."""
+        """Return the handlers by method name. endless: wraps streams that only the caller ends."""
         return {
             "Check": grpc.unary_unary_rpc_method_handler(
                 self._check,
-                request_deserializer=_lenient(health_pb2.HealthCheckRequest),
+                request_deserializer=_parse_or_none(health_pb2.HealthCheckRequest),
                 response_serializer=_Status.SerializeToString,
             ),
             "Watch": grpc.unary_stream_rpc_method_handler(
                 endless(self._watch),
-                request_deserializer=_lenient(health_pb2.HealthCheckRequest),
+                request_deserializer=_parse_or_none(health_pb2.HealthCheckRequest),
                 response_serializer=_Status.SerializeToString,
             ),
         }
@@ -62,31 +64,34 @@ class Health:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if request.service not in self._services:
             await abort(context, grpc.StatusCode.NOT_FOUND, f"no service {request.service[:100]!r} here")
-        return _Status(status=_SERVING if self._serving else _NOT_SERVING)
+        return _Status(status=self._status(request.service))
 
     async def _watch(self, request: Any, context: Any) -> None:
         if request is None:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         changed = asyncio.Event()
-        self._changed.add(changed)
+        self._watchers.add(changed)
         try:
             while True:
                 changed.clear()
-                status = _SERVING if self._serving else _NOT_SERVING
-                if request.service not in self._services:
-                    status = _Status.SERVICE_UNKNOWN
-                await context.write(_Status(status=status))
+                await context.write(_Status(status=self._status(request.service)))
                 await changed.wait()
         finally:
-            self._changed.discard(changed)
+            self._watchers.discard(changed)
+
+    def _status(self, service: str) -> Any:
+        if service not in self._services:
+            return _Status.SERVICE_UNKNOWN
+        return _Status.SERVING if self._serving else _Status.NOT_SERVING
 
 
 def reflection_handlers(
     services: Iterable[str], endless: Callable[[Any], Any]
 ) -> dict[str, dict[str, Handler]]:
-    """Handlers by service and method name. Both versions speak the same messages on the wire.
+    """Return the handlers by service and method name. Both versions use the same messages on the wire.
 
-    endless: wraps handlers of streams that end when the caller likes."""
+    endless: wraps streams that only the caller ends.
+    """
     _add_v1_descriptor()
     servicer = reflection.aio.ReflectionServicer(services)
 
@@ -102,8 +107,8 @@ def reflection_handlers(
     return {name: {"ServerReflectionInfo": handler} for name in (REFLECTION, REFLECTION_ALPHA)}
 
 
-def _lenient(kind: Any) -> Callable[[bytes], Any]:
-    """None for garbage, so that the handler can refuse it with a status that says so."""
+def _parse_or_none(kind: Any) -> Callable[[bytes], Any]:
+    """Return a deserializer that gives None for garbage: the handler then refuses it with INVALID_ARGUMENT."""
 
     def parse(data: bytes) -> Any:
         try:
@@ -115,7 +120,7 @@ def _lenient(kind: Any) -> Callable[[bytes], Any]:
 
 
 def _add_v1_descriptor() -> None:
-    """Make the v1 service known by name: grpcio-reflection ships v1alpha only."""
+    """Add the v1 service to the descriptor pool, because grpcio-reflection ships only v1alpha."""
     pool = descriptor_pool.Default()
     try:
         pool.FindServiceByName(REFLECTION)

@@ -1,4 +1,4 @@
-"""Requests to the models that judge: what evald says of them, and what OpenTelemetry's conventions do."""
+"""Metrics of requests to judge models: evald's own, and those of OpenTelemetry's conventions."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,7 +33,7 @@ _MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models; one of t
 
 
 class ModelTally:
-    """Counts the requests to one model. durations: by outcome. tokens: of a request, read and written."""
+    """Counts the requests to one model. durations: by outcome. tokens: per request, input and output."""
 
     __slots__ = ("durations", "label", "tokens")
 
@@ -44,10 +44,11 @@ class ModelTally:
 
 
 class JudgeTally:
-    """Counts requests to the models that judge.
+    """Counts requests to judge models.
 
-    evaluator: the type that asks. model: the counters of a model by its name. outcomes: as JUDGE_OUTCOMES.
-    tokens: read and written. looks: into the cache, in vain and not.
+    evaluator: the type that makes them. model: returns the counters of a model. observed: returns the histogram
+    of an outcome, or None above the limit of series. outcomes: by JUDGE_OUTCOMES. tokens: input and output.
+    looks: cache misses and hits.
     """
 
     __slots__ = ("_model", "_observed", "cost_usd", "evaluator", "looks", "models", "outcomes", "tokens")
@@ -68,7 +69,7 @@ class JudgeTally:
         self._observed = observed
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
-        """Count a request that ended. outcome: one outside the closed list is "other"."""
+        """Count a finished request. outcome: one outside the closed list counts as "other"."""
         if outcome not in self.outcomes:
             outcome = OTHER
         self.outcomes[outcome] += 1
@@ -77,7 +78,7 @@ class JudgeTally:
             durations.observe(seconds)
 
     def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
-        """Count what a request has cost, as far as known. cost_usd: US dollars."""
+        """Count the tokens and the cost of a request, as far as known. cost_usd: US dollars."""
         if cost_usd is not None:
             self.cost_usd += cost_usd
         if usage is None:
@@ -89,22 +90,22 @@ class JudgeTally:
                 histograms[direction].observe(tokens)
 
     def cache(self, *, hit: bool) -> None:
-        """Count a look into the cache."""
+        """Count a cache lookup."""
         self.looks[hit] += 1
 
 
 class JudgeTallies:
-    """Gives out the tally of the judge. model_room: of its models; none before there is a judge."""
+    """Creates and exports the tally of the judge. model_room: for its models; empty until there is a judge."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._judge: JudgeTally | None = None
-        # Of models without room, and never exposed: the totals have them.
+        # For models above the limit. It is never exported; the totals include them.
         self._other_model = ModelTally(OTHER, buckets.BY_UNIT["tokens"])
         self.model_room = Room(0, {"model": 0})
 
     def tally(self, evaluator: str) -> JudgeTally:
-        """The counters of the requests to models, the same object each time. evaluator: the type that asks."""
+        """Return the counters of requests to models, the same object each time. evaluator: the type that makes them."""
         if self._judge is None:
             judge = JudgeTally(evaluator, self._model, self._operation)
             if not self._room.admit("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
@@ -132,7 +133,7 @@ class JudgeTallies:
         return model.durations.setdefault(outcome, Histogram(buckets.DURATION))
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         requests = counter(
             "evald_judge_requests",
             "Requests to the models that judge, each attempt on its own, by the outcome.",

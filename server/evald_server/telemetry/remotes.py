@@ -1,4 +1,4 @@
-"""Remote evaluators: their tasks, instances, leases and circuits."""
+"""Metrics of remote evaluators: tasks, instances, leases and circuits."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,11 +10,11 @@ from .histogram import Histogram, series_of
 from .labels import OTHER
 from .room import Room
 
-_INSTANCE_SERIES = 12  # of a remote type: three modes in four states
+_INSTANCE_SERIES = 12  # per remote type: three modes in four states
 
 
 class RemoteTally:
-    """How long the tasks of one remote type took."""
+    """Latency of one remote type's tasks."""
 
     __slots__ = ("durations", "label", "observe")
 
@@ -25,7 +25,7 @@ class RemoteTally:
 
 
 class RemoteTallies:
-    """Gives out the tallies of remote types, and knows whom to ask for their instances."""
+    """Creates and exports the tallies of remote types; exports instances and circuits."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -36,7 +36,7 @@ class RemoteTallies:
         self._leases_expired = 0
 
     def tally(self, type: str) -> RemoteTally:  # noqa: A002 - the word of the contract
-        """The counter of a remote type's tasks, the same object each time."""
+        """Return the counter of a remote type's tasks, the same object each time."""
         found = self._tallies.get(type)
         if found is not None:
             return found
@@ -45,7 +45,7 @@ class RemoteTallies:
         return self._tallies.setdefault(type, RemoteTally(type, Histogram(buckets.DURATION)))
 
     def lease_expired(self) -> None:
-        """Count a lease that ran out."""
+        """Count an expired lease."""
         self._leases_expired += 1
 
     def watch(
@@ -54,12 +54,12 @@ class RemoteTallies:
         instances: Callable[[], Mapping[tuple[str, str, str], int]],
         open_circuits: Callable[[], int],
     ) -> None:
-        """Ask these at every scrape, from its thread: instances by type, mode and state, open circuits."""
+        """Call these at every scrape, in its thread: instances by type, mode and state; open circuits."""
         self._instances = instances
         self._open_circuits = open_circuits
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         instances = GaugeMetricFamily(
             "evald_remote_instances",
             "Instances of remote evaluators, by the way they came and by their state.",

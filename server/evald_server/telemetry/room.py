@@ -1,4 +1,4 @@
-"""How many series a scrape may have, so that no flood of names makes it slow."""
+"""Limit the number of series, so that a flood of names does not make scrapes slow."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,9 +8,9 @@ from .families import add_count, counter
 
 
 class Room:
-    """How many more series there may be, and how many more values of each label.
+    """Counts down the series and the values of each label that may still be added.
 
-    `overflows`: how often a label found no room.
+    series: all together. values: by label. overflows: refused additions by label.
     """
 
     __slots__ = ("_series", "_values", "overflows")
@@ -21,7 +21,7 @@ class Room:
         self.overflows = dict.fromkeys(values, 0)
 
     def admit(self, label: str, series: int, values: int = 1) -> bool:
-        """Whether there is room for so many series and values of the label, which are then taken."""
+        """Try to reserve series and values of a label. Returns True on success."""
         if series > self._series or values > self._values[label]:
             self.overflows[label] += 1
             return False
@@ -33,7 +33,7 @@ class Room:
 class Codes:
     """Counts by code out of a closed list.
 
-    A code becomes a series with its first count. When there is no room for it, `overflow` counts.
+    The first count of a code reserves its series. If that fails, `overflow` counts instead.
     """
 
     __slots__ = ("_admit", "_overflow", "cells")
@@ -54,7 +54,7 @@ class Codes:
 
 
 def overflow_family(*rooms: Room) -> Metric:
-    """What found no room, by label."""
+    """Return the family of refused additions, by label."""
     overflow = counter(
         "evald_label_overflow",
         "Lookups that found no room for one more value of a label and counted as other instead.",

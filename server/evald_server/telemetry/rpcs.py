@@ -1,4 +1,4 @@
-"""Calls of gRPC methods, under the names of the gRPC ecosystem's metrics."""
+"""Metrics of gRPC methods, with the names that the gRPC ecosystem uses."""
 
 from collections.abc import Iterator, Mapping
 
@@ -32,17 +32,15 @@ GRPC_CODES: Mapping[str, str] = {
 }
 
 _GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
-_OK = _GRPC_INDEX["OK"]
 
 
 class RpcTally:
     """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
 
-    __slots__ = ("_first", "codes", "durations", "labels", "received_count", "sent_count", "started_count")
+    __slots__ = ("codes", "durations", "labels", "received_count", "sent_count", "started_count")
 
     def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: Codes) -> None:
         self.labels = labels
-        self._first = durations.bounds[0]
         self.durations = durations
         self.codes = codes
         self.started_count = 0
@@ -50,37 +48,11 @@ class RpcTally:
         self.sent_count = 0
 
     def started(self) -> None:
-        """Count a call that begins."""
+        """Count the start of a call."""
         self.started_count += 1
-
-    def began(self) -> None:
-        """`started` and `received`, for calls of one message."""
-        self.started_count += 1
-        self.received_count += 1
-
-    def answered(self, seconds: float) -> None:
-        """`sent` and `handled` with OK, for calls of one message."""
-        self.sent_count += 1
-        self.codes.add(_OK)
-        self.durations.observe(seconds)
-
-    def served(self, seconds: float) -> None:
-        """`began` and `answered` in one, for calls that waited for nothing."""
-        self.started_count += 1
-        self.received_count += 1
-        self.sent_count += 1
-        codes = self.codes.cells
-        if codes[_OK] and seconds <= self._first:
-            codes[_OK] += 1
-            cells = self.durations.cells
-            cells[0] += 1
-            cells[-1] += seconds
-        else:
-            self.codes.add(_OK)
-            self.durations.observe(seconds)
 
     def handled(self, code_name: str, seconds: float) -> None:
-        """Count a call that ended. code_name: the name of a `grpc.StatusCode`; another one is UNKNOWN."""
+        """Count the end of a call. code_name: of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
         self.durations.observe(seconds)
 
@@ -94,7 +66,7 @@ class RpcTally:
 
 
 class RpcTallies:
-    """Gives out the tallies of gRPC methods."""
+    """Creates and exports the tallies of gRPC methods."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -102,7 +74,7 @@ class RpcTallies:
         self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
-        """The counters of a gRPC method.
+        """Return the counters of a gRPC method.
 
         service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
         """
@@ -110,14 +82,14 @@ class RpcTallies:
         found = self._tallies.get(key)
         if found is not None:
             return found
-        # Started, received and sent; codes take their room one by one.
+        # Started, received and sent. Each code reserves its own series.
         if not self._room.admit("rpc", series_of(buckets.DURATION) + 3):
             return self._tallies.setdefault(self._other.labels, self._other)
         codes = Codes(len(GRPC_CODES), lambda: self._room.admit("code", 1), self._other.codes)
         return self._tallies.setdefault(key, RpcTally(key, Histogram(buckets.DURATION), codes))
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         started = counter("grpc_server_started", "RPCs started on the server.")
         handled = counter(
             "grpc_server_handled", "RPCs completed on the server, whether they succeeded or failed."

@@ -1,4 +1,4 @@
-"""How full the server is: what runs, waits and is refused, and how late the event loop is."""
+"""Metrics of saturation: running, queued and refused evaluations, and the lag of the event loop."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ from .window import RecentWorst
 
 
 class Saturation:
-    """Counts refusals, and knows whom to ask for the rest. clock: monotonic seconds."""
+    """Counts refusals and exports the load. clock: monotonic seconds."""
 
     def __init__(self, room: Room, clock: Callable[[], float]) -> None:
         self._room = room
@@ -22,22 +22,22 @@ class Saturation:
         self._lag = RecentWorst()
 
     def rejected(self, reason: str) -> None:
-        """Count an evaluation that was refused before it began. reason: out of a short fixed list."""
+        """Count an evaluation refused before it started. reason: from a short fixed list."""
         if reason not in self._rejections and not self._room.admit("reason", 1):
             reason = OTHER
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
-        """Ask these at every scrape, from its thread, how many evaluations run and wait."""
+        """Call these at every scrape, in its thread: running and queued evaluations."""
         self._inflight = inflight
         self._queued = queued
 
     def lagged(self, seconds: float, now: float) -> None:
-        """Note how much later than asked for the event loop woke up at this moment."""
+        """Record the event loop's lag at this moment."""
         self._lag.observe(seconds, now)
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         yield gauge("evald_inflight_evaluations", "Evaluations that run now.", self._inflight)
         yield gauge("evald_queued_evaluations", "Evaluations that wait to be let in.", self._queued)
         rejected = counter(

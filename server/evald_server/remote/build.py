@@ -1,0 +1,52 @@
+"""Build the remote evaluators of a server from its settings."""
+
+from evald_server.config import Settings
+
+from .connection import Tls
+from .directory import Catalogue
+from .limits import Limits
+from .refusal import Refusal
+from .remotes import RemoteObserver, Remotes
+from .statics import StaticTarget
+from .store import SqliteStore
+from .targets import read_target
+
+
+def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObserver) -> Remotes:
+    """Build the remote evaluators. Raises ValueError, which names the wrong setting."""
+    try:
+        for one in settings.remote_targets:
+            read_target(one.target)
+    except Refusal as problem:
+        raise ValueError(f"remote_targets: {problem.message}") from None
+    profiles = {}
+    for name, profile in settings.remote_tls.items():
+        try:
+            files = (profile.ca_file, profile.key_file, profile.cert_file)
+            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
+        except OSError as problem:
+            raise ValueError(f"remote_tls: {name}: {problem}") from None
+    try:
+        return Remotes(
+            catalogue,
+            observer,
+            limits=Limits(
+                inflight=settings.remote_max_inflight,
+                queued=settings.remote_max_queued,
+                queue_seconds=settings.remote_max_queue_seconds,
+                instances=settings.remote_max_instances,
+                types=settings.remote_max_instances,
+                task_bytes=settings.remote_max_task_bytes,
+                lease_seconds=settings.remote_lease_seconds,
+                health_seconds=settings.remote_health_seconds,
+                ping_seconds=settings.remote_ping_seconds,
+                ping_timeout=settings.remote_ping_seconds,
+            ),
+            allowed=settings.remote_allowed,
+            targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
+            tls_profiles=profiles,
+            blocked=settings.remote_blocked,
+            store=SqliteStore(settings.data_dir) if settings.data_dir else None,
+        )
+    except ValueError as problem:
+        raise ValueError(f"remote_allowed: {problem}") from None
