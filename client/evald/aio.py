@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import grpc
 import grpc.aio
 
-from .batch import BatchAnswer, BatchSummary
-from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
 from .convert.requests import (
@@ -26,9 +25,9 @@ from .convert.requests import (
 from .errors import InvalidInput
 from .evaluation import Evaluation
 from .result import Kind
-from .session_summary import SessionSummary
+from .session import SessionFlow, SessionSummary
 from .spec import OptionsLike, SpecLike
-from .stream import EvaluationStream, Event
+from .stream import EvaluationStream, Event, unfinished
 from .turn import TurnLike, as_turn
 
 T = TypeVar("T")

@@ -1,13 +1,19 @@
-"""What comes back from a batch: an answer for each item, and what the whole comes to."""
+"""Batches without I/O: what is sent, how much at a time, and what comes back. Both clients drive `BatchFlow`."""
 
-from collections.abc import Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from .convert.requests import batch_item, batch_open, batch_request
+from .errors import EvaluatorError, InvalidInput
 from .evaluation import Evaluation
-from .evaluator_result import EvaluatorError
+from .fields import shown
 from .records import present
 from .result import Verdict
+from .spec import OptionsLike, SpecLike
+from .turn import Turn, TurnLike, as_turn
 
 if TYPE_CHECKING:
     from .v1 import evaluation_service_pb2
@@ -129,3 +135,162 @@ class BatchSummary:
                 for name, totals in pb.evaluators.items()
             },
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One item of a batch.
+
+    id: unique in the batch; "" means its place in the iterable, from "0".
+    evaluators: for this item instead of the shared ones; empty means the shared ones.
+    """
+
+    turn: TurnLike
+    id: str = ""
+    evaluators: tuple[SpecLike, ...] | list[SpecLike] = ()
+
+
+BatchItemLike: TypeAlias = BatchItem | tuple[str, TurnLike] | TurnLike
+"""An item, an (id, turn) pair, or a turn."""
+
+
+class BatchProgress(NamedTuple):
+    """How far a batch is. total: None when the iterable does not know its length.
+
+    passed, failed, errors and skipped add up to done.
+    """
+
+    done: int
+    total: int | None
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+
+
+OnProgress: TypeAlias = Callable[[BatchProgress], object]
+
+# 1,024 items: keeps a server of several cores busy, and is far below what it would queue.
+IN_FLIGHT: Final = 1024
+# 256 items: what a message costs is then below 1 % of the cost of its items.
+_MAX_ITEMS: Final = 256
+# 1 MiB: a sixteenth of the largest message, so that one huge item more still fits.
+_MAX_BYTES: Final = 1 << 20
+_MAX_BUFFERED_BYTES: Final = 16 << 20
+
+
+class BatchFlow:
+    """The client's side of a batch: who may send how much, and what came back.
+
+    The caller adds items while there is `room`; the sender takes messages, each
+    with all that is ready, so that a slow caller's items leave at once and a
+    fast one's leave by the hundred; the reader hands in responses. Items may be
+    added and taken by two threads.
+    """
+
+    def __init__(
+        self,
+        evaluators: Iterable[SpecLike],
+        options: OptionsLike | None,
+        labels: Mapping[str, str] | None,
+        *,
+        brief: bool,
+        max_in_flight: int,
+        total: int | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        if max_in_flight < 1:
+            raise InvalidInput("max_in_flight", shown(max_in_flight), "1 or more")
+        self.summary: BatchSummary | None = None
+        self._open: Any = batch_open(evaluators, options, labels, brief=brief)
+        self._max_in_flight = max_in_flight
+        self._total = total
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._waiting_bytes = 0
+        self._added = 0
+        self._sent_or_waiting = 0
+        self._done = 0
+        self._refused = 0
+        self._verdicts = dict.fromkeys(Verdict, 0)
+
+    @property
+    def room(self) -> bool:
+        """Whether another item may be added now."""
+        return (
+            self._sent_or_waiting + self._refused - self._done < self._max_in_flight
+            and self._waiting_bytes < _MAX_BUFFERED_BYTES
+        )
+
+    def add(self, item: BatchItemLike) -> BatchAnswer | None:
+        """Take an item up for sending. Gives an answer at once when it cannot be sent."""
+        place = self._added
+        self._added += 1
+        item_id = str(place)
+        try:
+            item_id, turn, evaluators = _parts(item, place)
+            pb = batch_item(item_id, turn.to_proto(), evaluators)
+        except InvalidInput as problem:
+            self._refused += 1
+            answer = BatchAnswer(item_id, None, EvaluatorError.of_code("INVALID_ITEM", str(problem)))
+            self._count([answer])
+            return answer
+        size = pb.ByteSize()
+        with self._lock:
+            self._waiting.append((pb, size))
+            self._waiting_bytes += size
+            self._sent_or_waiting += 1
+        return None
+
+    def take(self) -> "evaluation_service_pb2.EvaluateBatchRequest | None":
+        """The next message: the opening, and as many items as are ready and fit. None when nothing is."""
+        with self._lock:
+            opening, self._open = self._open, None
+            items: list[Any] = []
+            size = 0
+            while self._waiting and len(items) < _MAX_ITEMS and size < _MAX_BYTES:
+                pb, bytes_ = self._waiting.popleft()
+                items.append(pb)
+                size += bytes_
+            self._waiting_bytes -= size
+        return batch_request(opening, items) if opening is not None or items else None
+
+    def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:
+        """The answers in a message."""
+        answers = [BatchAnswer.from_pb(answer) for answer in response.answers]
+        if answers:
+            self._count(answers)
+        if response.HasField("summary"):
+            self.summary = BatchSummary.from_pb(response.summary, self._refused)
+        return answers
+
+    def _count(self, answers: list[BatchAnswer]) -> None:
+        self._done += len(answers)
+        for answer in answers:
+            self._verdicts[answer.verdict] += 1
+        if self._on_progress is not None:
+            verdicts = self._verdicts
+            self._on_progress(
+                BatchProgress(
+                    self._done,
+                    self._total,
+                    verdicts[Verdict.PASSED],
+                    verdicts[Verdict.FAILED],
+                    verdicts[Verdict.ERROR],
+                    verdicts[Verdict.SKIPPED],
+                )
+            )
+
+
+def _parts(item: BatchItemLike, place: int) -> tuple[str, Turn, Iterable[SpecLike]]:
+    if isinstance(item, BatchItem):
+        return item.id or str(place), as_turn(item.turn), item.evaluators
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+        return item[0], as_turn(item[1]), ()
+    return str(place), as_turn(item), ()
+
+
+def length_of(items: Any) -> int | None:
+    """How many items there will be; None when nobody can know."""
+    return len(items) if hasattr(items, "__len__") else None

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 import grpc
 
-from .batch import BatchAnswer, BatchSummary
-from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
 from .convert.requests import (
@@ -24,9 +23,9 @@ from .convert.requests import (
 from .errors import InvalidInput
 from .evaluation import Evaluation
 from .result import Kind
-from .session_summary import SessionSummary
+from .session import SessionFlow, SessionSummary
 from .spec import OptionsLike, SpecLike
-from .stream import EvaluationStream, Event
+from .stream import EvaluationStream, Event, unfinished
 from .turn import TurnLike, as_turn
 
 

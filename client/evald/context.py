@@ -33,9 +33,8 @@ from .chat import (
     message_text,
     says_something,
 )
+from .context_data import Expected, Invocation, Persona, Scenario
 from .errors import InvalidInput
-from .invocation import Invocation
-from .scenario import Expected, Persona, Scenario
 from .strict_json import TooLarge, parse_json
 from .structs import duration_ms, struct_to_dict
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .convert.spec import read_spec
-from .evaluation import Evaluation
-from .evaluator_result import EvaluatorResult
+from .errors import ServerError
+from .evaluation import Evaluation, EvaluatorResult
 from .spec import Spec
 
 if TYPE_CHECKING:
@@ -58,3 +58,8 @@ class EvaluationStream:
             self.evaluation = Evaluation.from_pb(response.summary, self._id, self._results)
             events.append(self.evaluation)
         return events
+
+
+def unfinished(what: str) -> ServerError:
+    """Return the error for a stream that ended without a fault before it was complete."""
+    return ServerError(f"the server ended the {what} without a summary, so it did not finish")
