@@ -1,4 +1,4 @@
-"""Batches without I/O: what is sent, how much at a time, and what comes back. Both clients drive `BatchFlow`."""
+"""Batches without I/O: items, answers, totals, and the flow control that both clients share."""
 
 import threading
 from collections import deque
@@ -32,12 +32,12 @@ class BatchAnswer:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the evaluation; ERROR without one."""
+        """Verdict of the evaluation; ERROR when there is none."""
         return Verdict.ERROR if self.evaluation is None else self.evaluation.verdict
 
     @property
     def reason(self) -> str:
-        """That of the evaluation; without one, what kept the item from being evaluated."""
+        """Reason of the evaluation; when there is none, why the item could not be evaluated."""
         if self.evaluation is not None:
             return self.evaluation.reason
         return self.error.message if self.error is not None else ""
@@ -48,11 +48,11 @@ class BatchAnswer:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase."""
+        """Return the record as JSON data in camelCase."""
         return present(
             {
                 "id": self.id,
@@ -64,7 +64,7 @@ class BatchAnswer:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchAnswer") -> "BatchAnswer":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         if pb.HasField("summary"):
             return cls(pb.item_id, Evaluation.from_pb(pb.summary))
         if pb.HasField("error"):
@@ -79,7 +79,7 @@ class BatchAnswer:
 
 
 class EvaluatorTotals(NamedTuple):
-    """One evaluator over a batch.
+    """The totals of one evaluator over a batch.
 
     mean_value: mean of the measured values, unavailable ones left out; None when there are none.
     """
@@ -98,7 +98,7 @@ class EvaluatorTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """What a whole batch comes to. Counts are of items; error_count has those that could not be evaluated.
+    """The totals of a batch. Counts are of items; error_count includes those that could not be evaluated.
 
     evaluators: totals by name of the evaluator.
     """
@@ -118,7 +118,10 @@ class BatchSummary:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchSummary", refused_here: int = 0) -> "BatchSummary":
-        """Read from a server's message. refused_here: items that never left this process."""
+        """Create the summary from a server's message.
+
+        refused_here: number of items that this client could not send, to be counted as errors.
+        """
         return cls(
             pb.item_count + refused_here,
             pb.passed_count,
@@ -155,7 +158,7 @@ BatchItemLike: TypeAlias = BatchItem | tuple[str, TurnLike] | TurnLike
 
 
 class BatchProgress(NamedTuple):
-    """How far a batch is. total: None when the iterable does not know its length.
+    """The progress of a batch. total: None when the iterable does not know its length.
 
     passed, failed, errors and skipped add up to done.
     """
@@ -180,12 +183,11 @@ _MAX_BUFFERED_BYTES: Final = 16 << 20
 
 
 class BatchFlow:
-    """The client's side of a batch: who may send how much, and what came back.
+    """The client's state of a batch: items to send, flow control and counts.
 
-    The caller adds items while there is `room`; the sender takes messages, each
-    with all that is ready, so that a slow caller's items leave at once and a
-    fast one's leave by the hundred; the reader hands in responses. Items may be
-    added and taken by two threads.
+    The caller adds items while there is `room`. The sender takes requests; each holds all items that are
+    ready, so a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes
+    in the responses. One thread may add items while another takes requests.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class BatchFlow:
         )
 
     def add(self, item: BatchItemLike) -> BatchAnswer | None:
-        """Take an item up for sending. Gives an answer at once when it cannot be sent."""
+        """Queue an item for sending. Returns an answer with an error when the item cannot be sent, else None."""
         place = self._added
         self._added += 1
         item_id = str(place)
@@ -244,7 +246,7 @@ class BatchFlow:
         return None
 
     def take(self) -> "evaluation_service_pb2.EvaluateBatchRequest | None":
-        """The next message: the opening, and as many items as are ready and fit. None when nothing is."""
+        """Return the next request: the opening, if not sent yet, and the items that are ready. None if nothing is."""
         with self._lock:
             opening, self._open = self._open, None
             items: list[Any] = []
@@ -257,7 +259,7 @@ class BatchFlow:
         return batch_request(opening, items) if opening is not None or items else None
 
     def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:
-        """The answers in a message."""
+        """Read a response: return its answers, count them, and keep the summary."""
         answers = [BatchAnswer.from_pb(answer) for answer in response.answers]
         if answers:
             self._count(answers)
@@ -292,5 +294,5 @@ def _parts(item: BatchItemLike, place: int) -> tuple[str, Turn, Iterable[SpecLik
 
 
 def length_of(items: Any) -> int | None:
-    """How many items there will be; None when nobody can know."""
+    """Return the number of items; None when the iterable does not know it."""
     return len(items) if hasattr(items, "__len__") else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    """What the agent reported about the turn. None always means: not reported."""
+    """The agent's report on the turn. None always means not reported."""
 
     __slots__ = ("_latency_ms", "_pb", "_total_tokens")
 
@@ -72,7 +72,7 @@ class Invocation:
         return self._pb.model if self._pb.HasField("model") else None
 
     def metadata_text(self, key: str) -> str | None:
-        """One text of the metadata, without reading the rest; None when there is no text of that key."""
+        """Return one text of the metadata without reading the rest; None when the key holds no text."""
         fields = self._pb.metadata.fields
         if key not in fields or not fields[key].HasField("string_value"):
             return None
@@ -108,7 +108,7 @@ class Expected:
         return value_to_python(self._pb.data)
 
     def read_data(self, check: Callable[[], None]) -> Any:
-        """The same. check: called from time to time where the data are large; may raise."""
+        """Return `data`. check: called regularly while the data are read; may raise to stop the work."""
         return value_to_python(self._pb.data, check)
 
     @property
@@ -122,7 +122,7 @@ class Expected:
         return collect_tool_calls(self._pb.messages, path="expected.messages")
 
     def read_tool_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """The same. check: called from time to time where there are many; may raise."""
+        """Return `tool_calls`. check: called regularly while they are read; may raise to stop the work."""
         return collect_tool_calls(self._pb.messages, check, path="expected.messages")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a call, by who has to act.
+"""The errors of a call, by who has to act.
 
 EvaldError
 ├── InvalidRequest          the request is wrong: change it, do not retry
@@ -15,7 +15,7 @@ EvaldError
 ├── TurnRefused             a session's turn could not be evaluated; the session goes on
 └── ServerError             a fault of the server: tell its operator
 
-Trouble of one evaluator is none of these: it is a result with verdict ERROR.
+An evaluator that breaks raises none of these: its result has the verdict ERROR.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ class InvalidRequest(EvaldError):
 
 
 class InvalidInput(InvalidRequest, ValueError):
-    """Data cannot be sent as they are. Raised before anything is sent.
+    """The data cannot be sent. Raised before anything is sent.
 
     path: where, for example "messages[3].role".
     got: what is there, for example "missing".
@@ -93,7 +93,7 @@ class InvalidInput(InvalidRequest, ValueError):
         self.violations = [FieldViolation(path, problem)]
 
     def below(self, parent: str) -> Self:
-        """The same problem, its path seen from further out."""
+        """Return the same error with its path below a parent path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return type(self)(f"{parent}{dot}{self.path}", self.got, self.wanted)
 
@@ -122,7 +122,7 @@ class Overloaded(EvaldError):
 
 
 class Unavailable(EvaldError):
-    """Nobody answers at the address, or the server is stopping: try again."""
+    """No server answers at the address, or the server is stopping: try again."""
 
 
 class DeadlineExceeded(EvaldError, TimeoutError):
@@ -156,7 +156,7 @@ class EvaluatorError:
 
     @classmethod
     def from_pb(cls, pb: "result_pb2.EvaluationError") -> "EvaluatorError":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         return cls(pb.code, pb.message, _CATEGORIES.get(pb.category), pb.retryable, dict(pb.metadata))
 
     @classmethod
@@ -193,11 +193,11 @@ class TurnRefused(EvaldError):
 
 
 class ServerError(EvaldError):
-    """The server has a fault of its own."""
+    """The server failed while handling the call."""
 
     @property
     def incident_id(self) -> str:
-        """What to tell the operator, whose log has the rest; "" when the server gave none."""
+        """Id under which the operator finds the failure in the server's log; "" when the server gave none."""
         return self.metadata.get("incident", "")
 
 
@@ -282,5 +282,5 @@ def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
                 delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
                 found["retry_after_seconds"] = delay.seconds + delay.nanos / 1e9
     except DecodeError:
-        pass  # somebody else's trailer: the status and its text still stand
+        pass  # not written by an evald server: the status code and its text are still valid
     return _StatusDetails(**found)

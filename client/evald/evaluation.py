@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorResult:
-    """What one evaluator said about one turn. True when it passed, else false.
+    """The result of one evaluator for one turn. True when it passed, else false.
 
     index: position in the call, from 0; automatic evaluators follow the requested ones.
     name: name of this use; type: type of the evaluator; label: its name for people.
@@ -65,24 +65,24 @@ class EvaluatorResult:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     @property
     def measurement(self) -> float | None:
-        """What a metric measured; None when it could not measure, and for assertions."""
+        """The measured value of a metric; None when it could not measure, and for assertions."""
         if self.kind is not Kind.METRIC or self.verdict is not Verdict.PASSED:
             return None
         return measurement(self.value, self.metadata)
 
     @property
     def success(self) -> bool:
-        """Nothing to complain about: PASSED or SKIPPED, and always for metrics, which never fail."""
+        """True for PASSED and SKIPPED, and always for metrics, which never fail."""
         return self.kind is Kind.METRIC or self.verdict in (Verdict.PASSED, Verdict.SKIPPED)
 
     @classmethod
     def from_pb(cls, pb: "result_pb2.EvaluationResult") -> "EvaluatorResult":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         has = pb.HasField
         return cls(
             pb.index,
@@ -110,7 +110,7 @@ class EvaluatorResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase; what is unknown is left out."""
+        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
         return present(
             {
                 "index": self.index,
@@ -146,7 +146,7 @@ def _time(pb: Any) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What all evaluators said about one turn, and what follows from it. True when it passed, else false.
+    """The results of all evaluators for one turn, and the verdict that follows. True when it passed, else false.
 
     evaluation_id: the call's request_id, or one that the server made; "" in sessions and batches.
     verdict: FAILED when an assertion that counts failed; else ERROR, inconclusive, when one gave
@@ -185,7 +185,7 @@ class Evaluation:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     @property
@@ -206,7 +206,7 @@ class Evaluation:
         return tuple(result for result in self.results if result.verdict is Verdict.ERROR)
 
     def __getitem__(self, name: str) -> EvaluatorResult:
-        """The result of the evaluator of that name. Raises KeyError that lists the names."""
+        """Return the result of the evaluator with this name. Raises KeyError, which lists the names."""
         for result in self.results:
             if result.name == name:
                 return result
@@ -222,7 +222,10 @@ class Evaluation:
         evaluation_id: str = "",
         results: Iterable[EvaluatorResult] | None = None,
     ) -> "Evaluation":
-        """Read from a server's message. results: those that a stream brought before the summary."""
+        """Create the evaluation from a server's message.
+
+        results: those that a stream delivered before the summary; None when the message holds them.
+        """
         if results is None:
             results = [EvaluatorResult.from_pb(result) for result in pb.results]
         has = pb.HasField
@@ -246,7 +249,7 @@ class Evaluation:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase; what is unknown is left out."""
+        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
         return present(
             {
                 "evaluationId": self.evaluation_id,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """What a whole session comes to. True when it passed, else false.
+    """The summary of a session. True when it passed, else false.
 
     verdict: the worst of its turns: FAILED, then ERROR, then PASSED, then SKIPPED.
     failed_turn_ids: turns that did not pass, counted from 1.
@@ -33,17 +33,17 @@ class SessionSummary:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SessionSummary") -> "SessionSummary":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         return cls(read_verdict(pb.verdict), pb.turn_count, tuple(pb.failed_turn_ids))
 
 
 class SessionFlow:
-    """The client's side of a session: numbers the turns and puts their answers together."""
+    """The client's state of a session: numbers the turns and assembles their answers."""
 
     def __init__(self) -> None:
         self.summary: SessionSummary | None = None
@@ -51,18 +51,18 @@ class SessionFlow:
         self._stream = EvaluationStream()
 
     def turn(self, turn: TurnLike) -> "evaluation_service_pb2.EvaluateSessionRequest":
-        """The message that sends a turn. Raises InvalidInput."""
+        """Build the request for the next turn. Raises InvalidInput."""
         request = session_turn(self._turn_id + 1, as_turn(turn).to_proto())
         self._turn_id += 1
         self._stream = EvaluationStream()
         return request
 
     def read(self, response: "evaluation_service_pb2.EvaluateSessionResponse") -> Evaluation | None:
-        """The evaluation of the turn, once it is complete. Raises TurnRefused."""
+        """Read a response. Returns the turn's evaluation once it is complete, else None. Raises TurnRefused."""
         if response.HasField("session_summary"):
             self.summary = SessionSummary.from_pb(response.session_summary)
         if response.turn_id != self._turn_id:
-            return None  # of a turn that nobody waits for any more
+            return None  # of an earlier turn, whose caller stopped waiting
         if response.HasField("error"):
             raise TurnRefused(EvaluatorError.from_pb(response.error))
         if response.HasField("event"):
