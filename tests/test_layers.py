@@ -74,8 +74,8 @@ BELOW = {
 INNER = {"engine", "evaluators", "batch"}
 EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
 
-# Where the SDK may touch generated code: the stubs of a connection, the conversion, and workers.
-PROTOBUF_AWARE = {"connection.py"}
+# Where the SDK may touch generated code: the stubs of a connection, the details of a status, the conversion, and workers.
+PROTOBUF_AWARE = {"connection.py", "errors.py"}
 PROTOBUF_AWARE_FOLDERS = {"convert", "worker"}
 
 

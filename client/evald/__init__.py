@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 from .aio import AsyncClient
-from .calls import BatchItem
+from .batch import BatchItem
 from .catalog import EvaluatorType
 from .client import Client
 from .context import EvaluatorContext
 from .errors import EvaldError, InvalidInput, TurnRefused, UnknownEvaluator
-from .evaluation import Evaluation
-from .evaluator_result import EvaluatorResult
+from .evaluation import Evaluation, EvaluatorResult
 from .result import (
     ASSERTION,
     METRIC,

@@ -1,4 +1,4 @@
-"""The client for asyncio, the same as `Client` but for its I/O."""
+"""The client for asyncio: `Client` with asynchronous I/O."""
 
 import asyncio
 from collections import deque
@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import grpc
 import grpc.aio
 
-from .batch import BatchAnswer, BatchSummary
-from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
 from .convert.requests import (
@@ -26,16 +25,19 @@ from .convert.requests import (
 from .errors import InvalidInput
 from .evaluation import Evaluation
 from .result import Kind
-from .session_summary import SessionSummary
+from .session import SessionFlow, SessionSummary
 from .spec import OptionsLike, SpecLike
-from .stream import EvaluationStream, Event
+from .stream import EvaluationStream, Event, unfinished
 from .turn import TurnLike, as_turn
 
 T = TypeVar("T")
 
 
 class AsyncClient(Connection):
-    """A client for asyncio, to be used in one event loop. Arguments, methods and errors as in `Client`."""
+    """A client for asyncio, for use in one event loop.
+
+    Takes the arguments of `Client`, has the same methods and raises the same errors.
+    """
 
     _api: ClassVar[Any] = grpc.aio
 
@@ -49,7 +51,7 @@ class AsyncClient(Connection):
         request_id: str = "",
         timeout: float | None = None,  # noqa: ASYNC109 - gRPC's deadline, which reaches the server
     ) -> Evaluation:
-        """Evaluate one turn and wait for all results. As in `Client`."""
+        """Evaluate one turn and wait for all results. Arguments and errors as in `Client.evaluate`."""
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         with self._typed_errors:
             answer = await self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
@@ -65,7 +67,10 @@ class AsyncClient(Connection):
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
-        """Evaluate one turn and get what happens as it happens. As in `Client`."""
+        """Evaluate one turn and iterate over the events: Started, every EvaluatorResult, the Evaluation last.
+
+        Arguments and errors as in `Client.stream`. Leaving the loop cancels the call.
+        """
         request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
 
@@ -91,7 +96,10 @@ class AsyncClient(Connection):
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> "AsyncSession":
-        """A conversation that is evaluated turn by turn; an async context manager. As in `Client`."""
+        """Open a session, which evaluates a conversation turn by turn. Use it in an `async with` block.
+
+        Arguments and errors as in `Client.session`.
+        """
         context = None if base is None else as_turn(base).to_proto()
         opening = session_open(context, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
@@ -109,7 +117,10 @@ class AsyncClient(Connection):
         max_in_flight: int = IN_FLIGHT,
         timeout: float | None = None,
     ) -> "AsyncBatch":
-        """Many turns over one stream; `async for` over the answers. As in `Client`; items may be async."""
+        """Evaluate many turns over one stream. Use `async for` to get the answers, in order of completion.
+
+        items: an iterable or an asynchronous one. Other arguments and errors as in `Client.batch`.
+        """
         flow = BatchFlow(
             evaluators,
             options,
@@ -133,7 +144,7 @@ class AsyncClient(Connection):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[SpecViolation]:
-        """Everything that is wrong with the specs; empty when they are fine. Runs nothing."""
+        """Check specs without running them. Returns one violation for each problem; an empty list when there is none."""
         request = validate_request(evaluators)
         with self._typed_errors:
             answer = await self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
@@ -145,7 +156,7 @@ class AsyncClient(Connection):
         kind: Kind | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[EvaluatorType]:
-        """All types that the server offers, by name and version. As in `Client`."""
+        """List the evaluator types that the server offers. Arguments as in `Client.evaluator_types`."""
         found: list[EvaluatorType] = []
         token = ""
         while True:
@@ -165,7 +176,7 @@ class AsyncClient(Connection):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> EvaluatorType:
-        """One type. As in `Client`."""
+        """Look up one evaluator type. Arguments as in `Client.evaluator_type`; raises UnknownEvaluator."""
         with self._typed_errors:
             answer = await self._stubs.catalog.GetEvaluatorType(
                 get_type_request(type_name, version), **self._short(timeout)
@@ -175,7 +186,10 @@ class AsyncClient(Connection):
     def watch_evaluator_types(
         self, after_revision: int = 0, *, timeout: float | None = None
     ) -> AsyncIterator[CatalogChange]:
-        """The catalogue and then its changes, until the loop is left. As in `Client`."""
+        """Iterate over the catalogue and then over its changes, until the loop is left.
+
+        Arguments and errors as in `Client.watch_evaluator_types`.
+        """
         return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
     async def _changes(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[CatalogChange]:
@@ -190,7 +204,7 @@ class AsyncClient(Connection):
             call.cancel()
 
     async def close(self) -> None:
-        """End the calls that are still open and close the connection."""
+        """Cancel the calls that are still open and close the connection."""
         if self._opened is not None:
             await self._opened.channel.close()
 
@@ -202,7 +216,7 @@ class AsyncClient(Connection):
 
 
 class AsyncSession:
-    """A conversation that is evaluated turn by turn. Made by `AsyncClient.session`; one turn at a time."""
+    """A conversation that is evaluated turn by turn, made by `AsyncClient.session`. For one task at a time."""
 
     def __init__(self, start: Callable[[], Any], opening: Any, server: str) -> None:
         self._start = start
@@ -214,16 +228,16 @@ class AsyncSession:
 
     @property
     def summary(self) -> SessionSummary | None:
-        """What the session comes to; None before it has ended."""
+        """The session's summary; None before the session has ended."""
         return self._flow.summary
 
     async def turn(self, turn: TurnLike) -> Evaluation:
-        """Add a turn to the conversation and evaluate it. As in `Session`."""
+        """Add a turn to the conversation and evaluate it. Arguments and errors as in `Session.turn`."""
         if self._call is None:
             raise InvalidInput("session", "not open", "`async with client.session(...) as session:`")
         request = self._flow.turn(turn)
         async with self._typed_errors:
-            # A call that has ended refuses to write; reading then says why it ended.
+            # A call that has ended refuses to write; reading then raises its status.
             with suppress(asyncio.InvalidStateError):
                 await self._call.write(request)
             while (response := await self._call.read()) is not grpc.aio.EOF:
@@ -256,7 +270,7 @@ class AsyncSession:
 
 
 class AsyncBatch:
-    """The answers to a batch, in order of completion. Made by `AsyncClient.batch`; iterate over it once."""
+    """The answers to a batch in order of completion, made by `AsyncClient.batch`. Can be iterated over once."""
 
     def __init__(
         self,
@@ -276,7 +290,7 @@ class AsyncBatch:
 
     @property
     def summary(self) -> BatchSummary | None:
-        """What the batch comes to; None before all answers have been read."""
+        """The batch's summary; None before all answers have been read."""
         return self._flow.summary
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
@@ -307,7 +321,7 @@ class AsyncBatch:
             call.cancel()
 
     async def _feed(self, call: Any) -> None:
-        """Take items up while there is room."""
+        """Add items to the batch while fewer than `max_in_flight` are unanswered."""
         try:
             async for item in _each(self._items):
                 while not self._flow.room:
@@ -325,10 +339,10 @@ class AsyncBatch:
             self._ready.set()
 
     async def _send(self, call: Any) -> None:
-        """Send what is ready, as fast as the server takes it.
+        """Send requests as fast as the server takes them.
 
-        Not left to gRPC's own request iterator: that one cancels the call when
-        it cannot write, and so hides why the server ended it.
+        gRPC's own request iterator is not used, because it cancels the call when it cannot write, which
+        hides the status that the server ended the call with.
         """
         try:
             while True:
@@ -342,7 +356,7 @@ class AsyncBatch:
                 else:
                     await self._ready.wait()
         except (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
-            return  # the call is over; whoever reads learns why
+            return  # the call has ended; reading raises its status
 
 
 async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -357,11 +371,10 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
 
 
 class _TypedStreamErrors(TypedErrors):
-    """The same for a stream of grpc.aio that is written to. Made as soon as the call is.
+    """TypedErrors for a grpc.aio stream with writes. Must be created together with the call.
 
-    When a server ends a call while a message is on its way, grpc.aio claims an
-    internal error. The call's own status has come in just before, and is noted
-    here, or comes in just after, and is waited for.
+    When a server ends a call during a write, grpc.aio reports an internal error instead of the call's status.
+    The status arrives just before, and is recorded here, or just after, and is waited for.
     """
 
     def __init__(self, server: str, call: Any) -> None:
@@ -403,7 +416,7 @@ _STATUS_LOST = "Internal error from Core"
 
 
 def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for."""
+    """Run a coroutine that never suspends and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:

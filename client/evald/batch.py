@@ -1,13 +1,19 @@
-"""What comes back from a batch: an answer for each item, and what the whole comes to."""
+"""Batches without I/O: items, answers, totals, and the flow control that both clients share."""
 
-from collections.abc import Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from .convert.requests import batch_item, batch_open, batch_request
+from .errors import EvaluatorError, InvalidInput
 from .evaluation import Evaluation
-from .evaluator_result import EvaluatorError
+from .fields import shown
 from .records import present
 from .result import Verdict
+from .spec import OptionsLike, SpecLike
+from .turn import Turn, TurnLike, as_turn
 
 if TYPE_CHECKING:
     from .v1 import evaluation_service_pb2
@@ -26,12 +32,12 @@ class BatchAnswer:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the evaluation; ERROR without one."""
+        """Verdict of the evaluation; ERROR when there is none."""
         return Verdict.ERROR if self.evaluation is None else self.evaluation.verdict
 
     @property
     def reason(self) -> str:
-        """That of the evaluation; without one, what kept the item from being evaluated."""
+        """Reason of the evaluation; when there is none, why the item could not be evaluated."""
         if self.evaluation is not None:
             return self.evaluation.reason
         return self.error.message if self.error is not None else ""
@@ -42,11 +48,11 @@ class BatchAnswer:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase."""
+        """Return the record as JSON data in camelCase."""
         return present(
             {
                 "id": self.id,
@@ -58,7 +64,7 @@ class BatchAnswer:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchAnswer") -> "BatchAnswer":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         if pb.HasField("summary"):
             return cls(pb.item_id, Evaluation.from_pb(pb.summary))
         if pb.HasField("error"):
@@ -73,7 +79,7 @@ class BatchAnswer:
 
 
 class EvaluatorTotals(NamedTuple):
-    """One evaluator over a batch.
+    """The totals of one evaluator over a batch.
 
     mean_value: mean of the measured values, unavailable ones left out; None when there are none.
     """
@@ -92,7 +98,7 @@ class EvaluatorTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """What a whole batch comes to. Counts are of items; error_count has those that could not be evaluated.
+    """The totals of a batch. Counts are of items; error_count includes those that could not be evaluated.
 
     evaluators: totals by name of the evaluator.
     """
@@ -112,7 +118,10 @@ class BatchSummary:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchSummary", refused_here: int = 0) -> "BatchSummary":
-        """Read from a server's message. refused_here: items that never left this process."""
+        """Create the summary from a server's message.
+
+        refused_here: number of items that this client could not send, to be counted as errors.
+        """
         return cls(
             pb.item_count + refused_here,
             pb.passed_count,
@@ -129,3 +138,161 @@ class BatchSummary:
                 for name, totals in pb.evaluators.items()
             },
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One item of a batch.
+
+    id: unique in the batch; "" means its place in the iterable, from "0".
+    evaluators: for this item instead of the shared ones; empty means the shared ones.
+    """
+
+    turn: TurnLike
+    id: str = ""
+    evaluators: tuple[SpecLike, ...] | list[SpecLike] = ()
+
+
+BatchItemLike: TypeAlias = BatchItem | tuple[str, TurnLike] | TurnLike
+"""An item, an (id, turn) pair, or a turn."""
+
+
+class BatchProgress(NamedTuple):
+    """The progress of a batch. total: None when the iterable does not know its length.
+
+    passed, failed, errors and skipped add up to done.
+    """
+
+    done: int
+    total: int | None
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+
+
+OnProgress: TypeAlias = Callable[[BatchProgress], object]
+
+# 1,024 items: keeps a server of several cores busy, and is far below what it would queue.
+IN_FLIGHT: Final = 1024
+# 256 items: what a message costs is then below 1 % of the cost of its items.
+_MAX_ITEMS: Final = 256
+# 1 MiB: a sixteenth of the largest message, so that one huge item more still fits.
+_MAX_BYTES: Final = 1 << 20
+_MAX_BUFFERED_BYTES: Final = 16 << 20
+
+
+class BatchFlow:
+    """The client's state of a batch: items to send, flow control and counts.
+
+    The caller adds items while there is `room`. The sender takes requests; each holds all items that are
+    ready, so a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes
+    in the responses. One thread may add items while another takes requests.
+    """
+
+    def __init__(
+        self,
+        evaluators: Iterable[SpecLike],
+        options: OptionsLike | None,
+        labels: Mapping[str, str] | None,
+        *,
+        brief: bool,
+        max_in_flight: int,
+        total: int | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        if max_in_flight < 1:
+            raise InvalidInput("max_in_flight", shown(max_in_flight), "1 or more")
+        self.summary: BatchSummary | None = None
+        self._open: Any = batch_open(evaluators, options, labels, brief=brief)
+        self._max_in_flight = max_in_flight
+        self._total = total
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._waiting_bytes = 0
+        self._added = 0
+        self._sent_or_waiting = 0
+        self._done = 0
+        self._refused = 0
+        self._verdicts = dict.fromkeys(Verdict, 0)
+
+    @property
+    def room(self) -> bool:
+        """Whether another item may be added now."""
+        return (
+            self._sent_or_waiting + self._refused - self._done < self._max_in_flight
+            and self._waiting_bytes < _MAX_BUFFERED_BYTES
+        )
+
+    def add(self, item: BatchItemLike) -> BatchAnswer | None:
+        """Queue an item for sending. Returns an answer with an error when the item cannot be sent, else None."""
+        place = self._added
+        self._added += 1
+        item_id = str(place)
+        try:
+            item_id, turn, evaluators = _parts(item, place)
+            pb = batch_item(item_id, turn.to_proto(), evaluators)
+        except InvalidInput as problem:
+            self._refused += 1
+            answer = BatchAnswer(item_id, None, EvaluatorError.of_code("INVALID_ITEM", str(problem)))
+            self._count([answer])
+            return answer
+        size = pb.ByteSize()
+        with self._lock:
+            self._waiting.append((pb, size))
+            self._waiting_bytes += size
+            self._sent_or_waiting += 1
+        return None
+
+    def take(self) -> "evaluation_service_pb2.EvaluateBatchRequest | None":
+        """Return the next request: the opening, if not sent yet, and the items that are ready. None if nothing is."""
+        with self._lock:
+            opening, self._open = self._open, None
+            items: list[Any] = []
+            size = 0
+            while self._waiting and len(items) < _MAX_ITEMS and size < _MAX_BYTES:
+                pb, bytes_ = self._waiting.popleft()
+                items.append(pb)
+                size += bytes_
+            self._waiting_bytes -= size
+        return batch_request(opening, items) if opening is not None or items else None
+
+    def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:
+        """Read a response: return its answers, count them, and keep the summary."""
+        answers = [BatchAnswer.from_pb(answer) for answer in response.answers]
+        if answers:
+            self._count(answers)
+        if response.HasField("summary"):
+            self.summary = BatchSummary.from_pb(response.summary, self._refused)
+        return answers
+
+    def _count(self, answers: list[BatchAnswer]) -> None:
+        self._done += len(answers)
+        for answer in answers:
+            self._verdicts[answer.verdict] += 1
+        if self._on_progress is not None:
+            verdicts = self._verdicts
+            self._on_progress(
+                BatchProgress(
+                    self._done,
+                    self._total,
+                    verdicts[Verdict.PASSED],
+                    verdicts[Verdict.FAILED],
+                    verdicts[Verdict.ERROR],
+                    verdicts[Verdict.SKIPPED],
+                )
+            )
+
+
+def _parts(item: BatchItemLike, place: int) -> tuple[str, Turn, Iterable[SpecLike]]:
+    if isinstance(item, BatchItem):
+        return item.id or str(place), as_turn(item.turn), item.evaluators
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+        return item[0], as_turn(item[1]), ()
+    return str(place), as_turn(item), ()
+
+
+def length_of(items: Any) -> int | None:
+    """Return the number of items; None when the iterable does not know it."""
+    return len(items) if hasattr(items, "__len__") else None

@@ -100,14 +100,14 @@ _CALL_WORDS: Final = ("tool", "call", "function")
 
 
 class TooMany(InvalidInput):
-    """More of something than a call may hold. size and limit: the numbers of the refusal."""
+    """A request holds more of something than is allowed. size, limit: how many there are and may be."""
 
     def __init__(self, path: str, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
         super().__init__(path, f"{size} {what}", f"at most {limit}")
 
     def below(self, parent: str) -> "TooMany":
-        """The same problem, its path seen from further out."""
+        """Return the same error with its path below a parent path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TooMany(f"{parent}{dot}{self.path}", self.what, self.size, self.limit)
 
@@ -116,11 +116,11 @@ class TooMany(InvalidInput):
 
 
 class UnreadableContent(InvalidInput):
-    """A message that came as protobuf holds a block that looks like a text or a tool call and is not known."""
+    """A message holds a content block of an unknown type that looks like a text or a tool call."""
 
 
 def suspect(kind: str, keys: Mapping[str, Any]) -> str:
-    """What a block of a type that is not known looks like; "" when it is neither text nor call."""
+    """Return what a block of an unknown type looks like; "" when it is neither text nor call."""
     if any(word in kind for word in _CALL_WORDS) or any(keys.get(key) is not None for key in _CALL_KEYS):
         return "which looks like a tool call"
     if "text" in kind or any(isinstance(keys.get(key), str | list) for key in _TEXT_KEYS):
@@ -129,13 +129,13 @@ def suspect(kind: str, keys: Mapping[str, Any]) -> str:
 
 
 def block_text(pb: "message_pb2.ChatMessage") -> str:
-    """The text blocks of a message, joined with nothing between. Raises UnreadableContent and TooMany."""
+    """Return the text blocks of a message, joined without a separator. Raises UnreadableContent and TooMany."""
     check_blocks(pb)
     return "".join(block.text for block in pb.blocks.items if block.type in TEXT_BLOCKS)
 
 
 def has_text(pb: "message_pb2.ChatMessage") -> bool:
-    """Whether a message has a text block, even an empty one, or a refusal."""
+    """Return whether a message has a text block, even an empty one, or a refusal."""
     return any(block.type in TEXT_BLOCKS or block.type == "refusal" for block in pb.blocks.items)
 
 

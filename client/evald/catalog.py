@@ -19,7 +19,7 @@ _STATES: Final[dict[int, State]] = {1: "active", 2: "unavailable", 3: "deprecate
 
 
 class MetricDescriptor(NamedTuple):
-    """How to read a metric's number.
+    """How to read the number of a metric.
 
     unit: base unit in the plural, for example "seconds"; "" for a plain number.
     higher_is_better: None when neither direction is.
@@ -78,7 +78,7 @@ class EvaluatorType:
 
     @classmethod
     def from_pb(cls, pb: "evaluator_pb2.EvaluatorType") -> "EvaluatorType":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         return cls(
             type=pb.type,
             version=pb.version,
@@ -100,7 +100,7 @@ class EvaluatorType:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase, with the schema as data; what is unknown is left out."""
+        """Return the entry as JSON data in camelCase, the schema as data. Leaves out what is unknown."""
         metric: Mapping[str, Any] = self.metric._asdict() if self.metric else {}
         return present(
             {
@@ -145,7 +145,7 @@ def _metric(pb: "evaluator_pb2.MetricDescriptor") -> MetricDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """One message of a watch.
+    """One event of `watch_evaluator_types`.
 
     what: "upserted" (`evaluator_type` appeared or changed), "removed" (`type` and `version` went
         away), or "snapshot_complete" (what follows are changes).
@@ -160,7 +160,7 @@ class CatalogChange:
 
     @classmethod
     def from_pb(cls, pb: "catalog_service_pb2.WatchEvaluatorTypesResponse") -> "CatalogChange | None":
-        """Read from a server's message; None for a kind of event that this client does not know."""
+        """Create the event from a server's message. Returns None for a kind of event that this client does not know."""
         event = pb.WhichOneof("event")
         if event == "upserted":
             entry = EvaluatorType.from_pb(pb.upserted)
@@ -172,7 +172,7 @@ class CatalogChange:
 
 @dataclass(frozen=True, slots=True)
 class SpecViolation:
-    """One thing wrong with one spec.
+    """One problem of one spec.
 
     index: of the spec. path: JSON Pointer into it, for example "/config/threshold".
     reason: stable code, for example "UNKNOWN_TYPE". message: for people.
@@ -185,5 +185,5 @@ class SpecViolation:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SpecViolation") -> "SpecViolation":
-        """Read from a server's message."""
+        """Create the record from a server's message."""
         return cls(pb.index, pb.path, pb.reason, pb.message)

@@ -16,7 +16,7 @@ UNREAD: Final = object()
 
 
 def message_text(pb: "message_pb2.ChatMessage") -> str:
-    """The string, or the text blocks joined with nothing between; "" for null.
+    """Return the text of a message's content: the string, or all text blocks joined; "" for null.
 
     Raises UnreadableContent for a block that looks like a text or a call and is not known.
     """
@@ -104,7 +104,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The string, or the text blocks joined with nothing between; "" for null."""
+        """Return the text of a message's content: the string, or all text blocks joined; "" for null."""
         return message_text(self._pb)
 
     @property
@@ -120,7 +120,7 @@ class Message:
         return [ToolCall(call) for call in self._pb.tool_calls]
 
     def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """The tool calls of an assistant message, none of others. check: as for `collect_tool_calls`."""
+        """Return the tool calls of an assistant message; none for other roles. check: as for `collect_tool_calls`."""
         if self._pb.HasField("blocks") and self._pb.role == "assistant":
             check_blocks(self._pb)  # here, because the message does not know its place in the conversation
         return collect_tool_calls([self._pb], check)
@@ -161,9 +161,9 @@ def collect_tool_calls(
     first: int = 0,
     path: str = "messages",
 ) -> list[ToolCall]:
-    """The tool calls of assistant messages, in order. Calls under other roles are not the agent's.
+    """Return the tool calls of assistant messages, in order. Those of other roles are not the agent's.
 
-    check: called from time to time where there are many; may raise.
+    check: called regularly while there are many messages; may raise to stop the work.
     first, path: index of the first message and where the messages are, for errors.
     Raises UnreadableContent for a content block that looks like a text or a call and is not known.
     """
@@ -194,7 +194,7 @@ class Conversation:
         self._seen = 0
 
     def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
-        """All tool calls so far, in order. check: as for `collect_tool_calls`."""
+        """Return all tool calls so far, in order. check: as for `collect_tool_calls`."""
         total = len(self._messages)
         if self._seen < total:
             self._calls.extend(collect_tool_calls(self._messages[self._seen :], check, first=self._seen))

@@ -1,5 +1,5 @@
-"""The client that blocks. Here is the I/O alone: requests are made in `convert`, answers read in
-`evaluation`, `stream`, `batch` and `catalog`, and how sessions and batches go is in `calls`."""
+"""The blocking client. Only I/O is here: `convert.requests` builds the requests, `evaluation`, `stream` and
+`catalog` read the answers, `session` and `batch` hold the state of these calls. `aio` does the same for asyncio."""
 
 import queue
 import threading
@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 import grpc
 
-from .batch import BatchAnswer, BatchSummary
-from .calls import IN_FLIGHT, BatchFlow, BatchItemLike, OnProgress, SessionFlow, length_of, unfinished
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors
 from .convert.requests import (
@@ -24,14 +23,14 @@ from .convert.requests import (
 from .errors import InvalidInput
 from .evaluation import Evaluation
 from .result import Kind
-from .session_summary import SessionSummary
+from .session import SessionFlow, SessionSummary
 from .spec import OptionsLike, SpecLike
-from .stream import EvaluationStream, Event
+from .stream import EvaluationStream, Event, unfinished
 from .turn import TurnLike, as_turn
 
 
 class Client(Connection):
-    """A client that blocks. Safe to share between threads; make one and keep it.
+    """A blocking client. It can be shared between threads; create one and keep it.
 
     server: address of the server, as gRPC spells targets ("HOST:PORT", "dns:///NAME:PORT",
         "unix:PATH"); None means $EVALD_SERVER, else 127.0.0.1:50051.
@@ -40,9 +39,9 @@ class Client(Connection):
     metadata: sent with every call, for example {"authorization": "Bearer ..."}.
     max_message_bytes: largest message sent or received.
 
-    Raises InvalidInput for a server that is no such address, such as a URL or a host without a port.
-    Every method raises `evald.EvaldError` when the call fails, and InvalidInput,
-    before anything is sent, for what cannot be sent.
+    Raises InvalidInput when `server` is not such an address, for example a URL or a host without a port.
+    Every method raises `evald.EvaldError` when the call fails, and InvalidInput, before anything is sent, for
+    arguments that cannot be sent.
     """
 
     _api: ClassVar[Any] = grpc
@@ -78,8 +77,11 @@ class Client(Connection):
         request_id: str = "",
         timeout: float | None = None,
     ) -> Iterator[Event]:
-        """Evaluate one turn: the plan (Started), every EvaluatorResult as soon as it is there, and
-        the Evaluation last. Arguments as in `evaluate`. Leaving the loop cancels the call."""
+        """Evaluate one turn and iterate over the events: Started with the plan, every EvaluatorResult as
+        soon as it is available, and the Evaluation last.
+
+        Takes the arguments of `evaluate`. Leaving the loop cancels the call.
+        """
         request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
 
@@ -104,7 +106,7 @@ class Client(Connection):
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> "Session":
-        """A conversation that is evaluated turn by turn; a context manager.
+        """Open a session, which evaluates a conversation turn by turn. Use it in a `with` block.
 
         base: what is the same for all turns: scenario, persona, expected, ids, metadata, and the
             messages so far.
@@ -131,7 +133,7 @@ class Client(Connection):
         max_in_flight: int = IN_FLIGHT,
         timeout: float | None = None,
     ) -> "Batch":
-        """Many turns over one stream; iterate over the answers, in order of completion.
+        """Evaluate many turns over one stream. Iterate over the answers, which come in order of completion.
 
         items: turns, (id, turn) pairs or BatchItem objects; taken one by one in the thread that
             iterates, and only while there is room.
@@ -160,7 +162,7 @@ class Client(Connection):
     def validate(
         self, evaluators: Iterable[SpecLike], *, timeout: float | None = None
     ) -> list[SpecViolation]:
-        """Everything that is wrong with the specs; empty when they are fine. Runs nothing."""
+        """Check specs without running them. Returns one violation for each problem; an empty list when there is none."""
         request = validate_request(evaluators)
         with self._typed_errors:
             answer = self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
@@ -169,7 +171,10 @@ class Client(Connection):
     def evaluator_types(
         self, *, kind: Kind | None = None, timeout: float | None = None
     ) -> list[EvaluatorType]:
-        """All types that the server offers, by name and version. kind: assertions or metrics only."""
+        """List the evaluator types that the server offers, ordered by name and version.
+
+        kind: assertions or metrics only; None means both.
+        """
         found: list[EvaluatorType] = []
         token = ""
         while True:
@@ -185,7 +190,12 @@ class Client(Connection):
     def evaluator_type(
         self, type_name: str, version: str = "", *, timeout: float | None = None
     ) -> EvaluatorType:
-        """One type. version: "" means the server's default. Raises UnknownEvaluator."""
+        """Look up one evaluator type.
+
+        version: "" means the server's default.
+
+        Raises UnknownEvaluator when the server does not offer it.
+        """
         with self._typed_errors:
             answer = self._stubs.catalog.GetEvaluatorType(
                 get_type_request(type_name, version), **self._short(timeout)
@@ -195,10 +205,11 @@ class Client(Connection):
     def watch_evaluator_types(
         self, after_revision: int = 0, *, timeout: float | None = None
     ) -> Iterator[CatalogChange]:
-        """The catalogue and then its changes, until the loop is left.
+        """Iterate over the catalogue and then over its changes, until the loop is left.
 
-        after_revision: go on from there; 0 sends everything first. Raises
-        RevisionGone when the server has forgotten what came after it.
+        after_revision: only changes after this revision; 0 sends the whole catalogue first.
+
+        Raises RevisionGone when the server no longer has the changes after that revision.
         """
         return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
@@ -214,7 +225,7 @@ class Client(Connection):
             call.cancel()
 
     def close(self) -> None:
-        """End the calls that are still open and close the connection."""
+        """Cancel the calls that are still open and close the connection."""
         if self._opened is not None:
             self._opened.channel.close()
 
@@ -226,7 +237,7 @@ class Client(Connection):
 
 
 class Session:
-    """A conversation that is evaluated turn by turn. Made by `Client.session`; for one thread at a time."""
+    """A conversation that is evaluated turn by turn, made by `Client.session`. For one thread at a time."""
 
     def __init__(
         self, start: Callable[[Iterator[Any]], Any], opening: Any, typed_errors: TypedErrors
@@ -240,14 +251,15 @@ class Session:
 
     @property
     def summary(self) -> SessionSummary | None:
-        """What the session comes to; None before it has ended."""
+        """The session's summary; None before the session has ended."""
         return self._flow.summary
 
     def turn(self, turn: TurnLike) -> Evaluation:
         """Add a turn to the conversation and evaluate it.
 
-        Its messages are those since the last turn, from whoever wrote them.
-        Raises TurnRefused when this turn cannot be evaluated: the session goes on.
+        turn: holds the messages since the last turn, those of the user included.
+
+        Raises TurnRefused when this turn cannot be evaluated; the session stays open.
         """
         if self._call is None:
             raise InvalidInput("session", "not open", "`with client.session(...) as session:`")
@@ -279,7 +291,7 @@ class Session:
 
 
 class Batch:
-    """The answers to a batch, in order of completion. Made by `Client.batch`; iterate over it once."""
+    """The answers to a batch in order of completion, made by `Client.batch`. Can be iterated over once."""
 
     def __init__(
         self,
@@ -297,7 +309,7 @@ class Batch:
 
     @property
     def summary(self) -> BatchSummary | None:
-        """What the batch comes to; None before all answers have been read."""
+        """The batch's summary; None before all answers have been read."""
         return self._flow.summary
 
     def __iter__(self) -> Iterator[BatchAnswer]:
@@ -324,7 +336,7 @@ class Batch:
             call.cancel()
 
     def _messages(self) -> Iterator[Any]:
-        """What is sent; runs in gRPC's own thread."""
+        """Yield the requests to send. gRPC runs this in a thread of its own."""
         while True:
             self._ready.clear()
             message = self._flow.take()

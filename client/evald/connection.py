@@ -1,4 +1,4 @@
-"""The connection to a server: its settings, what goes with each call, and the errors that come out of it."""
+"""The connection to a server: address, channel, timeouts, metadata, and the conversion of gRPC's errors."""
 
 import json
 import math
@@ -56,10 +56,12 @@ _ENCRYPTED: Final = frozenset(("https", "grpcs"))
 
 
 def server_address(server: str | None, *, encrypted: bool = False) -> str:
-    """The address to call: as given, else from EVALD_SERVER, else the default.
+    """Return the address to call: the one given, else EVALD_SERVER, else the default.
 
-    encrypted: whether a port may be missing, because gRPC's default of 443 makes sense. Raises InvalidInput for
-    what is no address: gRPC itself would fail to resolve it, or call port 443, only when a call is made.
+    encrypted: the port may be missing, because gRPC's default of 443 makes sense with TLS.
+
+    Raises InvalidInput for what is not an address. gRPC itself would only fail at the first call, or silently
+    call port 443.
     """
     given, name = server, "server"
     if not given:
@@ -91,7 +93,7 @@ _WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a 
 
 
 def _meant(address: str) -> str:
-    """The address that was meant, where that can be said. evald's own port stands in for one that is missing."""
+    """Return a hint with the address that was probably meant, evald's default port filled in; "" if unclear."""
     found = _HOST_PORT.fullmatch(address)
     if found is None:
         return ""
@@ -100,7 +102,7 @@ def _meant(address: str) -> str:
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Options of a channel to an evald server."""
+    """Return the gRPC options of a channel to an evald server."""
     return [
         ("grpc.service_config", SERVICE_CONFIG),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -113,7 +115,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 
 
 class Connection:
-    """Where a client connects to, and what goes with each of its calls. The base of both clients.
+    """The settings and the channel of a client. Base of `Client` and `AsyncClient`.
 
     _api: the module that makes the channels, grpc or grpc.aio.
     """
@@ -153,7 +155,7 @@ class Connection:
         return self._api.secure_channel(self.server, self._credentials, options=self._options)
 
     def _sent_with(self, timeout: float | None) -> dict[str, Any]:
-        """timeout: seconds; infinity for none."""
+        """Return gRPC's arguments of a call. timeout: seconds; None or math.inf for no limit."""
         if timeout is not None and not timeout > 0:
             raise InvalidInput("timeout", shown(timeout), "seconds above 0, or math.inf for no limit")
         limit = None if timeout is None or timeout == math.inf else timeout
@@ -167,7 +169,7 @@ class Connection:
 
 
 class TypedErrors:
-    """Raises the errors of this package instead of gRPC's."""
+    """Context manager that converts gRPC's errors to those of `evald.errors`."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -183,7 +185,7 @@ class TypedErrors:
 
 
 class _Stubs:
-    """Both services over one channel."""
+    """The stubs of both services over one channel."""
 
     def __init__(self, channel: Any) -> None:
         # Here, because `import evald` would pay 2 ms for them.

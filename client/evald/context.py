@@ -1,21 +1,20 @@
-"""What an evaluator may look at: one turn of a conversation, read-only.
+"""The read-only view of one turn that evaluators get.
 
-`EvaluatorContext` is a view over the message that came in: nothing is copied,
-and what takes work (the answer, the tool calls) is computed once, when first
-asked for, however many evaluators ask.
+`EvaluatorContext` wraps the protobuf message without copying it. Values that take work (the answer, the tool
+calls) are computed at the first access and shared by all evaluators.
 
-Words:
+Terms:
 - The *turn* is what the agent did last: `last_invocation.messages`, or, where
   the caller sent none, what follows the last user message.
 - A *tool call* is an entry of an assistant message's `tool_calls`, whether or
   not a tool message answers it.
 - The *answer* of a turn is its last assistant message that has text, else its
-  last assistant message. A message without any text, tool call or refusal is
-  none: content that is null, an empty list or only images is no empty answer,
-  on which every check for absence would pass. The text "" is one.
+  last assistant message. A message without text, tool call or refusal (content
+  null, an empty list, only images) is not an answer, because every check for
+  absence would pass on it. The text "" is an answer.
 
-Content blocks that look like a text or a tool call and are of no type that
-evald knows raise UnreadableContent where they are looked for.
+Content blocks of an unknown type that look like a text or a tool call raise
+UnreadableContent when they are read.
 """
 
 import time
@@ -33,9 +32,8 @@ from .chat import (
     message_text,
     says_something,
 )
+from .context_data import Expected, Invocation, Persona, Scenario
 from .errors import InvalidInput
-from .invocation import Invocation
-from .scenario import Expected, Persona, Scenario
 from .strict_json import TooLarge, parse_json
 from .structs import duration_ms, struct_to_dict
 
@@ -52,7 +50,7 @@ _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 
 class OutOfTime(Exception):
-    """Raised by `EvaluatorContext.check_time`. Evaluators let it pass."""
+    """Raised by `EvaluatorContext.check_time`. Evaluators must not catch it."""
 
 
 class EvaluatorContext:
@@ -105,7 +103,7 @@ class EvaluatorContext:
         self.is_final = pb.is_final
 
     def with_config(self, config: Mapping[str, Any]) -> "EvaluatorContext":
-        """The same turn for an evaluator with this config."""
+        """Return the same turn with the config of a function evaluator."""
         other = EvaluatorContext.__new__(type(self))
         for name in EvaluatorContext.__slots__:
             setattr(other, name, getattr(self, name))
@@ -113,23 +111,22 @@ class EvaluatorContext:
         return other
 
     def check_time(self) -> None:
-        """Raise OutOfTime when the evaluator must stop: its slice of the server's event loop is used up, or
-        the call is over.
+        """Raise OutOfTime when the evaluator must stop, because its time slice in the server's event loop is
+        used up, or because the call is over.
 
-        To be called in loops whose work is a product of two things that a caller sends, once in about a
-        tenth of a millisecond. The server then runs the evaluator again from the start where it holds up
-        nobody, or answers TIMEOUT; so until then it must not have changed anything. Does nothing in tests
-        and in workers.
+        Call it about every 0.1 ms in loops whose work is the product of two sizes that a caller controls. The
+        server then runs the evaluator again from the start in a thread, or answers TIMEOUT, so the evaluator
+        must have no side effects up to that point. Does nothing in tests and in workers.
         """
         if self._stop_nanos and time.perf_counter_ns() > self._stop_nanos:
             raise OutOfTime
 
     def stop_at(self, nanos: int) -> None:
-        """Have `check_time` raise from then on. nanos: of `time.perf_counter_ns`; 0 for never. For engines."""
+        """Set the time from which `check_time` raises; for engines. nanos: of `time.perf_counter_ns`; 0 for never."""
         self._stop_nanos = nanos
 
     def serialized(self) -> bytes:
-        """As evald.v1.EvaluatorContext on the wire: made once for all evaluators that send the turn on."""
+        """Return the turn as bytes of evald.v1.EvaluatorContext, made once for all evaluators that forward it."""
         if self._serialized is None:
             self._check(self._pb.messages, "messages")
             self._check(self._pb.last_invocation.messages, "last_invocation.messages")
@@ -237,7 +234,7 @@ class EvaluatorContext:
             raise problem.below(path) from None
 
     def answer_of(self, which: Which) -> str | None:
-        """The answer, or the first assistant message with text, or all of them joined by newlines."""
+        """Return the answer, the first assistant text of the turn, or all of them joined by newlines."""
         if which == "last":
             return self.answer
         messages = self._of_turn()
@@ -289,7 +286,7 @@ class EvaluatorContext:
         return found
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made once for all evaluators of this turn that ask with the same key."""
+        """Return what `make` returns, called once for all evaluators of this turn that use the same key."""
         made = self._made
         if key not in made:
             made[key] = make()

@@ -1,7 +1,7 @@
-"""What a result must hold to, whoever made it.
+"""The contract of results.
 
-Evaluators in the process, workers and remote evaluators are all held to `checked`, so that what one
-of them answers can break its own result and nothing else.
+`checked` is applied to what every evaluator returns, in the server's process, in a worker or remote, so that an
+invalid result affects that evaluator alone.
 """
 
 import math
@@ -41,7 +41,7 @@ _ERROR, _FAILED, _METRIC = Verdict.ERROR, Verdict.FAILED, Kind.METRIC
 
 
 class ContractViolation(TypeError):
-    """An evaluator answered something that is no result. The message names the field."""
+    """An evaluator returned something that is not a valid result. The message names the field."""
 
 
 def checked(kind: Kind, result: object) -> Result:
@@ -99,7 +99,7 @@ def checked(kind: Kind, result: object) -> Result:
 
 
 def violation(kind: Kind, result: object) -> str | None:
-    """What is wrong with a result, named by its field; None when nothing is."""
+    """Return what is wrong with a result, with the name of the field; None when nothing is."""
     try:
         checked(kind, result)
     except ContractViolation as problem:
@@ -108,7 +108,7 @@ def violation(kind: Kind, result: object) -> str | None:
 
 
 def cut(reason: str) -> str:
-    """The reason, at most 8 KiB of it, as text that can be sent."""
+    """Return the reason as text that can be sent, cut at 8 KiB."""
     if type(reason) is str and len(reason) <= MAX_REASON_BYTES and reason.isascii():
         return reason  # as most are
     # Of a long one no more is encoded than can be sent: a character takes a byte at least.

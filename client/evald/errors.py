@@ -1,4 +1,4 @@
-"""What can go wrong with a call, by who has to act.
+"""The errors of a call, by who has to act.
 
 EvaldError
 ├── InvalidRequest          the request is wrong: change it, do not retry
@@ -15,14 +15,20 @@ EvaldError
 ├── TurnRefused             a session's turn could not be evaluated; the session goes on
 └── ServerError             a fault of the server: tell its operator
 
-Trouble of one evaluator is none of these: it is a result with verdict ERROR.
+An evaluator that breaks raises none of these: its result has the verdict ERROR.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from .errorcodes import CODES, Category
+from .records import present
 
 if TYPE_CHECKING:
-    from .evaluator_result import EvaluatorError
+    from .v1 import result_pb2
+
+_CATEGORIES: Final = {int(category): category for category in Category}
 
 
 class FieldViolation(NamedTuple):
@@ -71,7 +77,7 @@ class InvalidRequest(EvaldError):
 
 
 class InvalidInput(InvalidRequest, ValueError):
-    """Data cannot be sent as they are. Raised before anything is sent.
+    """The data cannot be sent. Raised before anything is sent.
 
     path: where, for example "messages[3].role".
     got: what is there, for example "missing".
@@ -87,7 +93,7 @@ class InvalidInput(InvalidRequest, ValueError):
         self.violations = [FieldViolation(path, problem)]
 
     def below(self, parent: str) -> Self:
-        """The same problem, its path seen from further out."""
+        """Return the same error with its path below a parent path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return type(self)(f"{parent}{dot}{self.path}", self.got, self.wanted)
 
@@ -116,7 +122,7 @@ class Overloaded(EvaldError):
 
 
 class Unavailable(EvaldError):
-    """Nobody answers at the address, or the server is stopping: try again."""
+    """No server answers at the address, or the server is stopping: try again."""
 
 
 class DeadlineExceeded(EvaldError, TimeoutError):
@@ -131,13 +137,54 @@ class Unsupported(EvaldError):
     """The server does not know the call: it is older than this client, or no evald server."""
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluatorError:
+    """Why an evaluator gave no verdict: part of a result whose verdict is ERROR.
+
+    code: one of `evald.errorcodes.CODES`, or one that a newer server knows.
+    category: who has to act; None when this client does not know the category.
+    message: for a developer.
+    retryable: the same call may work later.
+    metadata: every dynamic part of the message.
+    """
+
+    code: str
+    message: str
+    category: Category | None = None
+    retryable: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_pb(cls, pb: "result_pb2.EvaluationError") -> "EvaluatorError":
+        """Create the record from a server's message."""
+        return cls(pb.code, pb.message, _CATEGORIES.get(pb.category), pb.retryable, dict(pb.metadata))
+
+    @classmethod
+    def of_code(cls, code: str, message: str) -> "EvaluatorError":
+        """Create an error of this client's own, with the category that is fixed for its code."""
+        info = CODES[code]
+        return cls(code, message, info.category, info.retryable)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as JSON data in camelCase."""
+        return present(
+            {
+                "code": self.code,
+                "category": self.category.name if self.category else None,
+                "message": self.message,
+                "retryable": self.retryable,
+                "metadata": dict(self.metadata),
+            }
+        )
+
+
 class TurnRefused(EvaldError):
     """A session's turn could not be evaluated and counts as not passed; the session goes on.
 
     error: code, category and message from the server.
     """
 
-    def __init__(self, error: "EvaluatorError") -> None:
+    def __init__(self, error: EvaluatorError) -> None:
         super().__init__(error.message, reason=error.code, metadata=error.metadata)
         self.error = error
 
@@ -146,11 +193,11 @@ class TurnRefused(EvaldError):
 
 
 class ServerError(EvaldError):
-    """The server has a fault of its own."""
+    """The server failed while handling the call."""
 
     @property
     def incident_id(self) -> str:
-        """What to tell the operator, whose log has the rest; "" when the server gave none."""
+        """Id under which the operator finds the failure in the server's log; "" when the server gave none."""
         return self.metadata.get("incident", "")
 
 
@@ -177,12 +224,13 @@ _BY_REASON: dict[str, type[EvaldError]] = {
 
 
 def from_rpc_error(error: Any, server: str = "") -> EvaldError:
-    """The typed error for a `grpc.RpcError` of a call. server: its address, for the message."""
-    from .convert.status import read_status  # here, because convert raises errors of this module
+    """Convert a `grpc.RpcError` of a call to the error of this module that fits.
 
+    server: the address that was called, for the message.
+    """
     code: str = error.code().name
     message: str = error.details() or ""
-    details = read_status(error.trailing_metadata() or ())
+    details = _read_details(error.trailing_metadata() or ())
     kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
     if kind is Overloaded and not details.reason and "larger than max" in message:
         # gRPC refuses a large message by itself, on either side, and says so in the text alone.
@@ -200,3 +248,39 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
         violations=[FieldViolation(field, text) for field, text in details.violations],
         retry_after_seconds=details.retry_after_seconds,
     )
+
+
+class _StatusDetails(NamedTuple):
+    """The google.rpc details of a status, as plain data. violations: (field, description)."""
+
+    reason: str = ""
+    metadata: Mapping[str, str] = {}
+    violations: Sequence[tuple[str, str]] = ()
+    retry_after_seconds: float | None = None
+
+
+def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
+    """Read ErrorInfo, BadRequest and RetryInfo from a call's trailing metadata."""
+    data = next((value for key, value in trailing_metadata if key == "grpc-status-details-bin"), None)
+    if data is None:
+        return _StatusDetails()
+    # Only here: loading them costs as much as the rest of this module, and most calls go well.
+    from google.protobuf.message import DecodeError
+    from google.rpc import error_details_pb2, status_pb2
+
+    found: dict[str, Any] = {}
+    try:
+        details = status_pb2.Status.FromString(data).details
+        for detail in details:
+            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                info = error_details_pb2.ErrorInfo.FromString(detail.value)
+                found |= {"reason": info.reason, "metadata": dict(info.metadata)}
+            elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+                request = error_details_pb2.BadRequest.FromString(detail.value)
+                found["violations"] = [(field.field, field.description) for field in request.field_violations]
+            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+                found["retry_after_seconds"] = delay.seconds + delay.nanos / 1e9
+    except DecodeError:
+        pass  # not written by an evald server: the status code and its text are still valid
+    return _StatusDetails(**found)

@@ -1,21 +1,152 @@
-"""What all evaluators said about one turn: a frozen record, read from the message of a server."""
+"""The results of an evaluation: what each evaluator said about a turn, and what follows from it.
+
+Frozen records, read from the messages of a server.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .evaluator_result import EvaluatorResult
-from .records import NO_TOKENS, present, read_cost_usd, read_usage, read_verdict, usage_dict
-from .result import TokenUsage, Verdict
-from .structs import duration_ms
+from .errors import EvaluatorError
+from .records import NO_TOKENS, present, read_cost_usd, read_kind, read_usage, read_verdict, usage_dict
+from .result import Check, Kind, TokenUsage, Verdict, measurement
+from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import result_pb2
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluatorResult:
+    """The result of one evaluator for one turn. True when it passed, else false.
+
+    index: position in the call, from 0; automatic evaluators follow the requested ones.
+    name: name of this use; type: type of the evaluator; label: its name for people.
+    verdict: PASSED, FAILED, ERROR (no verdict: see `error`) or SKIPPED (see `reason`).
+    score: assertions only, 0 to 1, higher is better; None means no score.
+    value: what was measured, in the evaluator's own unit; None is not 0. A metric that could not
+        measure has 0 here, its reason, and `available` false in its metadata; see `measurement`.
+    shadow: it was reported and decided nothing.
+    pending: failed, and a later turn can still make it pass.
+    checks: the single findings behind the verdict.
+    duration_ms: how long it took, queueing left out.
+    token_usage, cost_usd: what the evaluator itself spent.
+    instance_id: which remote instance ran it. cached: the result came from the server's cache.
+    raw_request: what was asked of a judge or a script, where it is recorded.
+    """
+
+    index: int
+    name: str
+    type: str
+    kind: Kind
+    verdict: Verdict
+    reason: str = ""
+    score: float | None = None
+    value: float | None = None
+    label: str = ""
+    version: str = ""
+    shadow: bool = False
+    pending: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    error: EvaluatorError | None = None
+    start_time: datetime | None = None
+    duration_ms: float | None = None
+    token_usage: TokenUsage = NO_TOKENS
+    cost_usd: float | None = None
+    instance_id: str = ""
+    cached: bool = False
+    raw_request: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """True for PASSED alone."""
+        return self.verdict is Verdict.PASSED
+
+    def __bool__(self) -> bool:
+        """Return `passed`, so that `assert` fails for what did not pass."""
+        return self.passed
+
+    @property
+    def measurement(self) -> float | None:
+        """The measured value of a metric; None when it could not measure, and for assertions."""
+        if self.kind is not Kind.METRIC or self.verdict is not Verdict.PASSED:
+            return None
+        return measurement(self.value, self.metadata)
+
+    @property
+    def success(self) -> bool:
+        """True for PASSED and SKIPPED, and always for metrics, which never fail."""
+        return self.kind is Kind.METRIC or self.verdict in (Verdict.PASSED, Verdict.SKIPPED)
+
+    @classmethod
+    def from_pb(cls, pb: "result_pb2.EvaluationResult") -> "EvaluatorResult":
+        """Create the record from a server's message."""
+        has = pb.HasField
+        return cls(
+            pb.index,
+            pb.name,
+            pb.type,
+            read_kind(pb.kind),
+            read_verdict(pb.verdict),
+            pb.reason,
+            pb.score if has("score") else None,
+            pb.value if has("value") else None,
+            pb.label,
+            pb.version,
+            pb.enforcement == 2,  # ENFORCEMENT_SHADOW
+            pb.pending,
+            struct_to_dict(pb.metadata) if has("metadata") else {},
+            tuple([Check(check.text, check.met, check.evidence) for check in pb.checks]) if pb.checks else (),
+            EvaluatorError.from_pb(pb.error) if has("error") else None,
+            _time(pb.start_time) if has("start_time") else None,
+            duration_ms(pb.duration) if has("duration") else None,
+            read_usage(pb.token_usage) if has("token_usage") else NO_TOKENS,
+            read_cost_usd(pb),
+            pb.instance_id,
+            pb.cached,
+            struct_to_dict(pb.raw_request) if has("raw_request") else {},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
+        return present(
+            {
+                "index": self.index,
+                "name": self.name,
+                "type": self.type,
+                "label": self.label,
+                "version": self.version,
+                "kind": self.kind.name.lower(),
+                "verdict": self.verdict.name,
+                "success": self.success,
+                "reason": self.reason,
+                "score": self.score,
+                "value": self.value,
+                "shadow": self.shadow or None,
+                "pending": self.pending or None,
+                "metadata": dict(self.metadata),
+                "checks": [present(check._asdict()) for check in self.checks],
+                "error": self.error.to_dict() if self.error else None,
+                "startTime": self.start_time.isoformat() if self.start_time else None,
+                "durationMs": self.duration_ms,
+                "tokenUsage": present(usage_dict(self.token_usage)),
+                "costUsd": self.cost_usd,
+                "instanceId": self.instance_id,
+                "cached": self.cached or None,
+                "rawRequest": dict(self.raw_request),
+            }
+        )
+
+
+def _time(pb: Any) -> datetime:
+    return datetime.fromtimestamp(pb.seconds + pb.nanos / 1e9, UTC)
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What all evaluators said about one turn, and what follows from it. True when it passed, else false.
+    """The results of all evaluators for one turn, and the verdict that follows. True when it passed, else false.
 
     evaluation_id: the call's request_id, or one that the server made; "" in sessions and batches.
     verdict: FAILED when an assertion that counts failed; else ERROR, inconclusive, when one gave
@@ -54,7 +185,7 @@ class Evaluation:
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Same as `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for what did not pass."""
         return self.passed
 
     @property
@@ -75,7 +206,7 @@ class Evaluation:
         return tuple(result for result in self.results if result.verdict is Verdict.ERROR)
 
     def __getitem__(self, name: str) -> EvaluatorResult:
-        """The result of the evaluator of that name. Raises KeyError that lists the names."""
+        """Return the result of the evaluator with this name. Raises KeyError, which lists the names."""
         for result in self.results:
             if result.name == name:
                 return result
@@ -91,7 +222,10 @@ class Evaluation:
         evaluation_id: str = "",
         results: Iterable[EvaluatorResult] | None = None,
     ) -> "Evaluation":
-        """Read from a server's message. results: those that a stream brought before the summary."""
+        """Create the evaluation from a server's message.
+
+        results: those that a stream delivered before the summary; None when the message holds them.
+        """
         if results is None:
             results = [EvaluatorResult.from_pb(result) for result in pb.results]
         has = pb.HasField
@@ -115,7 +249,7 @@ class Evaluation:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data in camelCase; what is unknown is left out."""
+        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
         return present(
             {
                 "evaluationId": self.evaluation_id,

@@ -124,7 +124,7 @@ class EvaluatorKeywords(TypedDict, total=False):
 
 
 def default_label(type_name: str) -> str:
-    """For people: "Short Enough" for the type "acme.short-enough"."""
+    """Return the label for people: "Short Enough" for the type "acme.short-enough"."""
     return type_name.rpartition(".")[2].replace("-", " ").title()
 
 
@@ -239,7 +239,7 @@ def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-# Of one config. More would help nobody, and a config of 256 KiB may hold 40,000 unknown keys.
+# Limit per config, because one of 256 KiB may hold 40,000 unknown keys.
 _MAX_PROBLEMS: Final = 20
 
 
@@ -292,15 +292,17 @@ _LONGEST_PART: Final = 100
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """What is wrong with a key that is none of those known: the nearest one, or all that there are."""
+    """Return the message for an unknown key; it names the nearest known key, or all of them."""
     wanted = f"; wanted one of {', '.join(known)}" if known else "; wanted none"
     return f"unknown key{did_you_mean(key, known) or wanted}"
 
 
 def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
-    """What a function returned, as a Result. Raises ContractViolation for anything but an Outcome.
+    """Convert what a function returned to a Result.
 
-    description: of the evaluator, the reason of a bare True or False.
+    description: the evaluator's; becomes the reason of a bare True or False.
+
+    Raises ContractViolation for what is not an Outcome.
     """
     if isinstance(outcome, Result):
         return outcome
@@ -350,11 +352,12 @@ def define_evaluator(
     required_data: tuple[str, ...] = (),
     inline: bool = False,
 ) -> EvaluatorDefinition:
-    """An evaluator out of a plain function, which finds its config in `ctx.config`.
+    """Define an evaluator by a function, which gets its config as `ctx.config`.
 
-    The config is checked against `config_schema` before the function ever
-    runs; without one, no config is allowed. Raises ValueError for a bad type
-    name or schema.
+    config_schema: JSON Schema of the config, checked before the function runs. Without it the evaluator
+        takes no config.
+
+    Raises ValueError for a malformed type name.
     """
     if not TYPE_PATTERN.fullmatch(type):
         raise ValueError(f"type {type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
@@ -400,7 +403,7 @@ def define_evaluator(
 
 
 class FunctionOptions(TypedDict, total=False):
-    """What may be said of a function evaluator beside its type and kind; as for `define_evaluator`."""
+    """The options of `assertion` and `metric`, as for `define_evaluator`."""
 
     label: str
     description: str
@@ -418,10 +421,10 @@ def assertion(
     type: str,  # noqa: A002 - the word of the contract
     **options: Unpack[FunctionOptions],
 ) -> Callable[[Function], EvaluatorDefinition]:
-    """Decorator: makes a function an assertion of this type. options: as for `define_evaluator`.
+    """Decorate a function to define an assertion of this type. options: as for `define_evaluator`.
 
-    The function returns whether the turn passed, perhaps with a reason, or a Result. Its docstring
-    is the description, and the reason where it gives none; its config is in `ctx.config`.
+    The function returns a bool, (bool, reason) or a Result. Its docstring is the description, and also the
+    reason when it returns none; its config is in `ctx.config`.
     """
     return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
 
@@ -430,7 +433,7 @@ def metric(
     type: str,  # noqa: A002 - the word of the contract
     **options: Unpack[FunctionOptions],
 ) -> Callable[[Function], EvaluatorDefinition]:
-    """Decorator: makes a function a metric of this type. options: as for `define_evaluator`.
+    """Decorate a function to define a metric of this type. options: as for `define_evaluator`.
 
     The function returns a number or a Result.
     """
@@ -459,7 +462,7 @@ def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """
     try:
         errors = list(islice(compile_schema(schema).iter_errors(dict(config)), _MAX_PROBLEMS))
-    except ValueError as problem:  # the schema is none, or the config holds what is no JSON
+    except ValueError as problem:  # not a JSON Schema, or the config holds something that is not JSON
         message = getattr(problem, "message", str(problem))
         raise InvalidConfig([ConfigProblem("", f"cannot be checked: {message[:_MAX_MESSAGE]}")]) from None
     if errors:

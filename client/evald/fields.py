@@ -1,4 +1,4 @@
-"""Reading data that somebody else made: keys in camelCase or snake_case, values checked with their path."""
+"""Read data of callers: keys in camelCase or snake_case, values checked, errors with the path."""
 
 import dataclasses
 import difflib
@@ -18,7 +18,7 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s")
 
 
 def snake(key: str) -> str:
-    """`maxMs`, `max-ms` and `max_ms` as `max_ms`. Longer keys than any of ours stay as they are."""
+    """Convert `maxMs` and `max-ms` to `max_ms`. Returns keys of more than 64 characters unchanged."""
     return _snake(key) if len(key) <= 64 else key
 
 
@@ -29,7 +29,7 @@ def _snake(key: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that was probably meant; None when no one is like it, or when it is too long to look."""
+    """Return the known name that is most similar; None when none is, or when the name is too long to compare."""
     if len(name) > _LONGEST_NAME:
         return None
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
@@ -39,7 +39,7 @@ _LONGEST_NAME: Final = 100
 
 
 def shown(value: Any) -> str:
-    """What a value is, for an error message: never more than a line of it."""
+    """Describe a value for an error message, in at most a line."""
     if value is None:
         return "got null"
     if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """An object of a library as plain data, its own values perhaps still objects; anything else as it is."""
+    """Convert a pydantic object or dataclass to plain data, dataclasses one level deep; return others unchanged."""
     if value.__class__ is dict or isinstance(value, str | type):
         return value
     dump = getattr(value, "model_dump", None)
@@ -66,18 +66,19 @@ def plain(value: Any) -> Any:
 
 
 def join(path: str, key: object) -> str:
-    """The path of a key below a path."""
+    """Return the path of a key below a path."""
     return f"{path}.{key}" if path else str(key)
 
 
 def read_keys(
     data: Any, known: Mapping[str, str], path: str, *, ignore_unknown: bool = False
 ) -> dict[str, Any]:
-    """The values under their fields' names; keys whose value is None are left out.
+    """Return the values of a mapping by field name, without those that are None.
 
-    known: field by key in snake_case. Raises InvalidInput for what is no
-    mapping, for a key that is not known (naming the nearest one), and for a
-    field that is given twice.
+    known: field name by key in snake_case.
+
+    Raises InvalidInput for what is not a mapping, for an unknown key (naming the nearest known one), and for
+    a field that is given twice.
     """
     if not isinstance(data, Mapping):
         raise InvalidInput(path, shown(data), "an object")
@@ -106,14 +107,14 @@ def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "maxMs"?` for a name that is nearly one of those known, else ""."""
+    """Return `; did you mean "maxMs"?` when a known name is similar, else ""."""
     spelled = {snake(one): one for one in known}
     near = nearest(snake(name), spelled)
     return f'; did you mean "{spelled[near]}"?' if near else ""
 
 
 def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[str]:
-    """The keys that a JSON Schema of pydantic's knows for the object at a path; empty when none are named there."""
+    """Return the keys that a JSON Schema names for the object at a path; empty when it names none."""
     at = _branches(schema, schema)
     for part in path:
         below: list[Mapping[str, Any]] = []
@@ -128,7 +129,7 @@ def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[st
 
 
 def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a schema says, references and the branches of a union followed."""
+    """Return a schema and those that its references, anyOf, oneOf and allOf lead to."""
     reference = schema.get("$ref", "")
     if reference:
         return _branches(whole["$defs"][reference.rpartition("/")[2]], whole)
@@ -137,7 +138,7 @@ def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mappi
 
 
 def text(value: Any, path: str) -> str:
-    """A string that UTF-8 can carry."""
+    """Read a string that UTF-8 can encode. Raises InvalidInput."""
     if not isinstance(value, str):
         raise InvalidInput(path, shown(value), "text")
     if not value.isascii():
@@ -151,14 +152,14 @@ def text(value: Any, path: str) -> str:
 
 
 def flag(value: Any, path: str) -> bool:
-    """True or false."""
+    """Read a bool. Raises InvalidInput."""
     if not isinstance(value, bool):
         raise InvalidInput(path, shown(value), "true or false")
     return value
 
 
 def number(value: Any, path: str, *, unit: str = "") -> float:
-    """A finite number, 0 or more."""
+    """Read a finite number, 0 or more. Raises InvalidInput."""
     wanted = f"{unit or 'a number'}, 0 or more"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(path, shown(value), wanted)
@@ -168,7 +169,7 @@ def number(value: Any, path: str, *, unit: str = "") -> float:
 
 
 def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
-    """A whole number from 0 to `largest`; a float such as 3.0 will do."""
+    """Read a whole number from 0 to `largest`; a float such as 3.0 is accepted. Raises InvalidInput."""
     integral = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not integral or not 0 <= value <= largest:
         raise InvalidInput(path, shown(value), f"a whole number from 0 to {largest}")
@@ -176,7 +177,7 @@ def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
 
 
 def seconds(value: Any, path: str) -> float:
-    """Seconds, as a number or as protobuf writes a duration in JSON: "1.5s"."""
+    """Read seconds: a number, or a duration in protobuf's JSON such as "1.5s". Raises InvalidInput."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         if not match:

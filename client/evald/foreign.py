@@ -1,10 +1,9 @@
-"""The border between an evaluator's own code and the process that runs it.
+"""Run authors' code so that whatever it raises or returns affects its own result only.
 
-`guarded` is put around every evaluator that is not evald's own, in servers and in workers. Whatever
-its code raises, `sys.exit()` and its kin included, comes out as an `EvaluatorRaised`, which is an
-ordinary exception: asyncio ends the event loop for a SystemExit or KeyboardInterrupt that it sees, and
-takes a GeneratorExit or CancelledError for its own. Whatever it returns comes out as a new `Result`
-that holds to the contract.
+`guarded` wraps every evaluator that is not evald's own, in servers and in workers. Whatever the code raises,
+`sys.exit()` included, becomes an `EvaluatorRaised`, an ordinary exception: asyncio stops the event loop for a
+SystemExit or KeyboardInterrupt, and treats a GeneratorExit or CancelledError as its own. Whatever the code
+returns becomes a new `Result` that fulfils the contract.
 """
 
 import asyncio
@@ -35,10 +34,10 @@ _MOST_PROBLEMS: Final = 100
 
 
 class EvaluatorRaised(Exception):
-    """An evaluator's own code raised something, which the message names.
+    """An evaluator's own code raised an exception, which the message describes.
 
-    It holds text alone, made where the code ran: what was raised may have a `__str__` that raises too,
-    or never returns, and keeps alive whatever its frames hold.
+    Holds text only, made where the code ran: the original exception may have a `__str__` that raises or never
+    returns, and it keeps alive whatever its frames hold.
 
     trace: the traceback, for the log.
     """
@@ -49,7 +48,7 @@ class EvaluatorRaised(Exception):
 
 
 def raised_by(problem: BaseException) -> EvaluatorRaised:
-    """What was raised, as an ordinary exception that can be handed on."""
+    """Convert what was raised to an EvaluatorRaised."""
     name = type(problem).__name__
     try:
         trace = "".join(traceback.format_exception(problem))[-_MOST_TRACE:]
@@ -60,13 +59,12 @@ def raised_by(problem: BaseException) -> EvaluatorRaised:
 
 
 def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
-    """The same evaluator behind the border.
+    """Wrap an evaluator so that its code cannot harm the process.
 
-    Its `compile` raises InvalidConfig and nothing else. Where the evaluator's own code breaks down as it
-    is compiled, it is compiled again whenever it is called, because a model that could not be fetched
-    may be there the next time. What `compile` gives returns Results that hold to the contract, or
-    awaitables of such, and raises ContractViolation, TooLarge and EvaluatorRaised, OutOfTime when it has checked the
-    time, and CancelledError when its task is cancelled.
+    `compile` then raises InvalidConfig only. If the evaluator's own code fails during compilation, it is
+    compiled again at each call, because a model that could not be fetched may be available the next time. The
+    compiled function returns valid Results, or awaitables of them. It raises ContractViolation, TooLarge and
+    EvaluatorRaised, OutOfTime after `check_time`, and CancelledError when its task is cancelled.
     """
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
@@ -77,7 +75,7 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
 
 
 class Guard:
-    """One evaluator with one config behind the border."""
+    """A wrapped evaluator with one config."""
 
     def __init__(self, definition: EvaluatorDefinition, config: Mapping[str, Any]) -> None:
         self._definition = definition
@@ -86,7 +84,7 @@ class Guard:
         self._evaluate: Callable[[EvaluatorContext], Any] | None = None
 
     def evaluate(self) -> Evaluate:
-        """The function that evaluates a turn. Raises InvalidConfig."""
+        """Return the function that evaluates a turn. Raises InvalidConfig."""
         failure: Exception | None = None
         try:
             if inspect.iscoroutinefunction(self._compiled()):
@@ -103,7 +101,7 @@ class Guard:
         return self._run
 
     def measures(self) -> Metric | None:
-        """How to read the number of this evaluator with this config."""
+        """Return how to read the evaluator's number with this config; None when there is nothing to say."""
         return self._metric
 
     def _compiled(self) -> Callable[[EvaluatorContext], Any]:
@@ -165,7 +163,7 @@ class Guard:
 
 
 def _failure(problem: BaseException) -> Exception:
-    """What to raise instead of it."""
+    """Convert what authors' code raised to the exception to raise instead."""
     try:
         if type(problem) is ContractViolation:
             return ContractViolation(cut(str(problem)))
@@ -182,7 +180,7 @@ def _failure(problem: BaseException) -> Exception:
 
 
 def _plain_problems(problem: InvalidConfig) -> Exception | None:
-    """The same problems as plain text; None when they cannot be read."""
+    """Copy the problems as plain text; None when they cannot be read."""
     try:
         problems = list(islice(problem.problems, _MOST_PROBLEMS))
         return InvalidConfig([ConfigProblem(cut(one.path), cut(one.message)) for one in problems])

@@ -1,4 +1,4 @@
-"""Chat messages into protobuf, in OpenAI's shape, in those of its relatives, and of other stacks.
+"""Convert chat messages to protobuf, from OpenAI's shape, its variants, and those of other frameworks.
 
 - content: text, a list of blocks, null or absent;
 - a tool call as `{id, type, function: {name, arguments}}`, `{name, args}`,
@@ -10,10 +10,9 @@
 Messages in OpenAI's shape are read here. `shapes` turns everything else, content
 blocks among it, into that shape first.
 
-Keys of a message that the contract does not know go to its metadata; keys of
-a tool call that it does not know are dropped. What looks like a text or a call
-and is not understood is refused. Whatever cannot be sent raises InvalidInput
-with its path.
+Unknown keys of a message go to its metadata; unknown keys of a tool call are
+dropped. What looks like a text or a call and is not understood is refused.
+Whatever cannot be sent raises InvalidInput with its path.
 """
 
 import json
@@ -141,11 +140,11 @@ def fill_messages(
     max_messages: int | None = None,
     max_depth: int = MAX_DEPTH,
 ) -> "Reading | None":
-    """Append messages: an iterable of them, in any shape that is known, or one object that holds them.
+    """Append messages: an iterable of them in any known shape, or one object that holds them.
 
-    max_messages: most of them; one message of other stacks may hold several.
-    Returns what they say about the invocation, its messages left out; None when nothing.
-    Raises InvalidInput.
+    max_messages: limit of messages; one message of another framework may hold several.
+
+    Returns what the messages say about the invocation; None when they say nothing. Raises InvalidInput.
     """
     add = into.add
     levels = max_depth - 2  # the list and the message are two of them
@@ -188,7 +187,7 @@ def fill_messages(
 
 
 def _is_one(messages: Any, path: str) -> bool:
-    """Whether it is one object, and no list of messages. Raises InvalidInput for what is neither."""
+    """Return whether the value is one object and not a list of messages. Raises InvalidInput for what is neither."""
     if messages.__class__ is list:
         return False
     if isinstance(messages, str | bytes):
@@ -201,7 +200,7 @@ def _is_one(messages: Any, path: str) -> bool:
 
 
 def _is_plain(message: Any) -> bool:
-    """Whether it is a message in OpenAI's shape without content blocks, as most are."""
+    """Return whether the value is a message in OpenAI's shape without content blocks, as most are."""
     if message.__class__ is not dict:
         return False
     role, content = message.get("role"), message.get("content")

@@ -1,4 +1,4 @@
-"""What the records of a server's answers have in common: their values read, and written as JSON data."""
+"""Helpers of the record classes: read values from messages, and write JSON data."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,17 +14,17 @@ _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 
 def read_verdict(number: int) -> Verdict:
-    """The verdict; one that this client does not know must not count as passed: it is no verdict."""
+    """Return the verdict. One that this client does not know becomes ERROR, because it must not pass."""
     return _VERDICTS.get(number, Verdict.ERROR)
 
 
 def read_kind(number: int) -> Kind:
-    """The kind; one that this client does not know gates, to be on the safe side."""
+    """Return the kind. One that this client does not know becomes ASSERTION, which can fail the turn."""
     return Kind.METRIC if number == Kind.METRIC else Kind.ASSERTION
 
 
 def read_usage(pb: "message_pb2.TokenUsage") -> TokenUsage:
-    """The tokens, as far as they are known."""
+    """Read token counts; those that are not set become None."""
     return TokenUsage(
         pb.input_tokens if pb.HasField("input_tokens") else None,
         pb.output_tokens if pb.HasField("output_tokens") else None,
@@ -33,7 +33,7 @@ def read_usage(pb: "message_pb2.TokenUsage") -> TokenUsage:
 
 
 def read_cost_usd(pb: Any) -> float | None:
-    """The message's cost in US dollars; None when it is unknown or in another currency."""
+    """Read a message's cost in US dollars; None when it is unknown or in another currency."""
     if not pb.HasField("cost") or pb.cost.currency_code not in ("USD", ""):
         return None
     amount: float = pb.cost.amount
@@ -41,7 +41,7 @@ def read_cost_usd(pb: Any) -> float | None:
 
 
 def usage_dict(usage: TokenUsage) -> dict[str, int | None]:
-    """The tokens as JSON data in camelCase."""
+    """Return token counts as JSON data in camelCase."""
     return {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
@@ -50,7 +50,7 @@ def usage_dict(usage: TokenUsage) -> dict[str, int | None]:
 
 
 def present(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that say something: not None and not empty."""
+    """Return the entries of a mapping that are neither None nor empty."""
     return {
         key: value
         for key, value in data.items()

@@ -1,4 +1,4 @@
-"""What an evaluator says about one turn."""
+"""The result that an evaluator returns for a turn, and the functions that create it."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -8,14 +8,14 @@ from .errorcodes import CODES
 
 
 class Kind(IntEnum):
-    """What the result of an evaluator is for. Equal to the wire's EvaluatorKind."""
+    """The kind of an evaluator: an assertion decides, a metric measures. Equal to the contract's EvaluatorKind."""
 
     ASSERTION = 1
     METRIC = 2
 
 
 class Verdict(IntEnum):
-    """Outcome of an evaluator or of a whole turn. Equal to the wire's Verdict.
+    """Outcome of an evaluator or of a whole turn. Equal to the contract's Verdict.
 
     Treat every value but PASSED as not passed.
     """
@@ -162,7 +162,7 @@ def passed(
     metadata: Mapping[str, Any] | None = None,
     checks: Sequence[Check] = (),
 ) -> Result:
-    """The assertion holds."""
+    """Return a result that says that the assertion holds."""
     return Result(_PASSED, reason, score, value, metadata, checks)
 
 
@@ -174,45 +174,45 @@ def failed(
     checks: Sequence[Check] = (),
     pending: bool = False,
 ) -> Result:
-    """The assertion does not hold. `pending`: a later turn can still make it hold."""
+    """Return a result that says that the assertion does not hold. pending: a later turn can still make it hold."""
     return Result(_FAILED, reason, score, value, metadata, checks, pending)
 
 
 def unproven(reason: str) -> Result:
-    """The assertion fails because the turn lacks what it looks at. Score 0.
+    """Return a failed result with score 0 because the turn lacks the data that the assertion needs.
 
-    Unlike `failed`, it stays failed under `negate` and under any threshold: what nobody saw must not
-    pass because the question was turned round.
+    Unlike `failed`, it stays failed under `negate` and under any threshold: missing data must not make a
+    negated assertion pass.
     """
     return Result(_FAILED, reason, 0.0, unproven=True)
 
 
 def skipped(reason: str) -> Result:
-    """The evaluator does not apply to this turn. Counts neither for nor against."""
+    """Return a result that says that the evaluator does not apply to this turn. It does not affect the verdict."""
     return Result(_SKIPPED, reason)
 
 
 def measured(value: float, reason: str, metadata: Mapping[str, Any] | None = None) -> Result:
-    """A metric's measurement, in the metric's own unit."""
+    """Return the result of a metric. value: in the metric's own unit."""
     return Result(_PASSED, reason, None, value, metadata)
 
 
 def unavailable(reason: str) -> Result:
-    """A metric whose data the context lacks: value 0, and metadata that says so.
+    """Return the result of a metric whose data are missing: value 0, and metadata that says so.
 
-    Such a 0 is in no map of metrics, no mean and no histogram.
+    Such a 0 is left out of `Evaluation.metrics`, means and histograms.
     """
     return Result(_PASSED, reason, None, 0.0, {"available": False})
 
 
 def measurement(value: float | None, metadata: Mapping[str, Any] | None) -> float | None:
-    """The value of a metric's result; None where it is the 0 of `unavailable`."""
+    """Return the value of a metric's result; None for the 0 of `unavailable`."""
     if metadata and metadata.get("available") is False:
         return None
     return value
 
 
 def errored(code: str, message: str, **details: str) -> Result:
-    """No verdict. `code` is one of `errorcodes.CODES`; raises KeyError for another one."""
+    """Return a result without a verdict. code: one of `errorcodes.CODES`; raises KeyError for another one."""
     CODES[code]
     return Result(_ERROR, message, error=ErrorInfo(code, message, details))

@@ -1,7 +1,7 @@
-"""What an evaluator that waits (a judge, a remote, a script) may know of the call that it works for.
+"""What a waiting evaluator (a judge, a remote, a script) knows about the call it runs in: deadline, ids, progress.
 
-`current_scope()` works inside `evaluate`, in the task that the server runs it in; elsewhere,
-in threads and in tests for instance, it gives a scope without limits.
+`current_scope()` works inside `evaluate`, in the task that the server runs it in. Elsewhere, for example in
+threads and tests, it returns a scope without limits.
 """
 
 import time
@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 
 def _nobody(message: str, fraction: float | None = None) -> None:
-    """Progress of a call that did not ask for any."""
+    """Discard progress of a call that did not ask for it."""
 
 
 class Scope(NamedTuple):
-    """The call that an evaluator works for.
+    """The call that an evaluator runs in.
 
     evaluation_id: of the evaluation, "" when unknown.
     deadline: `time.monotonic()` by which the evaluator must have answered; None without one.
@@ -31,12 +31,12 @@ class Scope(NamedTuple):
     progress: Callable[[str, float | None], None] = _nobody
 
     def until(self, deadline: float) -> "Scope":
-        """The same call with this deadline."""
+        """Return the same scope with another deadline."""
         # `_replace` takes four times as long.
         return Scope(self.evaluation_id, deadline, self.skip_cache, self.trace_context, self.progress)
 
     def time_left(self) -> float | None:
-        """Seconds until the deadline, 0 when it is over; None without one."""
+        """Return the seconds until the deadline, 0 when it has passed; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
@@ -47,5 +47,5 @@ SCOPE: Final[ContextVar[Scope]] = ContextVar("evald_scope", default=_NO_SCOPE)
 
 
 def current_scope() -> Scope:
-    """The scope of the evaluator that runs in this task."""
+    """Return the scope of the evaluator that runs in this task."""
     return SCOPE.get()

@@ -1,4 +1,4 @@
-"""What a caller asks for: which evaluators, and how their results become one verdict."""
+"""What a caller asks for: the evaluators to run, and how their results become one verdict."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
@@ -86,7 +86,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: "SpecLike", path: str = "") -> "Spec":
-        """A spec out of a type name, or of a mapping with keys in camelCase or snake_case.
+        """Create a spec from a type name, or from a mapping with keys in camelCase or snake_case.
 
         path: where the data are, for errors. Raises InvalidInput.
         """
@@ -108,7 +108,7 @@ class Spec:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON data in camelCase, defaults left out."""
+        """Return the record as JSON data in camelCase, without defaults."""
         return _without_defaults(self, {"type": self.type})
 
 
@@ -155,7 +155,7 @@ class Options:
 
     @classmethod
     def from_dict(cls, data: "OptionsLike", path: str = "options") -> "Options":
-        """Options out of a mapping with keys in camelCase or snake_case. Raises InvalidInput."""
+        """Create options from a mapping with keys in camelCase or snake_case. Raises InvalidInput."""
         if isinstance(data, Options):
             return data
         found = read_keys(data, _OPTIONS_KEYS, path)
@@ -169,7 +169,7 @@ class Options:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON data in camelCase, defaults left out."""
+        """Return the record as JSON data in camelCase, without defaults."""
         return _without_defaults(self, {})
 
 
@@ -178,7 +178,7 @@ OptionsLike: TypeAlias = Options | Mapping[str, Any]
 
 
 def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
-    """The specs of a call; one alone is a list of one. Raises InvalidInput that names the one that is wrong."""
+    """Convert the evaluators of a call to specs; a single one is a list of one. Raises InvalidInput with the index."""
     if isinstance(evaluators, str | Mapping | Spec):
         evaluators = [evaluators]
     if not isinstance(evaluators, Iterable):
@@ -187,7 +187,7 @@ def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
 
 
 def _check(record: Spec | Options, readers: Mapping[str, Any], path: str) -> None:
-    """Hold every field of a record that is given to what a mapping may say in its place."""
+    """Check every field of a record by the rules for mappings. Raises InvalidInput."""
     for one in fields(record):
         value = getattr(record, one.name)
         if one.name in readers and (value is not None or one.default is not None):

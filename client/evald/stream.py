@@ -1,11 +1,11 @@
-"""What a streamed evaluation brings, message by message."""
+"""The events of a streamed evaluation."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .convert.spec import read_spec
-from .evaluation import Evaluation
-from .evaluator_result import EvaluatorResult
+from .errors import ServerError
+from .evaluation import Evaluation, EvaluatorResult
 from .spec import Spec
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of a stream. plan: what will run, names and versions filled in."""
+    """The first event of a stream. plan: the specs that will run, with names and versions filled in."""
 
     evaluation_id: str
     plan: tuple[Spec, ...]
@@ -22,7 +22,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What an evaluator says before it finishes. index: its place in the plan. fraction: 0 to 1."""
+    """A progress report of a running evaluator. index: its position in the plan. fraction: 0 to 1."""
 
     index: int
     message: str
@@ -30,11 +30,11 @@ class Progress:
 
 
 Event: TypeAlias = Started | Progress | EvaluatorResult | Evaluation
-"""What a stream yields: the plan first, the evaluation last."""
+"""An event of a stream: Started first, the Evaluation last."""
 
 
 class EvaluationStream:
-    """Puts together what the messages of one streamed evaluation bring."""
+    """Assembles the responses of one streamed evaluation."""
 
     def __init__(self) -> None:
         self._id = ""
@@ -42,7 +42,7 @@ class EvaluationStream:
         self.evaluation: Evaluation | None = None
 
     def read(self, response: "evaluation_service_pb2.EvaluateResponse") -> list[Event]:
-        """The events of the next message."""
+        """Read the next response and return its events."""
         events: list[Event] = []
         if response.HasField("started"):
             self._id = response.started.evaluation_id
@@ -58,3 +58,8 @@ class EvaluationStream:
             self.evaluation = Evaluation.from_pb(response.summary, self._id, self._results)
             events.append(self.evaluation)
         return events
+
+
+def unfinished(what: str) -> ServerError:
+    """Return the error for a stream that ended without a fault before it was complete."""
+    return ServerError(f"the server ended the {what} without a summary, so it did not finish")

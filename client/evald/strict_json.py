@@ -7,10 +7,10 @@ from typing import Any, Final, NoReturn
 
 
 class TooLarge(Exception):
-    """The input may be right, but it is larger or deeper than evald reads: nothing can be said about it.
+    """The input is larger or deeper than evald reads, so nothing is known about its validity.
 
-    No ValueError, so that who takes that for "not valid" does not take this for it too. An evaluator lets
-    it pass: its result is then ERROR with code INPUT_TOO_LARGE.
+    Not a ValueError, because callers read a ValueError as "not valid". Evaluators do not catch it; the result
+    is then ERROR with code INPUT_TOO_LARGE.
     """
 
 
@@ -19,7 +19,7 @@ _TOO_MANY_DIGITS: Final = "JSON has a number of more than 4,300 digits, which is
 
 
 def no_constant(name: str) -> NoReturn:
-    """For a decoder's `parse_constant`: NaN and Infinity are not JSON."""
+    """Raise ValueError for NaN and Infinity: the `parse_constant` of a strict decoder."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -29,8 +29,10 @@ STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant)
 
 @cache
 def _decode_fast() -> Callable[[str], Any]:
-    """pydantic's decoder takes half the time of the standard library's. Imported when first needed:
-    who only sends requests never does."""
+    """Return pydantic's decoder, which takes half the time of the standard library's.
+
+    Imported at the first use, because clients that only send requests never need it.
+    """
     from pydantic_core import from_json
 
     # Texts of answers seldom come twice, and to look for each among those that were takes a tenth of the time.
@@ -38,10 +40,10 @@ def _decode_fast() -> Callable[[str], Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON: NaN and Infinity are refused.
+    """Parse strict JSON, without NaN and Infinity.
 
-    Raises ValueError with what is wrong and where, and TooLarge for JSON that is nested too deep or has a
-    number of too many digits.
+    Raises ValueError, which says what is wrong and where, and TooLarge for JSON that is nested too deep or has
+    a number with too many digits.
     """
     try:
         return _decode_fast()(text)
@@ -52,8 +54,10 @@ def parse_json(text: str) -> Any:
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at a place of the text, and where it ends. Raises as `parse_json`; where
-    the text is not JSON, json.JSONDecodeError."""
+    """Parse the JSON value that begins at `start`. Returns the value and the index where it ends.
+
+    Raises json.JSONDecodeError for what is not JSON, and TooLarge as `parse_json` does.
+    """
     found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
     return found
 

@@ -1,7 +1,6 @@
-"""JSON-like Python data into protobuf's Struct and Value and back, directly.
+"""Convert JSON-like Python data to protobuf's Struct and Value and back.
 
-The engine fills the metadata of every result with this, so it is written for
-speed: exact classes first, no intermediate copies.
+Runs for the metadata of every result, so it checks exact classes first and makes no intermediate copies.
 """
 
 import math
@@ -22,10 +21,10 @@ MAX_DEPTH: Final = 32
 
 
 class TooDeep(InvalidInput):
-    """Data are nested deeper than the levels that are left."""
+    """The data are nested too deep."""
 
     def of(self, max_depth: int) -> InvalidInput:
-        """The same for the caller, who knows the whole depth alone."""
+        """Return the error with the limit of the whole data, which only the outermost call knows."""
         return InvalidInput(self.path, self.got, f"at most {max_depth} levels")
 
 
@@ -43,7 +42,7 @@ def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int 
 
 
 def fill_struct(data: Any, struct: "Struct", path: str) -> None:
-    """The same for what a caller gave at this path. Raises InvalidInput for what is no mapping, too."""
+    """Fill an empty Struct with an argument of a caller. Raises InvalidInput with a path below `path`."""
     if not isinstance(data, Mapping):
         raise InvalidInput(path, shown(data), "an object")
     try:
@@ -71,7 +70,7 @@ def _too_deep() -> TooDeep:
 
 
 def fill_fields(data: Mapping[str, Any], fields: Any, levels: int) -> None:
-    """Fill a Struct's fields. levels: how many the data may have, their own mapping counted."""
+    """Fill the fields of a Struct. levels: allowed depth, with the mapping itself as the first level."""
     if levels < 1:
         raise _too_deep()
     for key, value in data.items():
@@ -143,7 +142,7 @@ def _fill_list(items: Sequence[Any], pb: Any, levels: int) -> None:
 
 
 def check_levels(value: Any, levels: int) -> None:
-    """Raise TooDeep for data that are nested deeper. Recurses no further than that."""
+    """Raise TooDeep when the data have more levels. Recurses at most that deep."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
@@ -155,8 +154,10 @@ def check_levels(value: Any, levels: int) -> None:
 
 
 def struct_to_dict(struct: "Struct", check: Callable[[], None] | None = None) -> dict[str, Any]:
-    """Plain Python data. Whole numbers become int: a Struct knows doubles only. check: as for
-    `value_to_python`."""
+    """Convert a Struct to Python data. Whole numbers become int, because a Struct holds doubles only.
+
+    check: as for `value_to_python`.
+    """
     items: Iterable[tuple[str, Value]] = struct.fields.items()
     if check is not None:
         items = _checking(items, check)
@@ -171,7 +172,7 @@ def _checking(items: Iterable[Item], check: Callable[[], None]) -> Iterator[Item
 
 
 def value_to_python(value: "Value", check: Callable[[], None] | None = None) -> Any:
-    """Plain Python data out of a protobuf Value. check: called from time to time; may raise."""
+    """Convert a protobuf Value to Python data. check: called regularly; may raise to stop the work."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         number = value.number_value
@@ -191,5 +192,5 @@ def value_to_python(value: "Value", check: Callable[[], None] | None = None) -> 
 
 
 def duration_ms(duration: "Duration") -> float:
-    """Milliseconds, with a fraction when there is one."""
+    """Convert a Duration to milliseconds."""
     return duration.seconds * 1000 + duration.nanos / 1_000_000

@@ -1,8 +1,8 @@
-"""Threads for foreign evaluators, so that a slow or stuck one holds up nobody else.
+"""Threads for authors' evaluators, so that a slow or stuck one does not block others.
 
-Plain functions each get a thread while they run; async ones share an event
-loop of their own. Neither can be killed: one that overruns its time is
-left behind and its type may only use so many at a time.
+Each plain function runs in a thread of its own; async ones share an event loop.
+Neither can be killed: one that exceeds its time is abandoned, and the number of
+threads per evaluator type is limited.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ _log = logging.getLogger("evald.threads")
 
 
 class Busy(Exception):
-    """All places of the type are taken by calls that overran their time."""
+    """All threads of the type are occupied by calls that exceeded their time."""
 
 
 class Threads:
-    """Runs functions in daemon threads: unlike a ThreadPoolExecutor's they do not hold up the exit
-    of the process when one of them is stuck."""
+    """Runs functions in daemon threads, which, unlike those of a ThreadPoolExecutor, do not keep the process
+    from exiting when one of them is stuck."""
 
     def __init__(self, max_per_type: int = MAX_PER_TYPE) -> None:
         self._max_per_type = max_per_type
@@ -46,8 +46,10 @@ class Threads:
     async def run(
         self, type_name: str, function: Callable[..., T], *args: Any, at_once: int | None = None
     ) -> T:
-        """The function's result. Raises what it raises, and EvaluatorRaised for what is no Exception;
-        Busy at once when the type's threads are all stuck.
+        """Run a function in a thread and return its result.
+
+        Raises what the function raises, EvaluatorRaised in place of what is not an Exception, and Busy at once
+        when all threads of the type are stuck.
 
         at_once: how many functions of the type run at a time, where none of them can be stuck for ever, so
         that waiting for a place makes sense however many have overrun their time.
@@ -77,7 +79,7 @@ class Threads:
         return await self._wait(type_name, start, over=places.release)  # type: ignore[no-any-return]
 
     async def run_async(self, type_name: str, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result, out of the event loop that all plugins share. Raises as `run` does.
+        """Run a coroutine in the event loop that all plugins share and return its result. Raises as `run` does.
 
         Cancelling cancels the coroutine, and does not wait for one that goes on all the same.
         """
@@ -103,7 +105,7 @@ class Threads:
         )
 
     def close(self) -> None:
-        """Stop the plugins' loop. Threads end by themselves."""
+        """Stop the plugins' event loop. Threads end by themselves."""
         loop, self._loop = self._loop, None
         if loop is not None:
             with suppress(RuntimeError):  # a plugin has closed it
@@ -121,7 +123,7 @@ class Threads:
         stop: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
     ) -> Any:
-        """What `start` began. When the caller goes away, it is stopped and counted until it is over."""
+        """Wait for what `start` began. A cancelled wait stops it, and counts it as running until it ends."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         left_behind = False
@@ -197,7 +199,7 @@ class Threads:
 
 
 def _as_exception(problem: BaseException) -> Exception:
-    """What a future can carry."""
+    """Convert to an exception that a future can hold."""
     if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
         return problem
     return raised_by(problem)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """What the agent did last, and all that is known about it.
+    """One turn of the agent, and all that is known about it.
 
     The turn under evaluation is what follows the last user message, unless
     `turn_messages` says otherwise. What is left out is unknown, never 0.
@@ -100,7 +100,7 @@ class Turn:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, ignore_unknown: bool = False) -> "Turn":
-        """A turn out of JSON data: `messages`, `lastInvocation`, `turn`, `isFinal`, `expected` and so on.
+        """Create a turn from JSON data: `messages`, `lastInvocation`, `turn`, `isFinal`, `expected` and so on.
 
         Keys are those of the contract or the arguments of `Turn`, in camelCase
         or snake_case; what belongs to the invocation may stand in
@@ -133,7 +133,7 @@ class Turn:
         return EvaluatorContext(typed(self._pb))
 
     def to_proto(self) -> "context_pb2.EvaluatorContext":
-        """The message that is sent. Do not change it."""
+        """Return the message that is sent. It must not be changed."""
         return self._pb
 
     def __eq__(self, other: object) -> bool:
@@ -151,7 +151,7 @@ the answer, message or result of a stack that docs/frameworks.md lists."""
 
 
 def as_turn(turn: TurnLike) -> Turn:
-    """A turn out of whatever a caller may hand over. Raises InvalidInput.
+    """Convert any argument that stands for a turn. Raises InvalidInput.
 
     A text that begins with "[" is the JSON text of messages; any other is the answer.
     """
@@ -169,7 +169,7 @@ def as_turn(turn: TurnLike) -> Turn:
 
 
 def _is_foreign(data: Mapping[str, Any]) -> bool:
-    """Whether it is a message, an answer or a state of another stack, and no context."""
+    """Return whether the value is an object of another framework, and not a context."""
     if all(snake(str(key)) in _KEYS for key in data):
         return False
     from .shapes import read_one
@@ -204,7 +204,7 @@ def _amount(value: Any, path: str) -> float:
 
 
 def _cost(cost: Any) -> tuple[str, float]:
-    """A number of US dollars, or the contract's currency and amount."""
+    """Read a cost: US dollars, or a mapping with the contract's currency and amount."""
     if not isinstance(cost, Mapping):
         return "USD", _amount(cost, "cost")
     found = read_keys(cost, _COST_KEYS, "cost")

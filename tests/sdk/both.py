@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from evald import AsyncClient, Client, Evaluation
-from evald.session_summary import SessionSummary
+from evald.session import SessionSummary
 from evald_server import testing
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from evald import (
     Verdict,
     errors,
 )
-from evald.calls import BatchProgress
+from evald.batch import BatchProgress
 from evald.result import Kind
 from evald_server import testing
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from evald import Evaluation, EvaluatorResult, Verdict
 from evald.batch import BatchAnswer, BatchSummary, EvaluatorTotals
 from evald.catalog import CatalogChange, EvaluatorType
-from evald.evaluator_result import EvaluatorError
+from evald.errors import EvaluatorError
 from evald.result import Kind
-from evald.session_summary import SessionSummary
+from evald.session import SessionSummary
 from evald.stream import EvaluationStream
 from evald.v1 import catalog_service_pb2, evaluation_service_pb2
 from evald.v1 import evaluator_pb2 as typed_evaluator_pb2

@@ -203,3 +203,58 @@ def test_a_mistyped_key_of_a_config_names_the_one_that_was_meant(
     with pytest.raises(InvalidConfig) as refused:
         testing.evaluate(Delivered, config, Turn(response="x"))
     assert (path, message) in refused.value.problems
+
+
+PLACED = evald.define_evaluator(
+    type="acme.placed",
+    kind=evald.ASSERTION,
+    evaluate=lambda ctx: True,
+    config_schema={
+        "type": "object",
+        "properties": {"maxDays": {"type": "integer"}, "to": {"$ref": "#/$defs/Address"}},
+        "required": ["maxDays"],
+        "additionalProperties": False,
+        "$defs": {
+            "Address": {
+                "type": "object",
+                "properties": {"street": {"type": "string"}},
+                "additionalProperties": False,
+            }
+        },
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({"maxDays": "3"}, "/maxDays", '"3" is not of type "integer"'),
+        ({}, "", '"maxDays" is a required property'),
+        ({"maxDays": 1, "maxDay": 1}, "/maxDay", 'unknown key; did you mean "maxDays"?'),
+        ({"maxDays": 1, "x": 1}, "/x", "unknown key; wanted one of maxDays, to"),
+        ({"maxDays": 1, "to": {"stret": ""}}, "/to/stret", 'unknown key; did you mean "street"?'),
+        ({"maxDays": object()}, "", "cannot be checked: Unsupported type: 'object'"),
+    ],
+)
+def test_the_config_of_a_function_is_held_against_its_schema(
+    config: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        testing.evaluate(PLACED, config, Turn(response="x"))
+    assert refused.value.problems == [(path, message)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "strng"}, "cannot be checked: .*strng"),
+        ({"$ref": "https://example.org/schema"}, "never followed"),
+        ({"$ref": "file:///etc/passwd"}, "never followed"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_refuses_every_config(schema: dict[str, Any], message: str) -> None:
+    evaluator = evald.define_evaluator(
+        type="acme.odd", kind=evald.ASSERTION, evaluate=lambda ctx: True, config_schema=schema
+    )
+    with pytest.raises(InvalidConfig, match=message):
+        testing.evaluate(evaluator, {}, Turn(response="x"))

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from evald import Turn, errors
-from evald.calls import BatchProgress
+from evald.batch import BatchProgress
 from evald.v1 import catalog_service_pb2 as catalog
 from evald.v1 import catalog_service_pb2_grpc, evaluation_service_pb2_grpc, evaluator_pb2, result_pb2
 from evald.v1 import evaluation_service_pb2 as evaluation

@@ -1,4 +1,4 @@
-"""Python and JSON data to the messages that are sent, and back. Here the SDK knows generated code.
+"""Convert Python and JSON data to protobuf messages and back.
 
 `parse_messages_json` and `dict_to_struct` are the parts that a server needs.
 """

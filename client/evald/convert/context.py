@@ -1,4 +1,4 @@
-"""What a caller says about a turn to the context that is sent."""
+"""Convert what a caller says about a turn to the context message."""
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class TurnData(NamedTuple):
-    """Everything that can be said about a turn, as callers write it. See `Turn`."""
+    """The arguments of `Turn`."""
 
     messages: Any = ()
     response: Any = None
@@ -42,7 +42,7 @@ class TurnData(NamedTuple):
 
 
 def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
-    """The context that is sent. Raises InvalidInput."""
+    """Convert the arguments of a turn to the context message. Raises InvalidInput."""
     pb = context_pb2.EvaluatorContext()
     invocation = pb.last_invocation
     said = _fill_conversation(data, pb)
@@ -99,7 +99,7 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
 
 
 def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext:
-    """The context with its messages as messages, not as JSON text, as a server hands it to evaluators."""
+    """Parse messages given as JSON text into messages, as a server does before it runs evaluators."""
     invocation = context.last_invocation
     if not context.messages_json and not invocation.messages_json:
         return context

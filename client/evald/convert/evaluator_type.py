@@ -1,4 +1,4 @@
-"""An evaluator to its entry in a catalogue."""
+"""Convert an evaluator to its entry in the catalogue."""
 
 import json
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def type_to_pb(definition: "EvaluatorDefinition") -> evaluator_pb2.EvaluatorType:
-    """An evaluator as an entry of a catalogue, without what only a server knows of it."""
+    """Convert an evaluator to an entry of the catalogue, without the fields that only a server can fill."""
     pb = evaluator_pb2.EvaluatorType(
         type=definition.type,
         version=definition.version,

@@ -1,4 +1,4 @@
-"""The requests of every call."""
+"""Build the requests of all calls."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def evaluate_request(
     request_id: str,
     into: evaluation_service_pb2.EvaluateRequest | None = None,
 ) -> evaluation_service_pb2.EvaluateRequest:
-    """The request of `Evaluate`. into: the message to fill, else a new one."""
+    """Build the request of `Evaluate`. into: the message to fill; None creates one. Raises InvalidInput."""
     pb = evaluation_service_pb2.EvaluateRequest() if into is None else into
     pb.request_id = text(request_id, "request_id")
     pb.context.CopyFrom(context)
@@ -40,7 +40,7 @@ def unary_request(
     labels: Mapping[str, str] | None,
     request_id: str,
 ) -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """The request of `EvaluateUnary`."""
+    """Build the request of `EvaluateUnary`. Raises InvalidInput."""
     pb = evaluation_service_pb2.EvaluateUnaryRequest()
     evaluate_request(context, evaluators, options, labels, request_id, pb.request)
     return pb
@@ -52,7 +52,7 @@ def session_open(
     options: OptionsLike | None,
     labels: Mapping[str, str] | None,
 ) -> evaluation_service_pb2.EvaluateSessionRequest:
-    """The first frame of a session."""
+    """Build the first message of a session. Raises InvalidInput."""
     pb = evaluation_service_pb2.EvaluateSessionRequest()
     pb.open.SetInParent()
     if base is not None:
@@ -66,7 +66,7 @@ def session_open(
 def session_turn(
     turn_id: int, context: context_pb2.EvaluatorContext
 ) -> evaluation_service_pb2.EvaluateSessionRequest:
-    """One turn of a session. Raises InvalidInput for what only a whole session can have."""
+    """Build the message of one turn. Raises InvalidInput for data that only a whole session can have."""
     for name in ("scenario", "persona", "metadata"):
         if context.HasField(name):
             raise InvalidInput(name, "given for one turn of a session", "it in the session's base")
@@ -96,7 +96,7 @@ def batch_open(
     *,
     brief: bool,
 ) -> evaluation_service_pb2.BatchOpen:
-    """What the items of a batch share."""
+    """Build the opening of a batch: what all items share. Raises InvalidInput."""
     pb = evaluation_service_pb2.BatchOpen(brief=brief)
     fill_specs(evaluators, pb.evaluators)
     fill_options(options, pb.options)
@@ -107,7 +107,7 @@ def batch_open(
 def batch_item(
     item_id: str, context: context_pb2.EvaluatorContext, evaluators: Iterable[SpecLike]
 ) -> evaluation_service_pb2.BatchItem:
-    """One item of a batch. Raises InvalidInput."""
+    """Build one item of a batch. Raises InvalidInput."""
     pb = evaluation_service_pb2.BatchItem(item_id=item_id, context=context)
     fill_specs(evaluators, pb.evaluators)
     return pb
@@ -116,28 +116,28 @@ def batch_item(
 def batch_request(
     opening: evaluation_service_pb2.BatchOpen | None, items: Iterable[evaluation_service_pb2.BatchItem]
 ) -> evaluation_service_pb2.EvaluateBatchRequest:
-    """One message of a batch."""
+    """Build one message of a batch."""
     return evaluation_service_pb2.EvaluateBatchRequest(open=opening, items=items)
 
 
 def validate_request(evaluators: Iterable[SpecLike]) -> evaluation_service_pb2.ValidateSpecsRequest:
-    """The request of `ValidateSpecs`."""
+    """Build the request of `ValidateSpecs`. Raises InvalidInput."""
     pb = evaluation_service_pb2.ValidateSpecsRequest()
     fill_specs(evaluators, pb.evaluators)
     return pb
 
 
 def list_types_request(kind: Any, page_token: str) -> catalog_service_pb2.ListEvaluatorTypesRequest:
-    """The request of `ListEvaluatorTypes`. kind: 0 for all."""
+    """Build the request of `ListEvaluatorTypes`. kind: 0 for all."""
     # 1,000: the largest page that the contract allows, so that one call is enough.
     return catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=page_token, kind=kind)
 
 
 def get_type_request(name: str, version: str) -> catalog_service_pb2.GetEvaluatorTypeRequest:
-    """The request of `GetEvaluatorType`."""
+    """Build the request of `GetEvaluatorType`."""
     return catalog_service_pb2.GetEvaluatorTypeRequest(type=name, version=version)
 
 
 def watch_types_request(after_revision: int) -> catalog_service_pb2.WatchEvaluatorTypesRequest:
-    """The request of `WatchEvaluatorTypes`."""
+    """Build the request of `WatchEvaluatorTypes`."""
     return catalog_service_pb2.WatchEvaluatorTypesRequest(after_revision=after_revision)

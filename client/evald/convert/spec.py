@@ -1,4 +1,4 @@
-"""Specs and options to messages, and a spec back."""
+"""Convert specs and options to messages, and a spec back."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def spec_to_pb(spec: SpecLike, path: str = "") -> evaluator_pb2.EvaluatorSpec:
-    """The spec that is sent. Raises InvalidInput."""
+    """Convert a spec to a message. Raises InvalidInput."""
     pb = evaluator_pb2.EvaluatorSpec()
     _fill_spec(Spec.from_dict(spec, path), pb, path)
     return pb
@@ -45,7 +45,7 @@ def _fill_spec(spec: Spec, pb: evaluator_pb2.EvaluatorSpec, path: str) -> None:
 
 
 def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:
-    """A spec as the server will run it."""
+    """Convert the message of a spec back to a Spec."""
     return Spec(
         pb.type,
         struct_to_dict(pb.config) if pb.HasField("config") else {},
@@ -63,7 +63,7 @@ def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:
 
 
 def fill_specs(evaluators: Iterable[SpecLike], into: "Specs") -> None:
-    """Append the specs of a call. Raises InvalidInput that names the one that is wrong."""
+    """Append the specs of a call. Raises InvalidInput with the index of the wrong one."""
     for index, spec in enumerate(specs(evaluators)):
         _fill_spec(spec, into.add(), f"evaluators[{index}]")
 

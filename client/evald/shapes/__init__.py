@@ -1,9 +1,8 @@
-"""The messages of other stacks, recognised by their attributes and keys; none of their libraries is imported.
+"""Read messages of other frameworks, recognised by attributes and keys without importing the frameworks.
 
-`FAMILIES` lists who reads what, in the order in which they are asked: add new
-ones before "messages with a role". A family is one file with a function
-`read(value, data)`, which gives a Reading, or None for what it does not know.
-`value` is what the caller gave, `data` the same as plain data.
+`FAMILIES` lists the readers in the order in which they are tried: add new ones before "messages with a role".
+A family is one file with a function `read(value, data)`, which returns a Reading, or None for a value it does
+not recognise. `value` is the caller's object, `data` the same as plain data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,7 +79,7 @@ _WANTED: Final = f'a message: an object with `role` and `content`, a pair ("user
 
 
 def read_one(value: Any) -> Reading | None:
-    """What a value of any family holds; None when no family knows it. Raises InvalidInput."""
+    """Read a value of any family. Returns None when no family recognises it. Raises InvalidInput."""
     if _is_pair(value):
         return Reading([{"role": role_messages.ROLES.get(value[0], value[0]), "content": value[1]}])
     data = plain(value)
@@ -105,7 +104,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def read_item(value: Any) -> Reading:
-    """The same for one of a list of messages. Raises InvalidInput for what no family knows, too."""
+    """Read one item of a list of messages. Raises InvalidInput, also for what no family recognises."""
     reading = read_one(value)
     if reading is None:
         data = plain(value)
@@ -118,7 +117,7 @@ def read_item(value: Any) -> Reading:
 
 
 def read_all(values: Iterable[Any], path: str) -> Reading:
-    """The messages of several values as one reading. Raises InvalidInput with the path of what is wrong."""
+    """Read several values as one reading. Raises InvalidInput with the path of the wrong one."""
     found = Readings()
     messages: list[dict[str, Any]] = []
     for index, value in enumerate(values):
@@ -133,7 +132,7 @@ def read_all(values: Iterable[Any], path: str) -> Reading:
 
 
 def turn_start(roles: list[str]) -> int:
-    """Index of the first message after the last user message."""
+    """Return the index of the first message after the last user message."""
     start = len(roles)
     while start and roles[start - 1] != "user":
         start -= 1
