@@ -3,15 +3,14 @@ command line and `evald_server.testing`."""
 
 import asyncio
 import logging
-from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
 
 from evald.contract import violation
 from evald.threads import Threads
-from evald_server.batch.pool import Pool
-from evald_server.batch.rules import Rules
+from evald_server.batch.chunk import ProcessConfig
+from evald_server.batch.pool import BatchPool
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
@@ -374,16 +373,17 @@ def build_registry(
     return registry
 
 
-def build_batch_processes(settings: Settings, limits: Limits) -> Pool:
+def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:
     """The processes that batches are evaluated in, none of which is started yet."""
-    rules = Rules(
+    config = ProcessConfig(
         limits,
         fail_open=settings.on_error == "fail_open",
         max_messages=settings.max_messages,
         auto=settings.auto,
-        log=(settings.log_format, settings.log_level),
+        log_format=settings.log_format,
+        log_level=settings.log_level,
     )
-    return Pool(rules, version("evald"), settings.batch_processes)
+    return BatchPool(config, settings.batch_processes)
 
 
 def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> Remotes:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import IO, Final, Self
 
-from .frames import PIPE_BYTES, frame, receive_frame
+from .frames import PIPE_BYTES, receive_frame
 
 # Between two looks whether a process has ended that was just killed, or has closed its pipe.
 _LOOK_SECONDS: Final = 0.01
@@ -68,11 +68,7 @@ class Worker:
         return self._writer.is_closing()
 
     def send(self, data: bytes) -> None:
-        """Send a frame. What a process does not take yet is kept."""
-        self._writer.write(frame(data))
-
-    def send_large(self, data: bytes) -> None:
-        """Send a frame without a copy of the data."""
+        """Send a frame. What the process does not read yet is buffered here."""
         self._writer.write(len(data).to_bytes(4, "big"))
         self._writer.write(data)
 
