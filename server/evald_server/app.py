@@ -52,8 +52,8 @@ from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.scripts.runner import ScriptRunner
 from evald_server.telemetry import Telemetry
 
 _log = logging.getLogger("evald.server")
@@ -306,9 +306,9 @@ class App:
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
 
 
-def build_scripts(settings: Settings) -> Scripts:
+def build_scripts(settings: Settings) -> ScriptRunner:
     """What the `code` evaluator runs. Raises StartError for what this machine cannot keep."""
-    policy = Policy(
+    policy = ScriptPolicy(
         allow=settings.code_allow,
         shell=settings.code_shell,
         isolation=settings.code_isolation,
@@ -322,7 +322,7 @@ def build_scripts(settings: Settings) -> Scripts:
         output_bytes=settings.code_output_bytes,
     )
     try:
-        scripts = Scripts(policy)
+        scripts = ScriptRunner(policy)
     except ValueError as problem:
         raise StartError(str(problem)) from None
     if not scripts.unavailable and scripts.isolation == "none":
@@ -338,7 +338,7 @@ def build_scripts(settings: Settings) -> Scripts:
 def build_registry(
     settings: Settings,
     threads: Threads,
-    scripts: Scripts,
+    scripts: ScriptRunner,
     models: ConfiguredModels,
 ) -> Registry:
     """The built-ins, the plugins, and what of them runs on every call. Raises PluginError, StartError."""

@@ -1,6 +1,7 @@
 """The `code` evaluator: a script of the operator's says whether the turn was good."""
 
 import hashlib
+import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping
@@ -13,12 +14,11 @@ from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinit
 from evald.result import ASSERTION, Kind, Result, errored
 from evald.scope import current_scope
 
-from .commands import Changed, NotAllowed
-from .output import PASS_SCORE, Unusable, read_output
-from .payload import payload_of, written
-from .process import Ended
-from .runner import Busy, Invocation, Scripts
-from .stderr import tail
+from .policy import CommandChanged, CommandNotAllowed
+from .process import ScriptExit
+from .runner import ScriptCommand, ScriptRunner, ScriptsBusy
+from .stdin import payload_of, written
+from .stdout import PASS_SCORE, InvalidOutput, read_output
 
 # Linux takes no argument of more than 128 KiB; nobody writes a command of a quarter of that.
 _MAX_COMMAND_BYTES: Final = 32 << 10
@@ -33,6 +33,12 @@ _HINT: Final = (
     ". In isolation, the script's interpreter and what it loads must be among the system's programs, "
     "or in the setting code_read"
 )
+
+_MAX_STDERR_CHARACTERS: Final = 2000
+
+# What steers a terminal: CSI and OSC sequences, and escapes of one character.
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 _SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
 
@@ -87,7 +93,7 @@ Contract: TypeAlias = Callable[[Kind, object], str | None]
 """Says what is wrong with a result, named by its field; None when nothing is."""
 
 
-def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition:
+def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefinition:
     """The `code` evaluator of a server; where no script can run, it says why and refuses every config.
 
     contract: the engine's, which every foreign result must hold to.
@@ -108,7 +114,7 @@ def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition
 class CodeCheck:
     """One use of the evaluator, ready to run."""
 
-    def __init__(self, scripts: Scripts, code: Code, contract: Contract) -> None:
+    def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
         """Raises InvalidConfig for what the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
@@ -142,18 +148,18 @@ class CodeCheck:
             deadline -= _REPORT_SECONDS
         try:
             ended = await self._scripts.run(self._invocation, data, self._seconds, deadline)
-        except Busy:
+        except ScriptsBusy:
             places = self._scripts.policy.concurrency
             return errored(
                 "EVALUATOR_BUSY",
                 f"No place became free in time: at most {places} scripts run at a time "
                 f"(setting code_concurrency)",
             )
-        except Changed as problem:
+        except CommandChanged as problem:
             return errored("SCRIPT_FAILED", f"The script was not run: {problem}")
         return self._result(ended)
 
-    def _result(self, ended: Ended) -> Result:
+    def _result(self, ended: ScriptExit) -> Result:
         isolation = self._scripts.isolation
         if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
             ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
@@ -172,18 +178,18 @@ class CodeCheck:
         if ended.code:
             return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
         problem: str | None
-        code = Unusable.code
+        code = InvalidOutput.code
         try:
             result = read_output(ended.stdout, self._code.threshold)
             problem = self._contract(Kind.ASSERTION, result)
-        except Unusable as found:
+        except InvalidOutput as found:
             problem, code = str(found), found.code
         if problem is None:
             return result
         return errored(code, _told(f"The script's standard output is no result: {problem}", ended))
 
 
-def _invocation(scripts: Scripts, code: Code) -> Invocation:
+def _invocation(scripts: ScriptRunner, code: Code) -> ScriptCommand:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
     shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
@@ -195,7 +201,7 @@ def _invocation(scripts: Scripts, code: Code) -> Invocation:
     try:
         # With a shell's syntax in it and no shell allowed, this says so.
         return scripts.shell(str(words), code.cwd) if shell else scripts.invocation(list(words), code.cwd)
-    except NotAllowed as problem:
+    except CommandNotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None
     except ValueError as problem:
         raise _invalid("/cwd", str(problem)) from None
@@ -219,6 +225,13 @@ def _exit(code: int) -> str:
     return f"was ended by {name}{hints.get(-code, '')}"  # type: ignore[call-overload]
 
 
-def _told(what: str, ended: Ended) -> str:
-    said = tail(ended.stderr)
+def _told(what: str, ended: ScriptExit) -> str:
+    said = stderr_tail(ended.stderr)
     return f"{what}: {said}" if said else what
+
+
+def stderr_tail(data: bytes) -> str:
+    """The last 2,000 characters, without anything that would steer a terminal or a log viewer."""
+    text = _SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    text = _CONTROL.sub("", text).strip()
+    return text if len(text) <= _MAX_STDERR_CHARACTERS else "…" + text[-_MAX_STDERR_CHARACTERS:]

@@ -15,11 +15,12 @@ import resource
 import select
 import signal
 import sys
+import time
 from contextlib import suppress
 
 from evald_server import kernel
 
-from . import landlock, seccomp, tree
+from . import sandbox
 
 TYPE_CHECKING = False  # typing takes as long to import as Python to start
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ _LIMITS: "Final" = {
 _NICENESS: "Final" = 5
 
 _MAX_PROBLEM_BYTES: "Final" = 4096
+
+# Each pass stops what the one before it let start. Stopped processes count against the limit of
+# processes, so that a fork bomb runs dry after a few.
+_MAX_PASSES: "Final" = 100
 
 
 def main(control: int, order_fd: int) -> None:
@@ -66,8 +71,8 @@ def main(control: int, order_fd: int) -> None:
         if control in ready:
             break
         os.read(woken, 4096)
-        status = (tree.reap() or {}).get(script)
-    tree.end()
+        status = (_reap() or {}).get(script)
+    _kill_descendants()
 
     problem = os.read(trouble, _MAX_PROBLEM_BYTES)
     code = b"" if status is None else str(os.waitstatus_to_exitcode(status)).encode()
@@ -114,8 +119,7 @@ def _become(order: "dict[str, Any]", teller: int) -> None:
         step = "it cannot be isolated"
         kernel.forgo_privileges()
         if order["landlock"] is not None:
-            landlock.restrict(order["landlock"]["read"], order["landlock"]["write"])
-            seccomp.deny_sockets()
+            sandbox.enter(order["landlock"]["read"], order["landlock"]["write"])
         step = "it cannot be executed"
         os.execve(order["argv"][0], order["argv"], order["environment"])  # noqa: S606 - no shell is the point
     except BaseException as problem:  # noqa: BLE001 - this process must end here, whatever happened
@@ -165,6 +169,64 @@ def _tasks_of(user: int) -> int:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     count += int(file.read().rpartition(b")")[2].split()[17])
     return count
+
+
+def _descendants(root: int) -> set[int]:
+    """Ids of all processes below this one that still run."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The name, in parentheses, may hold anything, parentheses too.
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state not in (b"Z", b"X"):
+            parents[int(name)] = int(parent)
+    found: set[int] = set()
+    level = {root}
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level} - found
+        found |= level
+    return found
+
+
+def _kill_descendants() -> None:
+    """Kill every descendant of this process, and reap it. `kernel.adopt_orphans` must have been called."""
+    me, pause = os.getpid(), 0.001
+    while _reap() is not None:
+        known: set[int] = set()
+        for _ in range(_MAX_PASSES):
+            new = _descendants(me) - known
+            if not new:
+                break
+            known |= new
+            _signal(new, signal.SIGSTOP)
+        _signal(known, signal.SIGKILL)
+        time.sleep(pause)
+        # What sleeps in the kernel (a network file system that hangs) ends when it wakes up.
+        pause = min(2 * pause, 0.1)
+
+
+def _reap() -> dict[int, int] | None:
+    """The children that have ended, with their wait status; None when there are no children left."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended or None
+        if not pid:
+            return ended
+        ended[pid] = status
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _CLOSE_SECONDS: Final = 2.0
 Launcher: TypeAlias = "subprocess.Popen[bytes]"
 
 
-class Order(NamedTuple):
+class LaunchRequest(NamedTuple):
     """What the launcher is told.
 
     file: absolute path of the program. argv: the same and its arguments, after what confines it.
@@ -52,7 +52,7 @@ class Order(NamedTuple):
     landlock: Mapping[str, Sequence[str]] | None
 
 
-class Ended(NamedTuple):
+class ScriptExit(NamedTuple):
     """How a script ended.
 
     code: its exit code, negative for a signal; None when it never ran.
@@ -79,7 +79,7 @@ class _Unwatched(Exception):
     """The launcher is gone without an answer: somebody killed it."""
 
 
-class Processes:
+class ScriptProcesses:
     """The scripts' processes that are alive. Belongs to one event loop."""
 
     def __init__(self) -> None:
@@ -87,7 +87,9 @@ class Processes:
         self._launchers: set[Launcher] = set()
         self._reaping: set[asyncio.Task[None]] = set()
 
-    async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
+    async def run(
+        self, order: LaunchRequest, payload: bytes, seconds: float, output_bytes: int
+    ) -> ScriptExit:
         """Run a script to its end, or kill it when its time is over, with all that it has started.
 
         Cancelling does the same. payload: what it reads from standard input, which is a file in memory:
@@ -135,7 +137,7 @@ class Processes:
         self._launchers.discard(launcher)
 
 
-def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
+def _start(order: LaunchRequest, payload: bytes, control: socket.socket) -> Launcher:
     """Start the launcher, which takes a millisecond or two.
 
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
@@ -156,7 +158,7 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
         )
 
 
-async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
+async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> ScriptExit:
     stdout, stderr = bytearray(), bytearray()
     streams = {
         "stdout": asyncio.create_task(_collect(process.stdout, stdout, output_bytes, output_bytes)),
@@ -179,7 +181,7 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return Ended(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
+    return ScriptExit(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
 
 
 async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:

@@ -4,15 +4,14 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from . import isolation
-from .commands import Command, Commands, NotAllowed
-from .policy import BASE_ENVIRONMENT, NO_CONFINEMENT, Policy
-from .process import Ended, Order, Processes
-from .stderr import redacted
+from .isolation import NO_CONFINEMENT
+from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, ScriptPolicy
+from .process import LaunchRequest, ScriptExit, ScriptProcesses
 
 _SHELL: Final = "/bin/sh"
 
@@ -23,11 +22,16 @@ _OPEN_FILES: Final = 256
 _ADDRESS_FACTOR: Final = 4
 
 
-class Busy(Exception):
+# A shorter value stands in every text by chance.
+_SHORTEST_SECRET: Final = 6
+_REDACTED: Final = b"[redacted]"
+
+
+class ScriptsBusy(Exception):
     """No place became free in time."""
 
 
-class Invocation(NamedTuple):
+class ScriptCommand(NamedTuple):
     """A command that may be run. shown: as the caller wrote it.
 
     command: the operator's entry; None for a shell. cwd: an absolute path.
@@ -35,22 +39,22 @@ class Invocation(NamedTuple):
 
     argv: Sequence[str]
     shown: Sequence[str]
-    command: Command | None
+    command: AllowedCommand | None
     cwd: str
 
 
-class Scripts:
+class ScriptRunner:
     """Runs the scripts of one server. Belongs to one event loop.
 
     isolation: "bubblewrap", "landlock" or "none".
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: ScriptPolicy) -> None:
         """Raises ValueError for a policy that this machine cannot keep."""
         self.policy = policy
         self.isolation, self._confine = isolation.NONE
-        self._commands = Commands(policy.allow)
-        self._processes = Processes()
+        self._commands = AllowList(policy.allow)
+        self._processes = ScriptProcesses()
         self._places = asyncio.Semaphore(policy.concurrency)
         self._variables = policy.variables
         if self._allows_any and sys.platform == "linux":
@@ -75,34 +79,34 @@ class Scripts:
             )
         return ""
 
-    def invocation(self, words: Sequence[str], cwd: str | None) -> Invocation:
-        """The command of these words. Raises NotAllowed, and ValueError for a directory that is not."""
+    def invocation(self, words: Sequence[str], cwd: str | None) -> ScriptCommand:
+        """The command of these words. Raises CommandNotAllowed, and ValueError for a directory that is not."""
         command = self._commands.find(words[0])
-        return Invocation([command.path, *words[1:]], words, command, self._directory(cwd))
+        return ScriptCommand([command.path, *words[1:]], words, command, self._directory(cwd))
 
-    def shell(self, script: str, cwd: str | None) -> Invocation:
-        """The shell with this script. Raises NotAllowed, and ValueError for a directory that is not."""
+    def shell(self, script: str, cwd: str | None) -> ScriptCommand:
+        """The shell with this script. Raises CommandNotAllowed, and ValueError for a directory that is not."""
         if not self.policy.shell:
-            raise NotAllowed(
+            raise CommandNotAllowed(
                 "it needs a shell, which the operator does not allow (setting code_shell); "
                 "write the command as a list of words"
             )
-        return Invocation([_SHELL, "-c", script], [script], None, self._directory(cwd))
+        return ScriptCommand([_SHELL, "-c", script], [script], None, self._directory(cwd))
 
     async def run(
-        self, invocation: Invocation, payload: bytes, seconds: float, deadline: float | None
-    ) -> Ended:
+        self, invocation: ScriptCommand, payload: bytes, seconds: float, deadline: float | None
+    ) -> ScriptExit:
         """Run it, for at most so many seconds.
 
         deadline: `time.monotonic()` by which it must have ended, waiting for a place included; None
-        without one. Raises Busy, and Changed when the file is not the allowed one any more. Cancelling
+        without one. Raises ScriptsBusy, and CommandChanged when the file is not the allowed one any more. Cancelling
         kills it.
         """
         try:
             async with asyncio.timeout(_left(deadline)):
                 await self._places.acquire()
         except TimeoutError:
-            raise Busy from None
+            raise ScriptsBusy from None
         try:
             if invocation.command is not None:
                 invocation.command.verify()
@@ -114,7 +118,9 @@ class Scripts:
         finally:
             self._places.release()
         secrets = self._variables.values()
-        return ended._replace(stdout=redacted(ended.stdout, secrets), stderr=redacted(ended.stderr, secrets))
+        return ended._replace(
+            stdout=_redacted(ended.stdout, secrets), stderr=_redacted(ended.stderr, secrets)
+        )
 
     async def aclose(self) -> None:
         """Kill all scripts and wait for their end."""
@@ -135,11 +141,11 @@ class Scripts:
             )
         return str(wanted)
 
-    def _order(self, invocation: Invocation, seconds: float) -> Order:
+    def _order(self, invocation: ScriptCommand, seconds: float) -> LaunchRequest:
         policy = self.policy
         files = [] if invocation.command is None else [invocation.command.path]
         confinement = self._confine(files, invocation.cwd)
-        return Order(
+        return LaunchRequest(
             file=invocation.argv[0],
             argv=[*confinement.prefix, *invocation.argv],
             cwd=invocation.cwd,
@@ -161,3 +167,11 @@ class Scripts:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _redacted(data: bytes, secrets: Iterable[str]) -> bytes:
+    """The bytes without these values, which the operator gave the script and nobody else may see."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            data = data.replace(secret.encode(), _REDACTED)
+    return data
