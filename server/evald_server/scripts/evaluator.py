@@ -1,4 +1,4 @@
-"""The `code` evaluator: a script of the operator's says whether the turn was good."""
+"""The `code` evaluator: a script of the operator judges the turn."""
 
 import hashlib
 import re
@@ -20,13 +20,13 @@ from .runner import ScriptCommand, ScriptRunner, ScriptsBusy
 from .stdin import payload_of, written
 from .stdout import PASS_SCORE, InvalidOutput, read_output
 
-# Linux takes no argument of more than 128 KiB; nobody writes a command of a quarter of that.
+# Linux limits an argument to 128 KiB; this is a quarter of it.
 _MAX_COMMAND_BYTES: Final = 32 << 10
 
-# Twice the largest message that a server takes by default: a conversation stands in it twice.
+# Twice the largest request by default, because a conversation is written twice.
 _MAX_PAYLOAD_BYTES: Final = 32 << 20
 
-# Kept back of the call's time, so that what the script wrote to stderr is told with the time-out.
+# Reserved of the call's time for reporting a time-out with what the script wrote to stderr.
 _REPORT_SECONDS: Final = 0.02
 
 _HINT: Final = (
@@ -36,7 +36,7 @@ _HINT: Final = (
 
 _MAX_STDERR_CHARACTERS: Final = 2000
 
-# What steers a terminal: CSI and OSC sequences, and escapes of one character.
+# Terminal control: CSI and OSC sequences, and escapes of one character.
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -90,14 +90,11 @@ class Code(Evaluator):
 
 
 Contract: TypeAlias = Callable[[Kind, object], str | None]
-"""Says what is wrong with a result, named by its field; None when nothing is."""
+"""Returns how a result violates the contract, None if it does not."""
 
 
 def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefinition:
-    """The `code` evaluator of a server; where no script can run, it says why and refuses every config.
-
-    contract: the engine's, which every foreign result must hold to.
-    """
+    """Return the `code` evaluator of a server. Where scripts cannot run, it says why and refuses every config."""
     definition = Code.definition()
     why = scripts.unavailable
 
@@ -112,14 +109,14 @@ def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefin
 
 
 class CodeCheck:
-    """One use of the evaluator, ready to run."""
+    """A compiled config."""
 
     def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
         """Raises InvalidConfig for what the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
         self._code = code
-        self._invocation = _invocation(scripts, code)
+        self._command = _command(scripts, code)
         longest = scripts.policy.timeout_seconds
         self._seconds = longest if code.timeout_ms is None else min(longest, code.timeout_ms / 1000)
 
@@ -134,7 +131,7 @@ class CodeCheck:
             )
         result = await self._run(data)
         result.raw_request = {
-            "command": list(self._invocation.shown),
+            "command": list(self._command.shown),
             "isolation": self._scripts.isolation,
             "payload_keys": list(payload),
             "payload_bytes": len(data),
@@ -147,12 +144,12 @@ class CodeCheck:
         if deadline is not None:
             deadline -= _REPORT_SECONDS
         try:
-            ended = await self._scripts.run(self._invocation, data, self._seconds, deadline)
+            ended = await self._scripts.run(self._command, data, self._seconds, deadline)
         except ScriptsBusy:
-            places = self._scripts.policy.concurrency
+            slots = self._scripts.policy.concurrency
             return errored(
                 "EVALUATOR_BUSY",
-                f"No place became free in time: at most {places} scripts run at a time "
+                f"No place became free in time: at most {slots} scripts run at a time "
                 f"(setting code_concurrency)",
             )
         except CommandChanged as problem:
@@ -165,18 +162,24 @@ class CodeCheck:
             ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
         if ended.problem:
             hint = "" if isolation == "none" else _HINT
-            return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}{hint}", ended))
+            return errored(
+                "SCRIPT_FAILED", _with_stderr(f"The script did not run: {ended.problem}{hint}", ended)
+            )
         if ended.timed_out:
-            return errored("TIMEOUT", _told(f"The script was killed after {ended.seconds:.3g}s", ended))
+            return errored(
+                "TIMEOUT", _with_stderr(f"The script was killed after {ended.seconds:.3g}s", ended)
+            )
         most = self._scripts.policy.output_bytes
         if ended.excess:
             code = "SCRIPT_OUTPUT_INVALID" if ended.excess == "stdout" else "SCRIPT_FAILED"
             return errored(
                 code,
-                _told(f"The script was killed: it wrote more than {most} bytes to {ended.excess}", ended),
+                _with_stderr(
+                    f"The script was killed: it wrote more than {most} bytes to {ended.excess}", ended
+                ),
             )
         if ended.code:
-            return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
+            return errored("SCRIPT_FAILED", _with_stderr(f"The script {_exit(ended.code)}", ended))
         problem: str | None
         code = InvalidOutput.code
         try:
@@ -186,10 +189,10 @@ class CodeCheck:
             problem, code = str(found), found.code
         if problem is None:
             return result
-        return errored(code, _told(f"The script's standard output is no result: {problem}", ended))
+        return errored(code, _with_stderr(f"The script's standard output is no result: {problem}", ended))
 
 
-def _invocation(scripts: ScriptRunner, code: Code) -> ScriptCommand:
+def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
     shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
@@ -200,7 +203,7 @@ def _invocation(scripts: ScriptRunner, code: Code) -> ScriptCommand:
             raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
         # With a shell's syntax in it and no shell allowed, this says so.
-        return scripts.shell(str(words), code.cwd) if shell else scripts.invocation(list(words), code.cwd)
+        return scripts.shell(str(words), code.cwd) if shell else scripts.command(list(words), code.cwd)
     except CommandNotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None
     except ValueError as problem:
@@ -225,13 +228,13 @@ def _exit(code: int) -> str:
     return f"was ended by {name}{hints.get(-code, '')}"  # type: ignore[call-overload]
 
 
-def _told(what: str, ended: ScriptExit) -> str:
+def _with_stderr(what: str, ended: ScriptExit) -> str:
     said = stderr_tail(ended.stderr)
     return f"{what}: {said}" if said else what
 
 
 def stderr_tail(data: bytes) -> str:
-    """The last 2,000 characters, without anything that would steer a terminal or a log viewer."""
+    """Return the last 2,000 characters, without control characters and terminal sequences."""
     text = _SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     text = _CONTROL.sub("", text).strip()
     return text if len(text) <= _MAX_STDERR_CHARACTERS else "…" + text[-_MAX_STDERR_CHARACTERS:]

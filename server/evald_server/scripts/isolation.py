@@ -1,4 +1,4 @@
-"""What this machine can isolate a script with: bubblewrap, Landlock, or nothing."""
+"""Selects how scripts are isolated on this machine: with bubblewrap, with Landlock, or not at all."""
 
 import os
 import shutil
@@ -43,10 +43,10 @@ _CHANGE_USER: Final = (
 
 
 class Confinement(NamedTuple):
-    """What a script runs in. name: as results and the catalogue show it.
+    """How a script is confined. name: as results and the catalogue show it.
 
-    prefix: words that come before the script's command.
-    landlock: what the launcher leaves the script of the file system; None for all of it.
+    prefix: arguments that come before the script's command.
+    landlock: paths that the script may read and write; None for no restriction.
     """
 
     name: str
@@ -58,18 +58,18 @@ NO_CONFINEMENT: Final = Confinement("none")
 
 
 Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
-"""Makes the confinement of a script that needs to read these files and runs in this directory."""
+"""Returns the confinement of a script that reads these files and runs in this directory."""
 
 NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
 
 
 def script_user() -> int | None:
-    """The user that scripts run as; None for the server's own."""
+    """Return the user that scripts run as; None for the server's own."""
     return NOBODY if os.geteuid() == 0 else None
 
 
 def find(policy: ScriptPolicy) -> tuple[str, Confine]:
-    """The best isolation that works here: its name, and what makes a script's confinement."""
+    """Return the best isolation that works here: its name and its `Confine`."""
     if policy.isolation != "off":
         program = shutil.which("bwrap")
         if program is not None and _works(_bubblewrap(program, policy, (), "/")):
@@ -94,13 +94,13 @@ def _landlock(policy: ScriptPolicy, files: Sequence[str], _cwd: str) -> Confinem
 
 
 def _working(policy: ScriptPolicy) -> Sequence[str]:
-    """The working directory is readable where the operator has named one: "/" is a place to stand, not to look at."""
+    """Return the working directory if the operator has set one: the default, "/", must not become readable."""
     directory = str(policy.directory)
     return () if directory == "/" else (directory,)
 
 
 def _works(confinement: Confinement) -> bool:
-    """bubblewrap may be there and not allowed: in most containers it may make no namespaces."""
+    """Run a command with bubblewrap: in most containers it is not allowed to create namespaces."""
     command = [*confinement.prefix, "/bin/sh", "-c", ":"]
     user = script_user()
     if user is not None:

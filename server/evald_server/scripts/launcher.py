@@ -1,12 +1,11 @@
-"""The process between the server and a script: it prepares the script's process and ends its whole tree.
+"""The process between the server and a script: prepares the script's process and kills its whole tree.
 
 The server cannot do that itself: code that runs between fork and exec in a process with threads may
 hang, and a script's orphans would become children of the machine's init. The launcher lives as long as
 the script. When its control socket closes, because the time is over, the caller is gone, or the server
 has been killed, it kills everything that the script has started, in whatever session that is.
 
-Run by `process`, alone in its process, with as few imports as it can do with: they are most of the
-time that a script takes to start.
+`process` starts it. It imports little, because imports are most of the time that a script takes to start.
 """
 
 import marshal
@@ -48,7 +47,7 @@ _MAX_PASSES: "Final" = 100
 
 
 def main(control: int, order_fd: int) -> None:
-    """Run the script of the order, then answer how it ended over the control socket."""
+    """Run a script, and send over the control socket how it ended. order_fd: a file with the LaunchRequest."""
     os.set_inheritable(control, False)
     with open(order_fd, "rb") as file:
         order = marshal.load(file)  # noqa: S302 - the server wrote it; json takes 9 ms to import
@@ -57,13 +56,13 @@ def main(control: int, order_fd: int) -> None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    # It closes when the script's program runs; what keeps that from happening is written into it.
+    # Closed by exec; until then, the script's process writes into it why exec failed.
     trouble, teller = os.pipe()
     script = os.fork()
     if not script:
-        _become(order, teller)
+        _exec_script(order, teller)
     os.close(teller)
-    _let_go_of_pipes()
+    _close_pipes()
 
     status: int | None = None
     while status is None:
@@ -82,15 +81,15 @@ def main(control: int, order_fd: int) -> None:
     os._exit(0)
 
 
-def _let_go_of_pipes() -> None:
-    """Who reads the script's output must see its end when the script ends."""
+def _close_pipes() -> None:
+    """Close the script's pipes here, so that their readers see the end when the script ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
 
 
-def _become(order: "dict[str, Any]", teller: int) -> None:
-    """Turn this process into the script. Does not return."""
+def _exec_script(order: "dict[str, Any]", teller: int) -> None:
+    """Apply limits and isolation, and execute the script. Does not return."""
     step = "its process cannot be prepared"
     try:
         os.setsid()
@@ -107,7 +106,7 @@ def _become(order: "dict[str, Any]", teller: int) -> None:
             door = os.open(order["file"], os.O_RDONLY)
             _change_user(order["user"])
             if not os.access(order["file"], os.X_OK):
-                _go_through(door, order)
+                _exec_by_descriptor(door, order)
         step = "its process cannot be prepared"
         kernel.die_with_parent(signal.SIGKILL)
         limits = dict(order["limits"])
@@ -138,9 +137,8 @@ def _change_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _go_through(door: int, order: "dict[str, Any]") -> None:
-    """Have the script's file found by its open descriptor: it lies in a directory of root's that this user
-    may not enter."""
+def _exec_by_descriptor(door: int, order: "dict[str, Any]") -> None:
+    """Execute the script by its open descriptor: this user may not enter the directory of the file."""
     name = f"/proc/self/fd/{door}"
     os.set_inheritable(door, True)
     if order["landlock"] is not None:
@@ -161,7 +159,7 @@ def _limit(kind: int, wanted: int) -> None:
 
 
 def _tasks_of(user: int) -> int:
-    """Processes and threads that the user has: the kernel's limit counts those that were there before."""
+    """Return the number of the user's processes and threads, which the kernel's limit counts too."""
     count = 0
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -172,7 +170,7 @@ def _tasks_of(user: int) -> int:
 
 
 def _descendants(root: int) -> set[int]:
-    """Ids of all processes below this one that still run."""
+    """Return the ids of all living descendants of a process."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -194,7 +192,7 @@ def _descendants(root: int) -> set[int]:
 
 
 def _kill_descendants() -> None:
-    """Kill every descendant of this process, and reap it. `kernel.adopt_orphans` must have been called."""
+    """Kill and reap every descendant of this process. Needs `kernel.adopt_orphans`."""
     me, pause = os.getpid(), 0.001
     while _reap() is not None:
         known: set[int] = set()
@@ -211,7 +209,7 @@ def _kill_descendants() -> None:
 
 
 def _reap() -> dict[int, int] | None:
-    """The children that have ended, with their wait status; None when there are no children left."""
+    """Reap children. Returns the wait status by id; None when no child is left."""
     ended: dict[int, int] = {}
     while True:
         try:

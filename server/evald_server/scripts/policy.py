@@ -12,15 +12,15 @@ Isolation = Literal["require", "prefer", "off"]
 
 
 class ScriptPolicy(NamedTuple):
-    """What the operator allows, as the settings say it. Nothing by default.
+    """The operator's settings for scripts. They allow nothing by default.
 
     allow: commands, by absolute path, each perhaps followed by "@sha256:" and the file's digest.
-    shell: whether a config may say `script` in the shell's language.
+    shell: whether the `script` of a config may be shell code.
     isolation: whether scripts must, should or need not run isolated.
     read: paths that an isolated script may read, beside the system's programs and libraries.
     directory: the scripts' working directory.
     environment: "NAME=VALUE", or "NAME" for what the server's own environment says.
-    timeout_seconds: most time of one script. concurrency: most scripts at a time.
+    timeout_seconds: longest time of one script. concurrency: scripts that run at a time.
     memory_bytes, processes, output_bytes: limits of one script.
     """
 
@@ -38,7 +38,7 @@ class ScriptPolicy(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the operator adds to the scripts' environment. Whatever it is, nobody else is to see it."""
+        """Variables that the operator adds to the environment of scripts. Their values are secrets."""
         found = {}
         for entry in self.environment:
             name, given, value = entry.partition("=")
@@ -50,26 +50,26 @@ class ScriptPolicy(NamedTuple):
 
 
 BASE_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""What every script is given, so that interpreters are found and text is UTF-8."""
+"""The environment of every script: interpreters are found and text is UTF-8."""
 
 _ENTRY: Final = re.compile(r"(?P<path>.+?)(?:@sha256:(?P<digest>[0-9a-fA-F]*))?")
 
 
 class CommandNotAllowed(ValueError):
-    """The operator does not allow it. The message says what is allowed."""
+    """The operator does not allow the command. The message lists what is allowed."""
 
 
 class CommandChanged(Exception):
-    """The file is not the one that the operator allowed."""
+    """The file of a command is not the one that the operator allowed."""
 
 
 class AllowedCommand:
-    """An allowed command. path: absolute. name: what callers may write for it."""
+    """An allowed command. path: absolute. name: the short name that callers may use."""
 
     def __init__(self, entry: str) -> None:
         """entry: an absolute path, perhaps followed by "@sha256:" and the digest of the file.
 
-        Raises ValueError for what cannot be run, or could be replaced by everybody.
+        Raises ValueError if the file cannot be run, or every user of the machine may change it.
         """
         match = _ENTRY.fullmatch(entry)
         self.path = os.path.normpath(match["path"]) if match else entry
@@ -99,9 +99,9 @@ class AllowedCommand:
             raise ValueError(f"{entry}: {problem}") from None
 
     def verify(self) -> None:
-        """Raise CommandChanged when the file has another digest than the operator said.
+        """Check the digest of the file. Raises CommandChanged.
 
-        The file is read again only when the kernel says that it was touched.
+        Reads the file again only if its size, times or inode have changed.
         """
         if self._digest is None:
             return
@@ -119,10 +119,10 @@ class AllowedCommand:
 
 
 class AllowList:
-    """The operator's list."""
+    """The commands that the operator allows."""
 
     def __init__(self, allow: Sequence[str]) -> None:
-        """Raises ValueError that names every entry that is wrong."""
+        """Raises ValueError with every invalid entry."""
         self._by_path: dict[str, AllowedCommand] = {}
         problems = []
         for entry in allow:
@@ -139,7 +139,7 @@ class AllowList:
         return bool(self._by_path)
 
     def find(self, word: str) -> AllowedCommand:
-        """The command of that path, or of that bare name where only one has it. Raises CommandNotAllowed."""
+        """Return the command with this path, or with this name if it is unique. Raises CommandNotAllowed."""
         if "/" in word:
             found = [self._by_path[path] for path in (os.path.normpath(word),) if path in self._by_path]
         else:

@@ -1,4 +1,4 @@
-"""What the scripts of one server share: what is allowed, the isolation, the places."""
+"""Runs the scripts of a server: checks the policy, limits concurrency, isolates, redacts secrets."""
 
 import asyncio
 import math
@@ -21,25 +21,25 @@ _OPEN_FILES: Final = 256
 # Runtimes reserve more addresses than they ever use: Node.js 20 starts with 1 GiB, and not with half of it.
 _ADDRESS_FACTOR: Final = 4
 
-
-# A shorter value stands in every text by chance.
+# Shorter values are found in any text by chance.
 _SHORTEST_SECRET: Final = 6
 _REDACTED: Final = b"[redacted]"
 
 
 class ScriptsBusy(Exception):
-    """No place became free in time."""
+    """No slot became free in time."""
 
 
 class ScriptCommand(NamedTuple):
-    """A command that may be run. shown: as the caller wrote it.
+    """A command that is allowed to run.
 
-    command: the operator's entry; None for a shell. cwd: an absolute path.
+    argv: absolute path and arguments. shown: as the caller wrote it. allowed: the operator's entry; None for a
+    shell. cwd: an absolute path.
     """
 
     argv: Sequence[str]
     shown: Sequence[str]
-    command: AllowedCommand | None
+    allowed: AllowedCommand | None
     cwd: str
 
 
@@ -50,12 +50,12 @@ class ScriptRunner:
     """
 
     def __init__(self, policy: ScriptPolicy) -> None:
-        """Raises ValueError for a policy that this machine cannot keep."""
+        """Raises ValueError for a policy that this machine cannot enforce."""
         self.policy = policy
         self.isolation, self._confine = isolation.NONE
         self._commands = AllowList(policy.allow)
         self._processes = ScriptProcesses()
-        self._places = asyncio.Semaphore(policy.concurrency)
+        self._slots = asyncio.Semaphore(policy.concurrency)
         self._variables = policy.variables
         if self._allows_any and sys.platform == "linux":
             if not policy.directory.is_dir():
@@ -64,7 +64,7 @@ class ScriptRunner:
 
     @property
     def unavailable(self) -> str:
-        """Why no script can run here; "" when one can."""
+        """Why scripts cannot run on this server; "" when they can."""
         if not self._allows_any:
             return (
                 "scripts are off on this server: its operator allows them one by one, with the setting "
@@ -79,13 +79,13 @@ class ScriptRunner:
             )
         return ""
 
-    def invocation(self, words: Sequence[str], cwd: str | None) -> ScriptCommand:
-        """The command of these words. Raises CommandNotAllowed, and ValueError for a directory that is not."""
-        command = self._commands.find(words[0])
-        return ScriptCommand([command.path, *words[1:]], words, command, self._directory(cwd))
+    def command(self, words: Sequence[str], cwd: str | None) -> ScriptCommand:
+        """Return the allowed command. Raises CommandNotAllowed, and ValueError for a directory that is not allowed."""
+        allowed = self._commands.find(words[0])
+        return ScriptCommand([allowed.path, *words[1:]], words, allowed, self._directory(cwd))
 
     def shell(self, script: str, cwd: str | None) -> ScriptCommand:
-        """The shell with this script. Raises CommandNotAllowed, and ValueError for a directory that is not."""
+        """Return the shell with this script. Raises like `command`."""
         if not self.policy.shell:
             raise CommandNotAllowed(
                 "it needs a shell, which the operator does not allow (setting code_shell); "
@@ -94,29 +94,28 @@ class ScriptRunner:
         return ScriptCommand([_SHELL, "-c", script], [script], None, self._directory(cwd))
 
     async def run(
-        self, invocation: ScriptCommand, payload: bytes, seconds: float, deadline: float | None
+        self, command: ScriptCommand, payload: bytes, seconds: float, deadline: float | None
     ) -> ScriptExit:
-        """Run it, for at most so many seconds.
+        """Run a command for at most `seconds`. Cancelling kills it.
 
-        deadline: `time.monotonic()` by which it must have ended, waiting for a place included; None
-        without one. Raises ScriptsBusy, and CommandChanged when the file is not the allowed one any more. Cancelling
-        kills it.
+        deadline: `time.monotonic()` by which it must have ended, waiting for a slot included; None without one.
+        Raises ScriptsBusy, and CommandChanged if the file is not the allowed one any more.
         """
         try:
             async with asyncio.timeout(_left(deadline)):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             raise ScriptsBusy from None
         try:
-            if invocation.command is not None:
-                invocation.command.verify()
+            if command.allowed is not None:
+                command.allowed.verify()
             left = _left(deadline)
             seconds = seconds if left is None else min(seconds, left)
             ended = await self._processes.run(
-                self._order(invocation, seconds), payload, seconds, self.policy.output_bytes
+                self._launch_request(command, seconds), payload, seconds, self.policy.output_bytes
             )
         finally:
-            self._places.release()
+            self._slots.release()
         secrets = self._variables.values()
         return ended._replace(
             stdout=_redacted(ended.stdout, secrets), stderr=_redacted(ended.stderr, secrets)
@@ -141,14 +140,14 @@ class ScriptRunner:
             )
         return str(wanted)
 
-    def _order(self, invocation: ScriptCommand, seconds: float) -> LaunchRequest:
+    def _launch_request(self, command: ScriptCommand, seconds: float) -> LaunchRequest:
         policy = self.policy
-        files = [] if invocation.command is None else [invocation.command.path]
-        confinement = self._confine(files, invocation.cwd)
+        files = [] if command.allowed is None else [command.allowed.path]
+        confinement = self._confine(files, command.cwd)
         return LaunchRequest(
-            file=invocation.argv[0],
-            argv=[*confinement.prefix, *invocation.argv],
-            cwd=invocation.cwd,
+            file=command.argv[0],
+            argv=[*confinement.prefix, *command.argv],
+            cwd=command.cwd,
             environment={**BASE_ENVIRONMENT, **self._variables},
             limits={
                 "processor_seconds": math.ceil(seconds) + 1,
@@ -170,7 +169,7 @@ def _left(deadline: float | None) -> float | None:
 
 
 def _redacted(data: bytes, secrets: Iterable[str]) -> bytes:
-    """The bytes without these values, which the operator gave the script and nobody else may see."""
+    """Replace secret values."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
             data = data.replace(secret.encode(), _REDACTED)

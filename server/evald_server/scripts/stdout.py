@@ -1,8 +1,8 @@
-"""What a script's standard output says: a Result, or what is wrong with it.
+"""Parses the standard output of a script into a Result.
 
 Two forms are understood, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
-and AgentV's `{score, hits, misses, reasoning}`. What is not there is not made up: with neither a verdict nor
-a score there is no result, whatever was found.
+and AgentV's `{score, hits, misses, reasoning}`. Nothing is made up: without a verdict and a score there is
+no result, whatever else is there.
 """
 
 import json
@@ -16,7 +16,7 @@ from evald.strict_json import no_constant
 # AgentV passes from here on, where a script gives a score and no verdict.
 PASS_SCORE: Final = 0.8
 
-# Beyond it a number is no double any more.
+# Longer integers do not fit into a double.
 _MOST_DIGITS: Final = 308
 
 _FLAGS: Final = ("pass", "success", "passed")
@@ -33,7 +33,7 @@ _VERDICTS: Final = {
 
 
 class InvalidOutput(ValueError):
-    """The output is no result. The message names what is wrong and repeats nothing of it.
+    """The output is no result. The message names the problem without quoting the output.
 
     code: one of evald.errorcodes.CODES.
     """
@@ -42,13 +42,13 @@ class InvalidOutput(ValueError):
 
 
 class NoScore(InvalidOutput):
-    """The output lists what was found and neither says whether it passes nor how well."""
+    """The output has checks, but no verdict and no score."""
 
     code = "CONTRACT_VIOLATION"
 
 
 def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
-    """The result that the output says. Raises InvalidOutput."""
+    """Parse the output. Raises InvalidOutput."""
     data = _parse(output)
     checks = _checks(data)
     score = _number(data, "score")
@@ -82,7 +82,7 @@ def _parse(output: bytes) -> dict[str, Any]:
         raise InvalidOutput("it is empty: wanted one JSON object")
     try:
         data = _DECODER.decode(output.decode())
-        # A half of a surrogate pair is JSON, but no text that could be sent on.
+        # A lone surrogate is valid JSON, but cannot be encoded as UTF-8.
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeDecodeError as problem:
         raise InvalidOutput(f"not UTF-8 at byte {problem.start}") from None
@@ -181,7 +181,7 @@ def _check(item: Any, where: str) -> Check:
 
 
 def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
-    """What the script itself spent on models."""
+    """Parse the tokens that the script itself has spent on models."""
     usage = _object(data, "token_usage", "tokenUsage")
     if usage is None:
         return None
@@ -259,7 +259,7 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls it."""
+    """Return the JSON type of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
