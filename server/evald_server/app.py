@@ -5,15 +5,14 @@ Only the command line and `evald_server.testing` import this.
 
 import asyncio
 import logging
-from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
 
 from evald.contract import violation
 from evald.threads import Threads
-from evald_server.batch.pool import Pool
-from evald_server.batch.rules import Rules
+from evald_server.batch.chunk import ProcessConfig
+from evald_server.batch.pool import BatchPool
 from evald_server.config import Settings, is_loopback, split_address
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
@@ -50,7 +49,7 @@ from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.runner import ScriptRunner
 from evald_server.telemetry import Telemetry
 
 _log = logging.getLogger("evald.server")
@@ -313,7 +312,7 @@ class App:
 def build_registry(
     settings: Settings,
     threads: Threads,
-    scripts: Scripts,
+    scripts: ScriptRunner,
     models: ConfiguredModels,
 ) -> Registry:
     """Register the built-ins and the plugins, and mark those that run on every call.
@@ -351,16 +350,17 @@ def build_registry(
     return registry
 
 
-def build_batch_processes(settings: Settings, limits: Limits) -> Pool:
+def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:
     """Return the pool of batch processes. None is started yet."""
-    rules = Rules(
+    config = ProcessConfig(
         limits,
         fail_open=settings.on_error == "fail_open",
         max_messages=settings.max_messages,
         auto=settings.auto,
-        log=(settings.log_format, settings.log_level),
+        log_format=settings.log_format,
+        log_level=settings.log_level,
     )
-    return Pool(rules, version("evald"), settings.batch_processes)
+    return BatchPool(config, settings.batch_processes)
 
 
 def _join(host: str, port: int) -> str:

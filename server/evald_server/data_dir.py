@@ -1,4 +1,4 @@
-"""The directory of what must outlive the process: one server's at a time."""
+"""The data directory, locked by one server at a time."""
 
 import logging
 import os
@@ -12,14 +12,14 @@ LOCK: Final = "server.lock"
 
 
 class Taken(Exception):
-    """Another server has the directory. The message says which and what to do."""
+    """Another server has locked the directory. The message says which, and what to do."""
 
 
 class DataDir:
-    """A directory that this server has for itself until it closes it, or ends in whatever way.
+    """A directory that this server has locked until it closes it, or ends in whatever way.
 
-    The kernel holds the lock (flock) on a file in it and lets go of it by itself when the process ends. The file
-    stays; it holds the id of the process that had the lock last.
+    The lock is a flock on a file in it, which the kernel releases when the process ends. The file stays; it holds
+    the id of the process that had the lock last.
     """
 
     def __init__(self, lock: int) -> None:
@@ -27,7 +27,7 @@ class DataDir:
 
     @classmethod
     def claim(cls, directory: Path) -> Self:
-        """Make the directory if it is not there, and lock it. Raises Taken, and OSError when it cannot be used."""
+        """Create the directory if it does not exist, and lock it. Raises Taken, and OSError if it cannot be used."""
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -40,7 +40,7 @@ class DataDir:
         return cls(lock)
 
     def close(self) -> None:
-        """Let another server have it."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

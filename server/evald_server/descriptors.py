@@ -1,21 +1,20 @@
-"""File descriptors of this process: how many there may be, and who may have how many of them.
+"""The limit of file descriptors, and the shares of it for connections.
 
-A connection takes one. When there are none left, nobody can connect any more, not even those who look
-whether the server lives. So connections get a share, and the rest is left to everything else.
+Each connection needs one. Without a limit for connections none is left for health checks, and for files.
 """
 
 from typing import Final
 
-# Each connection takes memory as well, about 50 KB.
+# A connection also takes about 50 KB of memory.
 _MOST_GRPC: Final = 10_000
 _MOST_HTTP: Final = 64
 
-# Where there is no limit, as far as can be known.
+# Where no limit is known.
 _MANY: Final = 1 << 20
 
 
 def raise_limit() -> None:
-    """Allow this process as many as it may allow itself. Many systems begin with 1,024."""
+    """Raise the soft limit to the hard one. Many systems start processes with 1,024."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -28,7 +27,7 @@ def raise_limit() -> None:
 
 
 def limit() -> int:
-    """How many this process may have."""
+    """Return the soft limit."""
     try:
         import resource
     except ImportError:
@@ -38,10 +37,10 @@ def limit() -> int:
 
 
 def grpc_connections() -> int:
-    """Half of them, at most 10,000."""
+    """Return the limit of gRPC connections: half of the descriptors, at most 10,000."""
     return min(_MOST_GRPC, limit() // 2)
 
 
 def http_connections() -> int:
-    """An eighth of them, at most 64: probes and scrapes are short."""
+    """Return the limit of HTTP connections: an eighth of the descriptors, at most 64. Probes and scrapes are short."""
     return min(_MOST_HTTP, max(1, limit() // 8))

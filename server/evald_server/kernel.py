@@ -1,4 +1,4 @@
-"""System calls that Python has no function for. Loaded by child processes, so it imports next to nothing."""
+"""System calls that Python has no function for. It imports little, because child processes load it."""
 
 import ctypes
 import os
@@ -18,36 +18,36 @@ _libc: "Final" = ctypes.CDLL(None, use_errno=True)
 
 
 def call(number: int, *arguments: object) -> int:
-    """The system call of that number. Raises OSError."""
+    """Make a system call. Raises OSError."""
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
 def prctl(option: int, *arguments: object) -> None:
-    """Change how the kernel treats this process, as the manual of prctl says. Raises OSError."""
+    """Set an attribute of this process. Raises OSError."""
     _checked(_libc.prctl(option, *arguments))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, instead of the machine's init."""
+    """Become the parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER)."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this signal when the parent ends."""
+    """Receive this signal when the parent ends (PR_SET_PDEATHSIG)."""
     prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """Have this process killed when its parent ends, even in the middle of work and however the parent ends.
+    """Be killed when the parent ends, even in the middle of work and however the parent ends.
 
-    Only Linux can do that. Elsewhere nothing happens, and the process finds the end of its input when it reads on.
+    Linux only. Elsewhere the process finds the end of its input when it reads on.
     """
     if sys.platform == "linux":
         die_with_parent(signal.SIGKILL)
 
 
 def forgo_privileges() -> None:
-    """No program that is run from here on gets more rights than this process has, set-user-ID or not."""
+    """Keep programs from gaining privileges by set-user-ID (PR_SET_NO_NEW_PRIVS)."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 

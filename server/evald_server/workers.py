@@ -1,5 +1,4 @@
-"""A child process of the server that works on what it is sent: frames come to its standard input, and its
-answers leave by its standard output."""
+"""A child process that the server sends requests to: frames on its standard input, answers on its standard output."""
 
 import asyncio
 import os
@@ -8,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import IO, Final, Self
 
-from .frames import PIPE_BYTES, frame, receive_frame
+from .frames import PIPE_BYTES, receive_frame
 
-# Between two looks whether a process has ended that was just killed, or has closed its pipe.
+# Interval of polling for the end of a process.
 _LOOK_SECONDS: Final = 0.01
 
 
 class Worker:
-    """A process and the pipes to it and from it. Belongs to the event loop that it was started in.
+    """A child process with its two pipes. Belongs to the event loop that it was started in.
 
     It ends with the server, however that ends, if its program calls `kernel.end_with_parent`.
     """
@@ -34,9 +33,9 @@ class Worker:
 
     @classmethod
     async def start(cls, program: Sequence[str], *, quiet: bool = False) -> Self:
-        """Start a program. Does not wait until it says anything. Raises OSError.
+        """Start a program, without waiting for its first frame. Raises OSError.
 
-        quiet: what it writes to its standard error is lost; else it goes to the server's.
+        quiet: discard its standard error, which goes to the server's otherwise.
         """
         process, requests, answers = _started(program, quiet=quiet)
         loop = asyncio.get_running_loop()
@@ -54,7 +53,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -64,37 +63,33 @@ class Worker:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more: its input was closed by either side."""
+        """Whether its input was closed by either side."""
         return self._writer.is_closing()
 
     def send(self, data: bytes) -> None:
-        """Send a frame. What a process does not take yet is kept."""
-        self._writer.write(frame(data))
-
-    def send_large(self, data: bytes) -> None:
-        """Send a frame without a copy of the data."""
+        """Send a frame. What the process does not read yet is buffered here."""
         self._writer.write(len(data).to_bytes(4, "big"))
         self._writer.write(data)
 
     async def receive(self) -> bytes:
-        """The next frame. Raises asyncio.IncompleteReadError or ConnectionError when the process has ended."""
+        """Return the next frame. Raises asyncio.IncompleteReadError or ConnectionError when the process has ended."""
         return await receive_frame(self._reader)
 
     def close(self) -> None:
-        """Close its input, by which it knows that it may end."""
+        """Close its input: the program should end then."""
         self._writer.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
 
     async def end(self) -> int:
-        """End it at once, if it has not ended by itself. Its exit code."""
+        """Kill it and wait for its end. Returns the exit code."""
         self.kill()
         return await self.wait()
 
     async def wait(self) -> int:
-        """Wait for the end of a process that was killed or has closed its output. Its exit code."""
+        """Wait until it has ended. Returns the exit code."""
         try:
             while self._process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -110,7 +105,7 @@ class Worker:
 def _started(
     program: Sequence[str], *, quiet: bool
 ) -> "tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]":
-    """A process, and the pipes to it and from it."""
+    """Start a process with a pipe in each direction."""
     with ExitStack() as ours, ExitStack() as theirs:
         its_requests, requests = _pipe(theirs, ours)
         answers, its_answers = _pipe(ours, theirs)
@@ -128,8 +123,7 @@ def _started(
 
 
 def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Both ends of a pipe that takes a whole message of a batch at once, where the system allows it. They are
-    closed with these."""
+    """Create a pipe whose ends are closed by these stacks, large enough for a chunk of a batch if the system allows."""
     r, w = os.pipe()
     ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
     with suppress(OSError, AttributeError, ImportError):

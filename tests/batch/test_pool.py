@@ -1,35 +1,33 @@
 """The pool by itself: places, and the ends of processes."""
 
 import asyncio
-import gc
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import pytest
 import uvloop
 
-from evald_server.batch.pool import Pool
-from evald_server.batch.process import BatchProcess, Job
-from evald_server.batch.rules import Rules
-from evald_server.engine.plan import Limits, Plan
+from evald.v1 import evaluation_service_pb2
+from evald_server.batch.chunk import Chunk, ChunkResult, ProcessConfig
+from evald_server.batch.pool import BatchPool
+from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
 
 from ..rpc.live import CONTAINS, request, spec
-from .batches import Message, gone
+from .batches import gone
 
-_RULES = Rules(Limits(), fail_open=False, max_messages=100, auto={}, log=("auto", "warning"))
+_CONFIG = ProcessConfig(
+    Limits(), fail_open=False, max_messages=100, auto={}, log_format="auto", log_level="warning"
+)
 _SPECS = (CONTAINS.SerializeToString(),)
 
-_FOUR = Message()
-for _ in range(4):
-    _FOUR.items.add(item_id="one", context=request().context)
-FOUR = _FOUR.SerializeToString()
+_ITEM = evaluation_service_pb2.BatchItem(item_id="one", context=request().context).SerializeToString()
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
@@ -49,46 +47,59 @@ def planner() -> Planner:
     return Planner(registry)
 
 
+FOUR = Chunk(_SPECS, b"", planner().plan(_SPECS).template.specs, [_ITEM] * 4, brief=False)
+
+Future: TypeAlias = "asyncio.Future[ChunkResult | None]"
+
+
 @asynccontextmanager
-async def pool(*, size: int = 1, its_version: str = version("evald"), **options: Any) -> AsyncIterator[Pool]:
+async def pool(*, size: int = 1, **options: Any) -> AsyncIterator[BatchPool]:
     """A pool whose processes are worth it for every item."""
-    made = Pool(_RULES, its_version, size, after=0, **options)
+    made = BatchPool(_CONFIG, size, after=0, **options)
     try:
         yield made
     finally:
         await made.aclose()
 
 
-async def started(made: Pool) -> BatchProcess:
-    """A process of the pool that has room for another message than the one it is given next."""
+async def submitted(made: BatchPool, chunk: Chunk = FOUR) -> Future:
+    """The result to come of a chunk, as soon as there is a process."""
     async with asyncio.timeout(30):
-        while (process := await made.place(1)) is None:  # noqa: ASYNC110 - nothing tells of it
+        while (future := await made.submit(chunk, 1)) is None:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
-    return process
+    return future
 
 
-def job_of(made: Pool, plan: Plan) -> Job:
-    job = made.job(plan, _SPECS, b"")
-    assert job is not None
-    return job
+async def started(made: BatchPool) -> int:
+    """Have the pool start a process, which is idle then. Its id."""
+    assert await (await submitted(made)) is not None
+    return made.processes[0]
 
 
-def test_who_waits_longest_gets_the_next_place(run: Run) -> None:
+def test_a_process_holds_two_chunks_and_who_waits_longest_is_next(run: Run) -> None:
     async def main() -> None:
-        plan = planner().plan(_SPECS)
         async with pool() as made:
-            process = await started(made)
-            assert await made.place(1) is process
-            # It holds two now, and more than that it never gets.
-            waiting = [asyncio.create_task(made.place(1)) for _ in range(3)]
-            await asyncio.sleep(0)
+            pid = await started(made)
+            os.kill(pid, signal.SIGSTOP)
+            held = [await submitted(made) for _ in range(2)]
+            order: list[int] = []
+
+            async def wait(number: int) -> None:
+                future = await submitted(made)
+                order.append(number)
+                await future
+
+            waiting = [asyncio.create_task(wait(number)) for number in range(4)]
+            await asyncio.sleep(0.05)
+            assert order == []
             waiting[0].cancel()
-            for _ in range(2):
-                report = await process.evaluate(job_of(made, plan), FOUR, 0, brief=False)
-                assert report is not None
-                assert (report.end, report.verdicts[1], report.left) == (4, 4, [])
-            assert await asyncio.gather(*waiting[1:]) == [process, process]
-            assert process.held == 2
+            os.kill(pid, signal.SIGCONT)
+            for future in held:
+                result = await future
+                assert result is not None
+                assert (result.end, len(result.answers), result.skipped) == (4, 4, [])
+            await asyncio.gather(*waiting[1:])
+            assert order == [1, 2, 3]
 
     run(main())
 
@@ -96,53 +107,70 @@ def test_who_waits_longest_gets_the_next_place(run: Run) -> None:
 def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Run) -> None:
     async def main() -> None:
         async with pool() as made:
-            process = await started(made)
-            await made.place(1)
-            waiting = asyncio.create_task(made.place(1))
-            await asyncio.sleep(0)
-            made._free(process)
-            waiting.cancel()
-            assert isinstance(
-                (await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError
-            )
-            assert process.held == 1
+            await started(made)
+            # Each has its place by the first step, in which it is cancelled.
+            for _ in range(5):
+                task = asyncio.create_task(made.submit(FOUR, 1))
+                asyncio.get_running_loop().call_soon(task.cancel)
+                await asyncio.gather(task, return_exceptions=True)
+            held = [await submitted(made) for _ in range(2)]
+            waiting = [asyncio.create_task(made.submit(FOUR, 1)) for _ in range(2)]
+            await asyncio.gather(*held)
+            # The places of the two are given to those who wait, of whom one goes away just now.
+            waiting[0].cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            async with asyncio.timeout(10):
+                for _ in range(5):
+                    assert await (await submitted(made)) is not None
 
     run(main())
 
 
-def test_a_message_is_evaluated_from_any_item_on(run: Run) -> None:
+def test_a_result_has_bounded_bytes_and_says_where_it_ends(run: Run) -> None:
     async def main() -> None:
-        plan = planner().plan(_SPECS)
+        many = FOUR._replace(items=[_ITEM] * 15_000)
         async with pool() as made:
-            process = await started(made)
-            report = await process.evaluate(job_of(made, plan), FOUR, 3, brief=False)
-            assert report is not None
-            assert (report.end, report.verdicts[1], [counts[1] for counts in report.sums.counts]) == (
-                4,
-                1,
-                [1] * len(plan.evaluators),
-            )
+            result = await (await submitted(made, many))
+            assert result is not None
+            assert 4 < result.end < 15_000
+            assert (result.end, result.skipped) == (len(result.answers), [])
+            assert sum(map(len, result.answers)) < 3 << 20
 
     run(main())
 
 
 def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None:
     async def main() -> None:
-        plan = planner().plan(_SPECS)
         async with pool() as made:
-            process = await started(made)
-            os.kill(process.pid, signal.SIGSTOP)
-            await made.place(1)
-            answers = [process.evaluate(job_of(made, plan), FOUR, 0, brief=False) for _ in range(2)]
-            waiting = asyncio.create_task(made.place(1))
+            pid = await started(made)
+            os.kill(pid, signal.SIGSTOP)
+            held = [await submitted(made) for _ in range(2)]
+            waiting = asyncio.create_task(made.submit(FOUR, 1))
             await asyncio.sleep(0)
-            os.kill(process.pid, signal.SIGKILL)
-            assert await asyncio.gather(*answers) == [None, None]
+            os.kill(pid, signal.SIGKILL)
+            assert await asyncio.gather(*held) == [None, None]
             assert await waiting is None
             # Another one is not started at once: what killed this one may kill that one too.
-            assert await made.place(1) is None
+            assert await made.submit(FOUR, 1) is None
             assert not made.processes
-            assert await process.evaluate(job_of(made, plan), FOUR, 0, brief=False) is None
+
+    run(main())
+
+
+def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
+    async def main() -> None:
+        many = FOUR._replace(items=[_ITEM] * 15_000)
+        async with pool() as made:
+            pid = await started(made)
+            future = await submitted(made, many)
+            # It writes more than a pipe holds, and nobody reads while the event loop is held up.
+            time.sleep(1)  # noqa: ASYNC251
+            os.kill(pid, signal.SIGKILL)
+            result = await future
+            assert result is None
+            await gone(pid)
+            await asyncio.sleep(0.05)
+            assert not made.processes
 
     run(main())
 
@@ -150,12 +178,10 @@ def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None
 def test_an_idle_process_ends(run: Run) -> None:
     async def main() -> None:
         async with pool(idle_seconds=0.2) as made:
-            process = await started(made)
-            plan = planner().plan(_SPECS)
-            assert await process.evaluate(job_of(made, plan), FOUR, 0, brief=False)
-            await gone(process.pid)
+            pid = await started(made)
+            await gone(pid)
             assert not made.processes
-            assert (await started(made)).pid != process.pid
+            assert await started(made) != pid
 
     run(main())
 
@@ -163,21 +189,24 @@ def test_an_idle_process_ends(run: Run) -> None:
 def test_a_process_that_does_not_answer_is_killed(run: Run) -> None:
     async def main() -> None:
         async with pool(silent_seconds=0.3) as made:
-            process = await started(made)
-            os.kill(process.pid, signal.SIGSTOP)
-            plan = planner().plan(_SPECS)
-            assert await process.evaluate(job_of(made, plan), FOUR, 0, brief=False) is None
-            await gone(process.pid)
+            pid = await started(made)
+            os.kill(pid, signal.SIGSTOP)
+            assert await (await submitted(made)) is None
+            await gone(pid)
 
     run(main())
 
 
-def test_a_process_of_another_version_is_not_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_of_another_version_is_not_used(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evald_server.batch.pool.version", lambda _: "0.0.1")
+
     async def main() -> None:
-        async with pool(its_version="0.0.1") as made:
+        async with pool() as made:
             async with asyncio.timeout(30):
                 while "restart it" not in caplog.text:
-                    assert await made.place(1) is None
+                    assert await made.submit(FOUR, 1) is None
                     await asyncio.sleep(0.02)
             assert not made.processes
 
@@ -189,52 +218,24 @@ def test_a_process_of_another_version_is_not_used(run: Run, caplog: pytest.LogCa
 def test_no_more_processes_than_allowed(run: Run) -> None:
     async def main() -> None:
         async with pool(size=2) as made:
-            first = await started(made)
-            await made.place(1)
-            waiting = [asyncio.create_task(made.place(1)) for _ in range(9)]
-            others = {process async for process in _placed(waiting[:2])}
-            assert len(others | {first}) == 2
+            futures = [await submitted(made)]
+            async with asyncio.timeout(30):
+                while len(made.processes) < 2:
+                    futures += [await submitted(made) for _ in range(4)]
+            futures += [await submitted(made) for _ in range(9)]
             assert len(made.processes) == 2
-            for task in waiting:
-                task.cancel()
+            assert None not in await asyncio.gather(*futures)
 
     run(main())
-
-
-async def _placed(waiting: list["asyncio.Task[BatchProcess | None]"]) -> AsyncIterator[BatchProcess]:
-    async with asyncio.timeout(30):
-        for task in waiting:
-            process = await task
-            assert process is not None
-            yield process
 
 
 def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> None:
     async def main() -> None:
-        plan = planner().plan(_SPECS)
         other = planner().plan((spec("is-json").SerializeToString(),))
+        unknown = (spec("only-in-the-server").SerializeToString(),)
         async with pool() as made:
-            process = await started(made)
-            job = job_of(made, plan)
-            lying = job._replace(work=job.work._replace(announced=tuple(other.template.specs)))
-            report = await process.evaluate(lying, FOUR, 1, brief=False)
-            assert report is not None
-            assert (report.end, report.left, report.answers) == (4, [1, 2, 3], b"")
-
-    run(main())
-
-
-def test_batches_of_one_plan_share_a_job_that_ends_with_the_plan(run: Run) -> None:
-    async def main() -> None:
-        plan = planner().plan(_SPECS)
-        async with pool() as made:
-            process = await started(made)
-            job = job_of(made, plan)
-            assert made.job(plan, _SPECS, b"") is job
-            await process.evaluate(job, FOUR, 0, brief=False)
-            del plan
-            gc.collect()  # the planner, which keeps plans, and its registry know each other
-            assert process._closing == [job.number]
-            assert not made._jobs
+            assert await (await submitted(made, FOUR._replace(announced=other.template.specs))) is None
+            assert await (await submitted(made, FOUR._replace(specs=unknown))) is None
+            assert await (await submitted(made)) is not None
 
     run(main())

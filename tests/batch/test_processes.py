@@ -98,7 +98,9 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(
 
 def _held(live: Live, pid: int) -> bool:
     """Whether it has been given as much as it gets at a time."""
-    return any(process.pid == pid and process.held == 2 for process in live.app.batch_processes._ready)
+    return any(
+        process.worker.pid == pid and process.slots == 2 for process in live.app.batch_processes._ready
+    )
 
 
 def test_a_caller_that_goes_away_takes_nothing_along() -> None:

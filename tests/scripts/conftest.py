@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evald_server.scripts import isolation
-from evald_server.scripts.policy import Policy
+from evald_server.scripts.policy import ScriptPolicy
 
 from .programs import Folder
 
@@ -21,14 +21,14 @@ def folder() -> Iterator[Folder]:
 
 
 @pytest.fixture(params=["none", "landlock", "bubblewrap"])
-def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Policy:
+def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ScriptPolicy:
     """A policy under which scripts run in this isolation; skips what the machine does not have."""
     wanted: str = request.param
     if wanted == "none":
-        return Policy(isolation="off")
+        return ScriptPolicy(isolation="off")
     if wanted == "landlock":
         monkeypatch.setattr(shutil, "which", lambda name: None)
-    found, _ = isolation.find(Policy(isolation="require"))
+    found, _ = isolation.find(ScriptPolicy(isolation="require"))
     if found != wanted:
         pytest.skip(f"this machine has no {wanted}")
-    return Policy(isolation="require")
+    return ScriptPolicy(isolation="require")

@@ -12,8 +12,8 @@ from evald.contract import violation
 from evald.evaluator import InvalidConfig
 from evald.result import Result
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.scripts.runner import ScriptRunner
 
 from ..evaluators.contexts import answered
 
@@ -54,10 +54,10 @@ class Folder:
 
 
 async def judge(
-    scripts: Scripts | Policy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
+    scripts: ScriptRunner | ScriptPolicy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
 ) -> Result:
-    """What the evaluator says with this config. Scripts that the caller made are the caller's to close."""
-    running = Scripts(scripts) if isinstance(scripts, Policy) else scripts
+    """What the evaluator says with this config. A runner that the caller made is the caller's to close."""
+    running = ScriptRunner(scripts) if isinstance(scripts, ScriptPolicy) else scripts
     outcome = code_definition(running, violation).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     result = await outcome
@@ -66,16 +66,16 @@ async def judge(
     return result
 
 
-async def judge_with(path: str, policy: Policy | None = None, **config: Any) -> Result:
+async def judge_with(path: str, policy: ScriptPolicy | None = None, **config: Any) -> Result:
     """What the evaluator says when it runs this script, which is allowed."""
-    policy = (policy or Policy())._replace(allow=[path])
+    policy = (policy or ScriptPolicy())._replace(allow=[path])
     return await judge(policy, {"command": [path], **config})
 
 
-def refused(policy: Policy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def refused(policy: ScriptPolicy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Path and message of everything that the evaluator refuses in a config."""
     try:
-        code_definition(Scripts(policy), violation).compile(config)
+        code_definition(ScriptRunner(policy), violation).compile(config)
     except InvalidConfig as problem:
         return [tuple(found) for found in problem.problems]
     raise AssertionError("not refused")

@@ -16,7 +16,7 @@ from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings
-from evald_server.scripts import stderr
+from evald_server.scripts.evaluator import stderr_tail
 
 from ..rpc.live import CONTAINS, EVALUATION, refusal, request, run, serving, spec
 from .programs import PASSES, Folder, living
@@ -245,10 +245,10 @@ def test_standard_error_is_shown_without_what_steers_a_terminal(folder: Folder) 
 
 
 def test_the_end_of_standard_error_is_kept() -> None:
-    shown = stderr.tail(b"x" * 5000 + "ü".encode() * 1000 + b"end")
+    shown = stderr_tail(b"x" * 5000 + "ü".encode() * 1000 + b"end")
     assert len(shown) == 2001
     assert shown.endswith("üend")
-    assert stderr.tail("€".encode() * 3000) == "…" + "€" * 2000
+    assert stderr_tail("€".encode() * 3000) == "…" + "€" * 2000
 
 
 def test_scripts_are_off_by_default_and_the_catalogue_says_so() -> None:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from evald.result import Verdict
-from evald_server.scripts import isolation, landlock, seccomp
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts import isolation, sandbox
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.scripts.runner import ScriptRunner
 
 from ..rpc.live import run
 from .programs import PASSES, Folder, judge, judge_with, refused, words
@@ -175,7 +175,7 @@ def target(folder: Folder) -> Iterator[Target]:
 
 @pytest.mark.parametrize("name", PROBES)
 def test_a_script_in_isolation_reaches_nothing(
-    policy: Policy, folder: Folder, target: Target, name: str
+    policy: ScriptPolicy, folder: Folder, target: Target, name: str
 ) -> None:
     probe = PROBES[name]
     path = folder.python(f"{PREAMBLE}    {probe.code}\n{EPILOGUE}")
@@ -194,14 +194,14 @@ def test_a_script_that_runs_as_root_would_not(folder: Folder) -> None:
     path = folder.python(
         'print(json.dumps({"pass": True, "metadata": {"uid": os.getuid(), "groups": os.getgroups()}}))'
     )
-    seen = run(judge_with(path, Policy(isolation="off"))).metadata
+    seen = run(judge_with(path, ScriptPolicy(isolation="off"))).metadata
     wanted = isolation.NOBODY if os.geteuid() == 0 else os.getuid()
     assert (seen or {})["uid"] == wanted
     assert os.geteuid() != 0 or (seen or {})["groups"] in ([], [wanted])
 
 
 def test_what_the_operator_lists_can_be_read_and_not_written(
-    policy: Policy, folder: Folder, target: Target
+    policy: ScriptPolicy, folder: Folder, target: Target
 ) -> None:
     path = folder.python(
         """
@@ -218,7 +218,9 @@ def test_what_the_operator_lists_can_be_read_and_not_written(
     assert result.reason == SECRET + ("" if policy.isolation == "off" else " read-only")
 
 
-def test_the_working_directory_is_the_operator_s_and_can_be_read(policy: Policy, folder: Folder) -> None:
+def test_the_working_directory_is_the_operator_s_and_can_be_read(
+    policy: ScriptPolicy, folder: Folder
+) -> None:
     (folder.path / "below").mkdir(mode=0o755)
     (folder.path / "below" / "data.txt").write_text("here", encoding="utf-8")
     path = folder.python(
@@ -230,7 +232,7 @@ def test_the_working_directory_is_the_operator_s_and_can_be_read(policy: Policy,
     assert run(judge_with(path, placed, cwd="below")).reason == f"{folder.path}/below here"
 
 
-def test_node_and_python_and_the_shell_start_in_isolation(policy: Policy, folder: Folder) -> None:
+def test_node_and_python_and_the_shell_start_in_isolation(policy: ScriptPolicy, folder: Folder) -> None:
     node = folder.path / "check.js"
     node.write_text(
         "#!/usr/bin/env node\n"
@@ -248,22 +250,22 @@ def test_node_and_python_and_the_shell_start_in_isolation(policy: Policy, folder
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with neither bubblewrap nor Landlock."""
     monkeypatch.setattr(isolation.shutil, "which", lambda name: None)
-    monkeypatch.setattr(landlock, "version", lambda: 0)
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
 
 
 @pytest.mark.usefixtures("bare")
 def test_required_isolation_that_is_missing_refuses_every_config(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    policy = Policy(allow=[path], isolation="require")
+    policy = ScriptPolicy(allow=[path], isolation="require")
     [(where, message)] = refused(policy, {"command": [path]})
     assert where == ""
     assert "code_isolation" in message
-    assert Scripts(policy).unavailable == message
+    assert ScriptRunner(policy).unavailable == message
 
 
 @pytest.mark.usefixtures("bare")
 def test_preferred_isolation_that_is_missing_is_told_in_every_result(folder: Folder) -> None:
-    result = run(judge_with(folder.shell(PASSES), Policy(isolation="prefer")))
+    result = run(judge_with(folder.shell(PASSES), ScriptPolicy(isolation="prefer")))
     assert result.verdict is Verdict.PASSED
     assert (result.raw_request or {})["isolation"] == "none"
 
@@ -272,19 +274,19 @@ def test_landlock_without_the_filter_of_sockets_is_no_isolation(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation.shutil, "which", lambda name: None)
-    monkeypatch.setattr(seccomp, "is_supported", lambda: False)
-    assert Scripts(Policy(allow=[folder.shell(PASSES)])).isolation == "none"
+    monkeypatch.setattr(sandbox, "_MACHINES", {})
+    assert ScriptRunner(ScriptPolicy(allow=[folder.shell(PASSES)])).isolation == "none"
 
 
 def test_a_bubblewrap_that_may_do_nothing_is_not_taken(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation.shutil, "which", lambda name: "/bin/false")
-    assert Scripts(Policy(allow=[folder.shell(PASSES)])).isolation != "bubblewrap"
+    assert ScriptRunner(ScriptPolicy(allow=[folder.shell(PASSES)])).isolation != "bubblewrap"
 
 
 def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
-    policy: Policy, folder: Folder
+    policy: ScriptPolicy, folder: Folder
 ) -> None:
     if policy.isolation == "off":
         pytest.skip("everything may be read")
@@ -300,7 +302,9 @@ def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs scripts as somebody else")
-def test_a_script_in_a_directory_of_root_s_alone_runs_all_the_same(policy: Policy, folder: Folder) -> None:
+def test_a_script_in_a_directory_of_root_s_alone_runs_all_the_same(
+    policy: ScriptPolicy, folder: Folder
+) -> None:
     (folder.path / "private").mkdir(mode=0o755)
     private = Folder(folder.path / "private")
     scripts = [

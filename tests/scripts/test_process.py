@@ -19,8 +19,8 @@ import uvloop
 from evald.result import Verdict
 from evald.scope import SCOPE, Scope
 from evald_server.scripts import isolation
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.scripts.runner import ScriptRunner
 
 from ..rpc.live import run
 from .programs import PASSES, Folder, judge, judge_with, living, words
@@ -48,7 +48,7 @@ def started(marker: str, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_the_turn_comes_in_and_the_verdict_goes_out(policy: Policy, folder: Folder) -> None:
+def test_the_turn_comes_in_and_the_verdict_goes_out(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python(
         """
         turn = json.load(sys.stdin)
@@ -64,14 +64,16 @@ def test_the_turn_comes_in_and_the_verdict_goes_out(policy: Policy, folder: Fold
     ["cat >/dev/null", "cat /dev/stdin >/dev/null", "head -c 10 >/dev/null", "exec 0<&-", ":"],
     ids=["all", "by name", "a part", "closes it", "nothing"],
 )
-def test_how_a_script_reads_its_input_is_its_own_business(policy: Policy, folder: Folder, reads: str) -> None:
+def test_how_a_script_reads_its_input_is_its_own_business(
+    policy: ScriptPolicy, folder: Folder, reads: str
+) -> None:
     path = folder.shell(f"{reads}\necho note >/dev/stderr\n{PASSES}")
     # Beyond what a pipe holds, so that a script that does not read would hold up who writes.
     result = run(judge_with(path, policy, config={"long": "x" * 200_000}))
     assert result.verdict is Verdict.PASSED, result
 
 
-def test_arguments_are_handed_over_as_they_are(policy: Policy, folder: Folder) -> None:
+def test_arguments_are_handed_over_as_they_are(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python('print(json.dumps({"pass": True, "metadata": {"argv": sys.argv[1:]}}))')
     given = ["$(id)", "a b", "", "*", "ü", "--", "'"]
     allowed = policy._replace(allow=[path])
@@ -80,7 +82,7 @@ def test_arguments_are_handed_over_as_they_are(policy: Policy, folder: Folder) -
 
 
 def test_a_script_sees_nothing_of_the_server_s_environment(
-    policy: Policy, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    policy: ScriptPolicy, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVALD_JUDGE_API_KEY", "sk-canary")
     monkeypatch.setenv("EVALD_TEST_LISTED", "listed")
@@ -94,7 +96,7 @@ def test_a_script_sees_nothing_of_the_server_s_environment(
     assert seen["EVALD_TEST_FIXED"] == "a=b"
 
 
-def test_a_script_holds_no_file_of_the_server_open(policy: Policy, folder: Folder) -> None:
+def test_a_script_holds_no_file_of_the_server_open(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python(
         'print(json.dumps({"pass": True, "metadata": {"fds": os.listdir("/proc/self/fd")}}))'
     )
@@ -122,13 +124,13 @@ def test_a_script_holds_no_file_of_the_server_open(policy: Policy, folder: Folde
     ],
 )
 def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
-    policy: Policy, folder: Folder, misbehaves: str
+    policy: ScriptPolicy, folder: Folder, misbehaves: str
 ) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python(misbehaves)
 
     async def check() -> tuple[Any, float]:
-        scripts = Scripts(policy._replace(allow=[path]))
+        scripts = ScriptRunner(policy._replace(allow=[path]))
         await judge(scripts, {"command": [path, "warm"], "timeoutMs": 1})
         began = time.monotonic()
         result = await judge(scripts, {"command": [path, marker], "timeoutMs": 400})
@@ -147,10 +149,10 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
     assert took < PATIENCE
 
 
-def test_cancelling_kills_within_250_ms(policy: Policy, folder: Folder) -> None:
+def test_cancelling_kills_within_250_ms(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python("os.fork() or os.setsid(); os.fork(); time.sleep(60)")
 
-    async def attempt(scripts: Scripts) -> float:
+    async def attempt(scripts: ScriptRunner) -> float:
         marker = f"evald-{secrets.token_hex(8)}"
         task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
         await asyncio.to_thread(started, marker, 4)
@@ -162,7 +164,7 @@ def test_cancelling_kills_within_250_ms(policy: Policy, folder: Folder) -> None:
         return time.monotonic() - began
 
     async def check() -> float:
-        scripts = Scripts(policy._replace(allow=[path]))
+        scripts = ScriptRunner(policy._replace(allow=[path]))
         # The best of three: others may use the processors at the same time.
         took = min([await attempt(scripts) for _ in range(3)])
         await scripts.aclose()
@@ -171,7 +173,7 @@ def test_cancelling_kills_within_250_ms(policy: Policy, folder: Folder) -> None:
     assert run(check()) < 0.25
 
 
-def test_what_a_script_leaves_behind_ends_with_it(policy: Policy, folder: Folder) -> None:
+def test_what_a_script_leaves_behind_ends_with_it(policy: ScriptPolicy, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.shell(f"(setsid sleep 60 {marker} </dev/null >/dev/null 2>&1 &)\n{PASSES}")
     result = run(judge_with(path, policy))
@@ -180,7 +182,7 @@ def test_what_a_script_leaves_behind_ends_with_it(policy: Policy, folder: Folder
 
 
 def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
-    policy: Policy, folder: Folder
+    policy: ScriptPolicy, folder: Folder
 ) -> None:
     path = folder.shell("exec yes flood")
 
@@ -206,7 +208,7 @@ def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
     assert worst < 0.5
 
 
-def test_a_script_that_floods_its_errors_is_killed(policy: Policy, folder: Folder) -> None:
+def test_a_script_that_floods_its_errors_is_killed(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.shell("exec yes flood >&2")
     code, message = words(run(judge_with(path, policy)))
     assert code == "SCRIPT_FAILED"
@@ -214,12 +216,12 @@ def test_a_script_that_floods_its_errors_is_killed(policy: Policy, folder: Folde
     assert len(message) < 2100
 
 
-def test_output_up_to_the_limit_is_taken(policy: Policy, folder: Folder) -> None:
+def test_output_up_to_the_limit_is_taken(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python('text = json.dumps({"pass": True}); print(text + " " * ((1 << 20) - len(text) - 1))')
     assert run(judge_with(path, policy)).verdict is Verdict.PASSED
 
 
-def test_memory_is_limited(policy: Policy, folder: Folder) -> None:
+def test_memory_is_limited(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python(
         """
         try:
@@ -234,7 +236,7 @@ def test_memory_is_limited(policy: Policy, folder: Folder) -> None:
     assert run(judge_with(path, policy._replace(memory_bytes=512 << 20))).reason == "taken"
 
 
-def test_a_fork_bomb_is_bounded_and_ends(policy: Policy, folder: Folder) -> None:
+def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python(
         """
@@ -248,7 +250,7 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: Policy, folder: Folder) -> None
 
     async def check() -> tuple[Any, int]:
         most = 0
-        scripts = Scripts(policy._replace(allow=[path], processes=8, concurrency=2))
+        scripts = ScriptRunner(policy._replace(allow=[path], processes=8, concurrency=2))
         task = asyncio.create_task(judge(scripts, {"command": [path, marker], "timeoutMs": 1500}))
         while not task.done():
             most = max(most, len(living(marker)))
@@ -263,7 +265,7 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: Policy, folder: Folder) -> None
     assert 8 < most < 64
 
 
-def test_processor_time_is_limited_even_where_nobody_watches(policy: Policy, folder: Folder) -> None:
+def test_processor_time_is_limited_even_where_nobody_watches(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python(
         """
         import resource
@@ -278,16 +280,16 @@ def test_processor_time_is_limited_even_where_nobody_watches(policy: Policy, fol
 
 
 def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
-    policy: Policy, folder: Folder
+    policy: ScriptPolicy, folder: Folder
 ) -> None:
     sleeper, quick = folder.python("time.sleep(60)"), folder.shell(PASSES)
 
-    async def impatient(scripts: Scripts) -> Any:
+    async def impatient(scripts: ScriptRunner) -> Any:
         SCOPE.set(Scope(deadline=time.monotonic() + 0.1))
         return await judge(scripts, {"command": [quick]})
 
     async def check() -> tuple[Any, Any]:
-        scripts = Scripts(policy._replace(allow=[sleeper, quick], concurrency=1))
+        scripts = ScriptRunner(policy._replace(allow=[sleeper, quick], concurrency=1))
         running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 900}))
         await asyncio.sleep(0)
         busy = await asyncio.create_task(impatient(scripts))
@@ -303,7 +305,7 @@ def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
     assert after.verdict is Verdict.PASSED
 
 
-def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Policy, folder: Folder) -> None:
+def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: ScriptPolicy, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python("os.fork() or os.setsid(); time.sleep(60)")
     server = subprocess.Popen(
@@ -312,9 +314,9 @@ def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Policy, fol
             "-c",
             "import asyncio, sys\n"
             "from tests.scripts.programs import judge\n"
-            "from evald_server.scripts.policy import Policy\n"
+            "from evald_server.scripts.policy import ScriptPolicy\n"
             "path, marker, isolation = sys.argv[1:]\n"
-            "asyncio.run(judge(Policy(allow=[path], isolation=isolation), {'command': [path, marker]}))",
+            "asyncio.run(judge(ScriptPolicy(allow=[path], isolation=isolation), {'command': [path, marker]}))",
             path,
             marker,
             policy.isolation,
@@ -337,7 +339,7 @@ def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
     path = folder.python("print('{\"pass\": true}', flush=True); os.kill(os.getppid(), 9); time.sleep(60)")
     # As the server's own user: nobody could not kill a launcher of root's.
     monkeypatch.setattr(isolation, "script_user", lambda: None)
-    policy = Policy(allow=[path], isolation="off")
+    policy = ScriptPolicy(allow=[path], isolation="off")
     code, message = words(run(judge(policy, {"command": [path, marker]})))
     assert code == "SCRIPT_FAILED"
     assert "watches over it was killed" in message
@@ -350,7 +352,7 @@ def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> Non
     path = folder.shell(f"[ $1 = {marker} ] && sleep 60\n{PASSES}")
 
     async def check() -> tuple[Any, Any]:
-        scripts = Scripts(Policy(allow=[path]))
+        scripts = ScriptRunner(ScriptPolicy(allow=[path]))
         fine = await judge(scripts, {"command": [path, "quick"]})
         killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
         await asyncio.to_thread(gone, marker, PROMPTLY)

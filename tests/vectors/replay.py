@@ -26,8 +26,8 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.scripts.runner import ScriptRunner
 
 from ..judge.scripted import Reply, ScriptedModels
 
@@ -128,7 +128,7 @@ class Call:
     plugins: Sequence[EvaluatorDefinition] = ()
     only_plugins: bool = False
     judge: Sequence[Reply] | None = None
-    scripts: Policy | None = None
+    scripts: ScriptPolicy | None = None
 
     def __call__(self) -> Outcome:
         """Compile the plan and run it."""
@@ -145,7 +145,7 @@ class Call:
         for definition in self.plugins:
             registry.register(definition, Origin.PLUGIN)
         if self.scripts is not None:
-            registry.register(code_definition(Scripts(self.scripts), violation), Origin.BUILT_IN)
+            registry.register(code_definition(ScriptRunner(self.scripts), violation), Origin.BUILT_IN)
         options = EvaluateOptions()
         fill_options(self.options, options)
         try:

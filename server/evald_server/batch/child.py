@@ -1,14 +1,14 @@
-"""What a batch process does: it evaluates the messages that the server hands it, one after the other.
+"""The program of a batch process: evaluates the chunks that the server sends, one after the other.
 
-It has the built-in evaluators that wait for nothing, and no others. Nothing here may import grpc.
+It has the built-in evaluators that wait for nothing, and no others. `pool` starts it.
 """
 
 import logging
-import marshal
 import os
+import pickle
 import signal
+import sys
 import warnings
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 
 from evald.threads import Threads
 from evald_server import kernel, wire_pb2
+from evald_server.batch.chunk import Chunk, ChunkResult, ProcessConfig, ResultCounter
+from evald_server.batch.results import MAX_BYTES, BatchResults
 from evald_server.engine.combinators import combinators
 from evald_server.engine.contexts import Contexts, InvalidContext
 from evald_server.engine.engine import Engine
@@ -30,161 +32,119 @@ from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
 from evald_server.memory import prepare_for_calls
 
-from .part import MAX_BYTES, Part
-from .recorder import Heard, Recorder
-from .rules import CLOSE, OPEN, Report, Rules, Work
-from .totals import Sums, Totals
-
-# The server's own thread, which calls beside the batch wait for, comes first. At 5, a process gets a third of what
-# one at 0 gets: less would leave a batch behind on a machine that is busy otherwise.
+# The server's own process answers the calls beside the batch, so it comes first. At 5, a process gets a third of
+# what one at 0 gets: less would starve a batch on a machine that is busy otherwise.
 _NICENESS: Final = 5
-
-# Items between two looks whether somebody else wants the processor, 0.4 ms: the kernel by itself would let the
-# server's thread wait for 3 ms. Giving way costs a place in the queue: at 4 items, a batch beside another busy
-# process is slower than it would be in the server.
-_YIELD_EVERY: Final = 16
 
 # When memory runs out, the kernel is to end a batch process, which the server can do without.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
-# Not on Windows, which knows no niceness either.
-_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
+# Nobody else waits for this process, so an item may run longer than in the server, which takes over what is not
+# done by then and ends it at its deadline.
+_SLICE_NANOS: Final = 1_000_000_000
+
+# Compiled plans that a process keeps.
+_PLAN_CACHE_BYTES: Final = 8 << 20
 
 _log = logging.getLogger("evald.batch")
 
-_NO_SUMS: Final = Sums((), ())
-_NOTHING_HEARD: Final = Heard(())
 
-# How long one item may take here, where no other caller waits. Longer ones are left to the server, which
-# cuts them at their deadline.
-_SLICE_NANOS: Final = 1_000_000_000
+class ChunkEvaluator:
+    """Evaluates chunks with a planner of its own."""
 
-
-class Evaluating:
-    """The works that are open, and the evaluation of messages under them."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, config: ProcessConfig) -> None:
         threads = Threads()
-        planner = Planner(_registry(rules, threads), rules.limits, fail_open=rules.fail_open)
-        self._engine = Engine(planner, Contexts(rules.max_messages), threads)
-        self._open: dict[int, Plan] = {}
+        limits = config.limits._replace(cache_bytes=min(config.limits.cache_bytes, _PLAN_CACHE_BYTES))
+        planner = Planner(_registry(config, threads), limits, fail_open=config.fail_open)
+        self._engine = Engine(planner, Contexts(config.max_messages), threads)
 
-    def open(self, number: int, work: Work) -> None:
-        """Make the plan of a work."""
+    def evaluate(self, chunk: Chunk) -> ChunkResult | None:
+        """Evaluate the items. Returns None when only the server has what the plan needs."""
         try:
-            plan = self._engine.planner.plan(tuple(work.specs), work.options)
+            plan = self._engine.planner.plan(chunk.specs, chunk.options)
         except InvalidPlan:
-            return  # it names what only the server has
-        if list(plan.template.specs) != list(work.announced):
+            return None
+        if list(plan.template.specs) != list(chunk.announced):
             _log.warning("a plan is not the server's; its batches are evaluated there")
-            return
-        self._open[number] = plan
-
-    def close(self, number: int) -> None:
-        """Forget a work."""
-        self._open.pop(number, None)
-
-    def evaluate(self, number: int, data: bytes, start: int, brief: bool) -> bytes:
-        """A packed Report on a message."""
-        items = wire_pb2.EvaluateBatchRequest.FromString(data).items
-        opened = self._open.get(number)
-        if opened is None:
-            left = list(range(start, len(items)))
-            return Report(len(items), left, (), b"", (), _NO_SUMS, _NOTHING_HEARD).packed()
-        return self._report(opened, items, start, brief).packed()
-
-    def _report(self, plan: Plan, items: Sequence[bytes], start: int, brief: bool) -> Report:
-        seconds: list[tuple[int, float]] = []
-        left: list[int] = []
-        recorder = Recorder()
+            return None
+        durations: list[tuple[int, float]] = []
+        counter = ResultCounter()
 
         def observe(run: EvaluationRun) -> None:
-            seconds.append((int(run.aggregate.verdict), run.nanos * 1e-9))
-            recorder.add(run)
+            durations.append((int(run.aggregate.verdict), run.nanos * 1e-9))
+            counter.add(run)
 
-        part = Part(self._engine, observe, brief=brief, slice_nanos=_SLICE_NANOS)
-        end = start
-        for data in items[start:]:
-            if not _evaluated(part, data, plan):
-                left.append(end)
+        results = BatchResults(self._engine, observe, brief=chunk.brief, slice_nanos=_SLICE_NANOS)
+        skipped: list[int] = []
+        end = 0
+        for data in chunk.items:
+            if not _evaluated(results, data, plan):
+                skipped.append(end)
             end += 1
-            if not end % _YIELD_EVERY:
-                _yield()
-            if part.size >= MAX_BYTES:
+            if results.size >= MAX_BYTES:
                 break
-        totals = part.totals.get(id(plan)) or Totals(plan)
-        return Report(
-            end,
-            left,
-            part.verdicts,
-            b"".join(part.answers),
-            seconds,
-            totals.sums(),
-            recorder.take(),
-        )
+        return ChunkResult(end, skipped, results.answers, durations, counter.results())
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer the server's messages until it closes the pipe, or is gone."""
-    kernel.end_with_parent()
-    frame = read_frame(requests)
-    if frame is None:
-        return
-    rules = Rules.unpacked(frame)
-    configure_logging(*rules.log)
-    _stand_back()
-    evaluating = Evaluating(rules)
-    prepare_for_calls()
-    with suppress(BrokenPipeError):
-        write_frame(answers, version("evald").encode())
-        while (frame := read_frame(requests)) is not None:
-            kind, number, detail = marshal.loads(frame)  # noqa: S302 - from our own parent
-            if kind == OPEN:
-                evaluating.open(number, Work(*detail))
-            elif kind == CLOSE:
-                evaluating.close(number)
-            else:
-                data = read_frame(requests)
-                if data is None:
-                    return
-                write_frame(answers, evaluating.evaluate(number, data, *detail))
-
-
-def _stand_back() -> None:
-    """Leave signals to the server, which decides when a batch process ends, and the machine to it as well."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
-    with suppress(OSError):  # not on Linux
-        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
-    # What turns out to wait is left to the server: its coroutines are never begun.
-    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-
-
-def _registry(rules: Rules, threads: Threads) -> Registry:
+def _registry(config: ProcessConfig, threads: Threads) -> Registry:
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
     for definition in combinators(threads):
         registry.register(definition, Origin.BUILT_IN)
-    for name, config in rules.auto.items():
+    for name, spec in config.auto.items():
         if registry.get(name) is not None:
-            registry.set_auto(name, config)
+            registry.set_auto(name, spec)
     return registry
 
 
-def _evaluated(part: Part, data: bytes, plan: Plan) -> bool:
-    """Whether the item could be evaluated here. The server does what is refused, asks for something of its own,
-    or waits."""
+def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
+    """Evaluate an item. Returns False when the server has to: it is refused, has evaluators of its own, or waits."""
     try:
         item = wire_pb2.BatchItem.FromString(data)
         if item.evaluators or item.context.HasField("scenario"):
             return False
-        waiting = part.evaluate(item, plan)
+        waiting = results.evaluate(item, plan)
     except (DecodeError, InvalidContext):
         return False
     if waiting is None:
         return True
     waiting.abandon()
     return False
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Send the version, receive the config, say that all is ready, and answer chunks until the server closes the
+    pipe or ends."""
+    kernel.end_with_parent()
+    _stand_back()
+    with suppress(BrokenPipeError):
+        write_frame(answers, version("evald").encode())
+        if (frame := read_frame(requests)) is None:
+            return
+        config: ProcessConfig = pickle.loads(frame)  # noqa: S301 - from our own parent
+        configure_logging(config.log_format, config.log_level)
+        evaluator = ChunkEvaluator(config)
+        prepare_for_calls()
+        write_frame(answers, b"")
+        while (frame := read_frame(requests)) is not None:
+            chunk: Chunk = pickle.loads(frame)  # noqa: S301 - from our own parent
+            write_frame(answers, pickle.dumps(evaluator.evaluate(chunk)))
+
+
+def _stand_back() -> None:
+    """Ignore signals, because the server decides when a batch process ends, and give way to the server."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    with suppress(OSError):  # not on Linux
+        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
+    # Evaluations that turn out to wait are left to the server: their coroutines are never started.
+    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+
+
+if __name__ == "__main__":
+    # What a library may print must not get between the answers.
+    with os.fdopen(os.dup(1), "wb") as stdout:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, stdout)

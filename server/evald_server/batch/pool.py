@@ -1,43 +1,89 @@
-"""The batch processes of a server: started when a batch is worth it, shared by all batches."""
+"""The batch processes of a server: started for large batches, shared by all of them.
+
+`concurrent.futures.ProcessPoolExecutor` is not used: a process that is killed while it writes a result leaves the
+executor's thread reading for ever, and the server cannot exit (seen in CPython 3.11.7).
+"""
 
 import asyncio
-import itertools
 import logging
+import pickle
+import sys
 import time
-import weakref
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from typing import Final
-from weakref import WeakKeyDictionary
 
-from evald_server.engine.plan import Plan
-from evald_server.engine.registry import Origin
+from evald_server.workers import Worker
 
-from .process import BatchProcess, Job, NotStarted
-from .rules import Rules, Work
+from .chunk import Chunk, ChunkResult, ProcessConfig
 
-_log = logging.getLogger("evald.batch")
+# -P: a file in the working directory must not be imported.
+_PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch.child")
 
-# Messages that a process holds: one that it works on, and one more, so that it never waits for the next.
-_AHEAD: Final = 2
+# Chunks that a process holds: one that it works on, and one more, so that it never waits for the next.
+_CHUNKS_HELD: Final = 2
+
+# Python and the evaluators take 0.5 s on an idle machine, and what made the server want the process runs beside.
+_START_SECONDS: Final = 60
 
 _LONGEST_BACKOFF_SECONDS: Final = 60.0
 
+_log = logging.getLogger("evald.batch")
 
-class Pool:
-    """The processes.
 
-    size: most of them; 0 for none. after: items of one batch for which it is worth starting one. least: items
-    of one message for which it is worth asking one: that costs the server as much as evaluating about four. idle_seconds:
-    for which an idle process lives. silent_seconds: after which one that does not answer is killed: 256 items take
-    10 ms, and the slowest that a sender could make a few seconds. Belongs to the event loop that it is first used in.
+class BatchProcess:
+    """A process that is ready.
+
+    slots: how many chunks it holds or was promised. dismissed: it was told to end.
     """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.slots = 0
+        self.dismissed = False
+        self._pending: deque[asyncio.Future[ChunkResult | None]] = deque()  # in the order of the chunks
+        self._timer: asyncio.TimerHandle | None = None
+
+    def submit(self, chunk: Chunk) -> "asyncio.Future[ChunkResult | None]":
+        """Send a chunk."""
+        future: asyncio.Future[ChunkResult | None] = asyncio.get_running_loop().create_future()
+        # Its end may be seen by one pipe before it is by the other.
+        if self.worker.closed:
+            future.set_result(None)
+        else:
+            self.worker.send(pickle.dumps(chunk))
+            self._pending.append(future)
+        return future
+
+    def answered(self, result: ChunkResult | None) -> None:
+        """Pass on the result of the oldest chunk."""
+        self.slots -= 1
+        future = self._pending.popleft()
+        if not future.done():  # cancelled when its caller went away
+            future.set_result(result)
+
+    def end(self) -> None:
+        """Give up the chunks that it holds, because it has ended."""
+        self.set_timer(0, None)
+        for future in self._pending:
+            if not future.done():
+                future.set_result(None)
+
+    def set_timer(self, seconds: float, action: Callable[[], None] | None) -> None:
+        """Replace the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, action) if action else None
+
+
+class BatchPool:
+    """Evaluates chunks in at most `size` processes. Belongs to the event loop that it is first used in."""
 
     def __init__(
         self,
-        rules: Rules,
-        version: str,
+        config: ProcessConfig,
         size: int,
         *,
         after: int = 1024,
@@ -45,19 +91,19 @@ class Pool:
         idle_seconds: float = 300.0,
         silent_seconds: float = 60.0,
     ) -> None:
+        """after: items of one batch for which it is worth starting a process. least: items of one message for which
+        it is worth asking one: that costs the server as much as evaluating about four. idle_seconds: after which
+        an idle process ends. silent_seconds: after which one that does not answer is killed: 256 items take 10 ms,
+        and the slowest that a caller could send a few seconds."""
         self.size = size
         self.after = after
         self.least = least
-        self._rules = rules
-        self._version = version
+        self._config = config
         self._idle_seconds = idle_seconds
         self._silent_seconds = silent_seconds
-        self._numbers = itertools.count(1)
-        self._jobs: WeakKeyDictionary[Plan, Job | None] = WeakKeyDictionary()
         self._ready: list[BatchProcess] = []
         self._waiters: deque[asyncio.Future[BatchProcess | None]] = deque()
-        self._runs: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before = 0.0
         self._closed = False
@@ -65,137 +111,153 @@ class Pool:
     @property
     def processes(self) -> list[int]:
         """Ids of the processes that are ready."""
-        return [process.pid for process in self._ready]
+        return [process.worker.pid for process in self._ready]
 
-    def job(self, plan: Plan, specs: Sequence[bytes], options: bytes) -> Job | None:
-        """What the items of a plan share, for `BatchProcess.evaluate`; None when no batch process can run it.
+    def is_worth_it(self, taken: int, count: int) -> bool:
+        """Whether processes should evaluate the next `count` items of a batch that has had `taken` by now.
 
-        specs, options: of the plan, serialised. Lives as long as the plan: batches that share one have one job."""
-        if plan in self._jobs:
-            return self._jobs[plan]
-        job = None
-        if all(one.inline and one.origin is Origin.BUILT_IN for one in plan.evaluators):
-            job = Job(next(self._numbers), Work(tuple(specs), options, tuple(plan.template.specs)))
-            weakref.finalize(plan, self._close, job.number).atexit = False
-        self._jobs[plan] = job
-        return job
-
-    def is_for(self, taken: int, count: int) -> bool:
-        """Whether a batch that has had so many items may hand over a message with so many of them. Processes that
-        run are there for every batch; for a small one none is started."""
+        Processes that run are there for every batch; for a small one none is started.
+        """
         return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 
-    async def place(self, items: int) -> BatchProcess | None:
-        """A process that has room for one more message, which it must be given at once; None when there is no
-        process. Whoever has waited longest is first. items: of the batch, so far."""
-        if items >= self.after and (not self._ready or all(process.held for process in self._ready)):
+    async def submit(self, chunk: Chunk, taken: int) -> "asyncio.Future[ChunkResult | None] | None":
+        """Send a chunk to the least busy process. Waits, first come first served, while all of them hold enough.
+
+        taken: items of the batch so far. Returns None when there is no process. The future gives None when the
+        process could not evaluate the chunk, or has ended; nothing of the chunk counts then.
+        """
+        if taken >= self.after and all(process.slots for process in self._ready):
             self._start_one()
-        if not self._ready:
+        process = await self._acquire()
+        if process is None:
             return None
-        process = min(self._ready, key=lambda process: process.held)
-        if process.held < _AHEAD and not self._waiters:
-            process.held += 1
-            return process
+        future = process.submit(chunk)
+        self._set_timer(process)
+        return future
+
+    async def aclose(self) -> None:
+        """Kill all processes and wait for their end."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _acquire(self) -> BatchProcess | None:
+        """Take a slot of a process. Returns None when there is no process."""
         waiter: asyncio.Future[BatchProcess | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
+        self._assign()
         try:
             return await waiter
         except asyncio.CancelledError:
-            given = waiter.result() if waiter.done() and not waiter.cancelled() else None
-            if given is not None:
-                self._free(given)
+            process = waiter.result() if waiter.done() and not waiter.cancelled() else None
+            if process is not None:
+                process.slots -= 1
+                self._assign()
             raise
-        finally:
-            with suppress(ValueError):
-                self._waiters.remove(waiter)
 
-    async def aclose(self) -> None:
-        """End all processes."""
-        self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
-        for task in self._runs:
-            task.cancel()
-        if self._runs:
-            await asyncio.wait(self._runs)
+    def _assign(self) -> None:
+        """Assign free slots in FIFO order. Without a process, tell all waiters so."""
+        while self._waiters:
+            process = min(self._ready, key=lambda process: process.slots, default=None)
+            if process is not None and process.slots >= _CHUNKS_HELD:
+                return
+            waiter = self._waiters.popleft()
+            if waiter.done():  # cancelled
+                continue
+            if process is not None:
+                process.slots += 1
+            waiter.set_result(process)
 
     def _start_one(self) -> None:
-        """Start another process, if there may be one. Does not wait for it."""
-        if len(self._runs) >= self.size or self._closed or time.monotonic() < self._not_before:
+        """Start another process, if there may be one, without waiting for it."""
+        if len(self._tasks) >= self.size or self._closed or time.monotonic() < self._not_before:
             return
         task = asyncio.create_task(self._run())
-        self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._look_after())
-
-    def _close(self, number: int) -> None:
-        for process in self._ready:
-            process.close(number)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        """The life of one process."""
+        """Start a process, receive its results, and clean up when it has ended."""
         try:
-            process = await BatchProcess.start(self._rules, self._version)
-        except NotStarted as problem:
-            _log.warning("no batch process: %s; batches are evaluated in the server", problem)
-            self._back_off()
+            worker = await Worker.start(_PROGRAM)
+        except OSError as problem:
+            self._not_started(f"{problem.strerror}: {sys.executable}")
             return
-        _log.info("batch process %d started", process.pid)
+        process = BatchProcess(worker)
+        ready, code = False, 0
         try:
-            self._ready.append(process)
-            self._hand_out(process)
-            await process.listen(lambda: self._answered(process))
+            ready = await self._is_ready(worker)
+            if ready:
+                _log.info("batch process %d started", worker.pid)
+                self._ready.append(process)
+                self._set_timer(process)
+                self._assign()
+                await self._receive(process)
         finally:
-            if process in self._ready:  # nobody has told it to end
-                self._remove(process)
-            code = await process.end()
-            if process.dismissed or self._closed:
-                _log.info("batch process %d ended", process.pid)
-            else:
-                _log.warning(
-                    "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
-                    process.pid,
-                    code,
-                )
-                self._back_off()
+            self._remove(process)
+            process.end()
+            code = await worker.end()
+        if process.dismissed:
+            _log.info("batch process %d ended", worker.pid)
+        elif ready:
+            _log.warning(
+                "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
+                worker.pid,
+                code,
+            )
+            self._back_off()
 
-    def _answered(self, process: BatchProcess) -> None:
-        self._failures = 0
-        self._free(process)
+    async def _is_ready(self, worker: Worker) -> bool:
+        """Compare versions, send the config and wait until it is ready."""
+        ours = version("evald")
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                its = (await worker.receive()).decode()
+                if its != ours:  # the package was upgraded below a server that runs
+                    self._not_started(f"evald {its} is installed by now, this server is {ours}: restart it")
+                    return False
+                worker.send(pickle.dumps(self._config))
+                await worker.receive()
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            self._not_started(f"{' '.join(_PROGRAM)} did not become ready")
+            return False
+        return True
 
-    def _free(self, process: BatchProcess) -> None:
-        process.held -= 1
-        self._hand_out(process)
+    def _not_started(self, why: str) -> None:
+        _log.warning("no batch process: %s; batches are evaluated in the server", why)
+        self._back_off()
 
-    def _hand_out(self, process: BatchProcess) -> None:
-        """Give what room a process has to those who wait."""
-        while self._waiters and process.held < _AHEAD and process in self._ready:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                process.held += 1
-                waiter.set_result(process)
+    async def _receive(self, process: BatchProcess) -> None:
+        """Receive results until the process has ended."""
+        while True:
+            try:
+                data = await process.worker.receive()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            self._failures = 0
+            process.answered(pickle.loads(data))  # noqa: S301 - from our own child
+            self._set_timer(process)
+            self._assign()
+
+    def _set_timer(self, process: BatchProcess) -> None:
+        """Kill the process if it does not answer, or end it if it stays idle."""
+        if process.slots:
+            process.set_timer(self._silent_seconds, process.worker.kill)
+        else:
+            process.set_timer(self._idle_seconds, partial(self._dismiss, process))
+
+    def _dismiss(self, process: BatchProcess) -> None:
+        self._remove(process)
+        process.dismissed = True
+        process.worker.close()
 
     def _remove(self, process: BatchProcess) -> None:
-        self._ready.remove(process)
-        if not self._ready:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if process in self._ready:
+            self._ready.remove(process)
+            self._assign()
 
     def _back_off(self) -> None:
         self._failures += 1
         self._not_before = time.monotonic() + min(2.0**self._failures, _LONGEST_BACKOFF_SECONDS)
-
-    async def _look_after(self) -> None:
-        """End what is idle, and what has not said anything for too long."""
-        while True:
-            await asyncio.sleep(min(5.0, self._idle_seconds / 4, self._silent_seconds / 4))
-            now = time.monotonic()
-            for process in self._ready[:]:
-                quiet = now - process.since
-                if process.held and quiet > self._silent_seconds:
-                    process.kill()
-                elif not process.held and quiet > self._idle_seconds:
-                    self._remove(process)
-                    process.dismiss()

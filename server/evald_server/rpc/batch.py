@@ -1,18 +1,16 @@
 """EvaluateBatch: many independent turns over one stream."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from evald.result import Verdict
 from evald.scope import Scope
 from evald_server import wire_pb2
-from evald_server.batch.part import MAX_BYTES, MAX_ITEMS, Part
-from evald_server.batch.pool import Pool
-from evald_server.batch.process import Job
-from evald_server.batch.rules import Report
+from evald_server.batch.chunk import Chunk, ChunkResult, can_run
+from evald_server.batch.pool import BatchPool
+from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
@@ -25,24 +23,23 @@ from .server import RpcStream, parse
 from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
-_Response = wire_pb2.EvaluateBatchResponse
 _Item = wire_pb2.BatchItem
 
-# Turns between two looks at what else the server has to do: at 4, callers beside a batch wait
-# three times as long as without it (p99); at 16 it is ten times.
+# Items between two times that the event loop may do something else: at 4, calls beside a batch take three times as
+# long as without it (p99); at 16, ten times.
 _YIELD_EVERY: Final = 4
 
 # Items of one batch that wait for something at a time.
-_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 
-# Portions of one batch under way, for each batch process: evaluated, or on the way to the caller.
-_HANDED_OVER: Final = 2
+# Chunks of one batch that are being evaluated, or whose answers the caller has not taken yet, for each process.
+_CHUNKS_PER_PROCESS: Final = 2
 
 
 class BatchService:
     """The handler of EvaluateBatch."""
 
-    def __init__(self, engine: Engine, admission: Admission, metrics: Telemetry, pool: Pool) -> None:
+    def __init__(self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool) -> None:
         self._engine = engine
         self._admission = admission
         self._metrics = metrics
@@ -63,7 +60,7 @@ class BatchService:
                     )
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
-                await batch.take(message.items, data)
+                await batch.add(message.items)
             if batch is None:
                 raise invalid("open", "the batch ended before its first message")
             await batch.finish()
@@ -72,33 +69,20 @@ class BatchService:
                 await batch.close()
 
 
-class _Portion(NamedTuple):
-    """Some items in a message of their own. first: how many items of the batch came before them."""
-
-    first: int
-    size: int
-    data: bytes
-
-    def numbered(self, indexes: Iterable[int] | None = None) -> Iterator[tuple[int, bytes]]:
-        """Some of the items, or all, with their numbers in the batch, from 1."""
-        items = _Request.FromString(self.data).items
-        for index in range(self.size) if indexes is None else indexes:
-            yield self.first + index + 1, items[index]
-
-
 class _Batch:
-    """What the items share, and what has become of them."""
+    """One stream: what its items share, and their results."""
 
     def __init__(
         self,
         engine: Engine,
         admission: Admission,
         metrics: Telemetry,
-        pool: Pool,
+        pool: BatchPool,
         stream: RpcStream,
         opened: wire_pb2.BatchOpen,
         scope: Scope,
     ) -> None:
+        """Raises InvalidPlan: what is wrong with the shared specs is wrong with every item."""
         self._engine = engine
         self._admission = admission
         self._metrics = metrics
@@ -110,118 +94,94 @@ class _Batch:
         self._options = opened.options
         self._brief = opened.brief
         if self._specs:
-            # What is wrong with the shared specs is wrong with every item: refuse it before the first.
             engine.plan(self._specs, self._options, _Item().context)
         self._plan: Plan | None = None
         self._generation = -1
-        self._part = Part(engine, self._count, brief=opened.brief)
+        self._results = BatchResults(engine, self._count, brief=opened.brief)
         self._sending = asyncio.Lock()
-        self._waiting: set[asyncio.Task[None]] = set()
-        self._portions: set[asyncio.Task[None]] = set()
-        self._taken = 0
+        self._waiting: set[asyncio.Task[None]] = set()  # items
+        self._chunks: set[asyncio.Task[None]] = set()
+        self._item_count = 0
         self._problem: BaseException | None = None
-        # Whether batch processes help: not where they leave most of the items.
-        self._worth_it = True
+        # Whether processes help: not where they leave most of the items to the server.
+        self._use_processes = True
 
-    async def take(self, items: Sequence[bytes], data: bytes) -> None:
-        """Evaluate the items of one message, and send what is done by then; or have a batch process do it.
-
-        data: the message."""
-        first, self._taken = self._taken, self._taken + len(items)
-        found = self._job_for(len(items))
-        if found is None:
-            await self._evaluate(enumerate(items, first + 1))
+    async def add(self, items: Sequence[bytes]) -> None:
+        """Evaluate the items of one message and send the answers that there are, or have processes do it."""
+        first, self._item_count = self._item_count + 1, self._item_count + len(items)
+        plan = self._plan_of_chunks(len(items))
+        if plan is None:
+            await self._evaluate(enumerate(items, first))
         else:
-            for portion in _portions(items, data, first):
-                await self._hand_over(*found, portion)
+            for begin in range(0, len(items), MAX_ITEMS):
+                await self._submit(plan, items[begin : begin + MAX_ITEMS], first + begin)
         await self._flush()
 
     async def finish(self) -> None:
-        """Wait for what is still running and send the summary."""
-        while self._portions or self._waiting:
-            await self._any_of(self._portions or self._waiting)
+        """Wait for what still runs and send the summary."""
+        while self._chunks or self._waiting:
+            await self._any_of(self._chunks or self._waiting)
         self._check()
-        part = self._part
-        response = _Response()
-        summary = response.summary
-        summary.item_count = self._taken
-        summary.passed_count = part.verdicts[Verdict.PASSED]
-        summary.failed_count = part.verdicts[Verdict.FAILED]
-        summary.error_count = part.verdicts[Verdict.ERROR]
-        summary.skipped_count = part.verdicts[Verdict.SKIPPED]
-        means: dict[str, list[float]] = {}
-        for totals in part.totals.values():
-            totals.write(summary, means)
-        for name, (total, count) in means.items():
-            summary.evaluators[name].mean_value = total / count
-        await self._stream.send(b"".join(part.answers) + response.SerializeToString())
+        await self._flush()
+        response = wire_pb2.EvaluateBatchResponse(summary=self._results.summary(self._item_count))
+        await self._stream.send(response.SerializeToString())
 
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
-        tasks = self._portions | self._waiting
+        tasks = self._chunks | self._waiting
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _job_for(self, count: int) -> tuple[Plan, Job] | None:
-        """How batch processes are to evaluate so many items more; None when they are not to."""
-        if not (self._worth_it and self._specs and self._pool.is_for(self._taken, count)):
+    def _plan_of_chunks(self, count: int) -> Plan | None:
+        """The plan with which processes are to evaluate the next `count` items; None when they are not to."""
+        if not (self._use_processes and self._specs and self._pool.is_worth_it(self._item_count, count)):
             return None
         try:
             plan = self._shared_plan()
         except InvalidPlan:
             return None  # a type has gone since the batch began: each item says so
-        job = self._pool.job(plan, self._specs, self._options)
-        return None if job is None else (plan, job)
+        return plan if can_run(plan) else None
 
-    async def _hand_over(self, plan: Plan, job: Job, portion: _Portion) -> None:
-        """Have a batch process evaluate a portion, or do it here while there is none."""
+    async def _submit(self, plan: Plan, items: Sequence[bytes], first: int) -> None:
+        """Have a process evaluate a chunk, or do it here while there is none. first: number of the first item."""
         # Answers that the caller is slow to take must not pile up.
-        while len(self._portions) >= _HANDED_OVER * self._pool.size:
-            await self._any_of(self._portions)
-        process = await self._pool.place(self._taken)
-        if process is None:
-            await self._evaluate(portion.numbered())
+        while len(self._chunks) >= _CHUNKS_PER_PROCESS * self._pool.size:
+            await self._any_of(self._chunks)
+        chunk = Chunk(self._specs, self._options, plan.template.specs, items, self._brief)
+        future = await self._pool.submit(chunk, self._item_count)
+        if future is None:
+            await self._evaluate(enumerate(items, first))
         else:
-            answer = process.evaluate(job, portion.data, 0, brief=self._brief)
-            self._spawn(self._portions, self._follow(answer, plan, job, portion))
+            self._spawn(self._chunks, self._follow(future, plan, chunk, first))
 
     async def _follow(
-        self, answer: "asyncio.Future[Report | None]", plan: Plan, job: Job, portion: _Portion
+        self, future: "asyncio.Future[ChunkResult | None] | None", plan: Plan, chunk: Chunk, first: int
     ) -> None:
-        """Take what a batch process says of a portion, and do what it leaves."""
-        begin = 0
-        while (report := await answer) is not None:
-            if report.answers:
-                self._part.merge(plan, report)
-                tally = self._metrics.evaluation("EvaluateBatch", self._labels)
-                for verdict, seconds in report.seconds:
-                    tally.add(verdict, seconds)
-                report.heard.tell(plan, self._metrics.tally_of)
-            if report.left:
-                await self._evaluate(portion.numbered(report.left))
-                # Doing most of them twice is no help.
-                self._worth_it &= 2 * len(report.left) <= report.end - begin
-            begin = report.end
-            if begin == portion.size:
-                break
+        """Take the results of a chunk, and evaluate here what the process has not."""
+        while future is not None and (result := await future) is not None:
+            self._results.merge(plan, result)
+            self._count_chunk(plan, result)
+            await self._evaluate((first + index, chunk.items[index]) for index in result.skipped)
+            # Doing most of them twice is no help.
+            self._use_processes &= 2 * len(result.skipped) <= result.end
+            chunk = chunk._replace(items=chunk.items[result.end :])
+            first += result.end
             await self._flush()
-            process = await self._pool.place(self._taken)
-            if process is None:
-                break
-            answer = process.evaluate(job, portion.data, begin, brief=self._brief)
-        # A process that is gone has neither answered nor counted anything from there on.
-        await self._evaluate(portion.numbered(range(begin, portion.size)))
+            if not chunk.items:
+                return
+            future = await self._pool.submit(chunk, self._item_count)
+        await self._evaluate(enumerate(chunk.items, first))
         await self._flush()
 
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
         """Evaluate items here. They come with their number in the batch, from 1."""
         for done, (number, data) in enumerate(items, 1):
             self._start(number, data)
-            while len(self._waiting) >= _WAITING:
+            while len(self._waiting) >= _MAX_WAITING:
                 await self._any_of(self._waiting)
-            if len(self._part.answers) >= MAX_ITEMS or self._part.size >= MAX_BYTES:
+            if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
                 await self._flush()
             if not done % _YIELD_EVERY:
                 await asyncio.sleep(0)
@@ -231,10 +191,10 @@ class _Batch:
         try:
             item = _parsed(data, number)
             item_id = item.item_id
-            waiting = self._part.evaluate(item, self._plan_of(item))
+            waiting = self._results.evaluate(item, self._plan_of(item))
         except (CallError, InvalidContext, InvalidPlan) as problem:
             error = as_call_error(problem) if isinstance(problem, InvalidPlan) else problem
-            self._part.refuse(item_id, error.message)
+            self._results.refuse(item_id, error.message)
             return
         if waiting is not None:
             self._spawn(self._waiting, self._wait(waiting, item_id))
@@ -245,7 +205,7 @@ class _Batch:
         return self._shared_plan()
 
     def _shared_plan(self) -> Plan:
-        """Of items that have nothing of their own; found once, not once an item."""
+        """The plan of items that have nothing of their own, looked up again only when the registry has changed."""
         generation = self._engine.planner.generation
         if self._plan is None or self._generation != generation:
             self._plan = self._engine.plan(self._specs, self._options, _Item().context)
@@ -255,21 +215,33 @@ class _Batch:
     async def _wait(self, run: EvaluationRun, item_id: str) -> None:
         async for _ in self._admission.run_pending(run, None, self._scope, patient=True):
             run.take_progress()
-        self._part.add(item_id, run)
+        self._results.add(item_id, run)
         await self._flush()
 
     def _count(self, run: EvaluationRun) -> None:
         self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
 
+    def _count_chunk(self, plan: Plan, result: ChunkResult) -> None:
+        """Count for telemetry what a process has evaluated."""
+        evaluations = self._metrics.evaluation("EvaluateBatch", self._labels)
+        for verdict, seconds in result.durations:
+            evaluations.add(verdict, seconds)
+        for (index, verdict, score, value, code), count, seconds in result.results:
+            tally = self._metrics.tally_of(plan.evaluators[index])
+            tally.add(verdict, seconds, score, value, None, count)
+            for _ in range(count if code else 0):
+                tally.error(code)
+
     async def _flush(self) -> None:
-        if not self._part.answers:
+        """Send the answers that there are."""
+        if not self._results.answers:
             return
         async with self._sending:
-            for answers in self._part.take():
-                await self._stream.send(answers)
+            for message in self._results.take():
+                await self._stream.send(message)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        """Have something done beside, as one of those tasks."""
+        """Run a coroutine as one of these tasks."""
 
         def ended(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
@@ -281,7 +253,7 @@ class _Batch:
         task.add_done_callback(ended)
 
     async def _any_of(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Wait for one of the tasks. Raises what any task of the batch has raised."""
+        """Wait until one of the tasks is done. Raises the exception of any task of the batch."""
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         self._check()
 
@@ -295,14 +267,3 @@ def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:
         return _Item.FromString(data)
     except DecodeError:
         return parse(_Item, data, f"evald.v1.BatchItem (item {number} of the stream)")
-
-
-def _portions(items: Sequence[bytes], data: bytes, first: int) -> Iterator[_Portion]:
-    """Cut a message into such as a batch process is given. data: the message as it came."""
-    total = len(items)
-    if total <= MAX_ITEMS:
-        yield _Portion(first, total, data)
-        return
-    for begin in range(0, total, MAX_ITEMS):
-        some = items[begin : begin + MAX_ITEMS]
-        yield _Portion(first + begin, len(some), _Request(items=some).SerializeToString())

@@ -4,15 +4,15 @@ import logging
 
 from evald_server.config import Settings
 
-from .policy import Policy
-from .runner import Scripts
+from .policy import ScriptPolicy
+from .runner import ScriptRunner
 
 _log = logging.getLogger("evald.server")
 
 
-def build_scripts(settings: Settings) -> Scripts:
+def build_scripts(settings: Settings) -> ScriptRunner:
     """Build the runner of the `code` evaluator. Raises ValueError for a policy that this machine cannot enforce."""
-    policy = Policy(
+    policy = ScriptPolicy(
         allow=settings.code_allow,
         shell=settings.code_shell,
         isolation=settings.code_isolation,
@@ -25,7 +25,7 @@ def build_scripts(settings: Settings) -> Scripts:
         processes=settings.code_processes,
         output_bytes=settings.code_output_bytes,
     )
-    scripts = Scripts(policy)
+    scripts = ScriptRunner(policy)
     if not scripts.unavailable and scripts.isolation == "none":
         _log.warning(
             "scripts run without isolation: %s",

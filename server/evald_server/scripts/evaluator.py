@@ -1,6 +1,7 @@
-"""The `code` evaluator: a script of the operator's says whether the turn was good."""
+"""The `code` evaluator: a script of the operator judges the turn."""
 
 import hashlib
+import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping
@@ -13,26 +14,31 @@ from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinit
 from evald.result import ASSERTION, Kind, Result, errored
 from evald.scope import current_scope
 
-from .commands import Changed, NotAllowed
-from .output import PASS_SCORE, Unusable, read_output
-from .payload import payload_of, written
-from .process import Ended
-from .runner import Busy, Invocation, Scripts
-from .stderr import tail
+from .policy import CommandChanged, CommandNotAllowed
+from .process import ScriptExit
+from .runner import ScriptCommand, ScriptRunner, ScriptsBusy
+from .stdin import payload_of, written
+from .stdout import PASS_SCORE, InvalidOutput, read_output
 
-# Linux takes no argument of more than 128 KiB; nobody writes a command of a quarter of that.
+# Linux limits an argument to 128 KiB; this is a quarter of it.
 _MAX_COMMAND_BYTES: Final = 32 << 10
 
-# Twice the largest message that a server takes by default: a conversation stands in it twice.
+# Twice the largest request by default, because a conversation is written twice.
 _MAX_PAYLOAD_BYTES: Final = 32 << 20
 
-# Kept back of the call's time, so that what the script wrote to stderr is told with the time-out.
+# Reserved of the call's time for reporting a time-out with what the script wrote to stderr.
 _REPORT_SECONDS: Final = 0.02
 
 _HINT: Final = (
     ". In isolation, the script's interpreter and what it loads must be among the system's programs, "
     "or in the setting code_read"
 )
+
+_MAX_STDERR_CHARACTERS: Final = 2000
+
+# Terminal control: CSI and OSC sequences, and escapes of one character.
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 _SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
 
@@ -84,14 +90,11 @@ class Code(Evaluator):
 
 
 Contract: TypeAlias = Callable[[Kind, object], str | None]
-"""Says what is wrong with a result, named by its field; None when nothing is."""
+"""Returns how a result violates the contract, None if it does not."""
 
 
-def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition:
-    """The `code` evaluator of a server; where no script can run, it says why and refuses every config.
-
-    contract: the engine's, which every foreign result must hold to.
-    """
+def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefinition:
+    """Return the `code` evaluator of a server. Where scripts cannot run, it says why and refuses every config."""
     definition = Code.definition()
     why = scripts.unavailable
 
@@ -106,14 +109,14 @@ def code_definition(scripts: Scripts, contract: Contract) -> EvaluatorDefinition
 
 
 class CodeCheck:
-    """One use of the evaluator, ready to run."""
+    """A compiled config."""
 
-    def __init__(self, scripts: Scripts, code: Code, contract: Contract) -> None:
+    def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
         """Raises InvalidConfig for what the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
         self._code = code
-        self._invocation = _invocation(scripts, code)
+        self._command = _command(scripts, code)
         longest = scripts.policy.timeout_seconds
         self._seconds = longest if code.timeout_ms is None else min(longest, code.timeout_ms / 1000)
 
@@ -128,7 +131,7 @@ class CodeCheck:
             )
         result = await self._run(data)
         result.raw_request = {
-            "command": list(self._invocation.shown),
+            "command": list(self._command.shown),
             "isolation": self._scripts.isolation,
             "payload_keys": list(payload),
             "payload_bytes": len(data),
@@ -141,49 +144,55 @@ class CodeCheck:
         if deadline is not None:
             deadline -= _REPORT_SECONDS
         try:
-            ended = await self._scripts.run(self._invocation, data, self._seconds, deadline)
-        except Busy:
-            places = self._scripts.policy.concurrency
+            ended = await self._scripts.run(self._command, data, self._seconds, deadline)
+        except ScriptsBusy:
+            slots = self._scripts.policy.concurrency
             return errored(
                 "EVALUATOR_BUSY",
-                f"No place became free in time: at most {places} scripts run at a time "
+                f"No place became free in time: at most {slots} scripts run at a time "
                 f"(setting code_concurrency)",
             )
-        except Changed as problem:
+        except CommandChanged as problem:
             return errored("SCRIPT_FAILED", f"The script was not run: {problem}")
         return self._result(ended)
 
-    def _result(self, ended: Ended) -> Result:
+    def _result(self, ended: ScriptExit) -> Result:
         isolation = self._scripts.isolation
         if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
             ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
         if ended.problem:
             hint = "" if isolation == "none" else _HINT
-            return errored("SCRIPT_FAILED", _told(f"The script did not run: {ended.problem}{hint}", ended))
+            return errored(
+                "SCRIPT_FAILED", _with_stderr(f"The script did not run: {ended.problem}{hint}", ended)
+            )
         if ended.timed_out:
-            return errored("TIMEOUT", _told(f"The script was killed after {ended.seconds:.3g}s", ended))
+            return errored(
+                "TIMEOUT", _with_stderr(f"The script was killed after {ended.seconds:.3g}s", ended)
+            )
         most = self._scripts.policy.output_bytes
         if ended.excess:
             code = "SCRIPT_OUTPUT_INVALID" if ended.excess == "stdout" else "SCRIPT_FAILED"
             return errored(
                 code,
-                _told(f"The script was killed: it wrote more than {most} bytes to {ended.excess}", ended),
+                _with_stderr(
+                    f"The script was killed: it wrote more than {most} bytes to {ended.excess}", ended
+                ),
             )
         if ended.code:
-            return errored("SCRIPT_FAILED", _told(f"The script {_exit(ended.code)}", ended))
+            return errored("SCRIPT_FAILED", _with_stderr(f"The script {_exit(ended.code)}", ended))
         problem: str | None
-        code = Unusable.code
+        code = InvalidOutput.code
         try:
             result = read_output(ended.stdout, self._code.threshold)
             problem = self._contract(Kind.ASSERTION, result)
-        except Unusable as found:
+        except InvalidOutput as found:
             problem, code = str(found), found.code
         if problem is None:
             return result
-        return errored(code, _told(f"The script's standard output is no result: {problem}", ended))
+        return errored(code, _with_stderr(f"The script's standard output is no result: {problem}", ended))
 
 
-def _invocation(scripts: Scripts, code: Code) -> Invocation:
+def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
     shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
@@ -194,8 +203,8 @@ def _invocation(scripts: Scripts, code: Code) -> Invocation:
             raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
         # With a shell's syntax in it and no shell allowed, this says so.
-        return scripts.shell(str(words), code.cwd) if shell else scripts.invocation(list(words), code.cwd)
-    except NotAllowed as problem:
+        return scripts.shell(str(words), code.cwd) if shell else scripts.command(list(words), code.cwd)
+    except CommandNotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None
     except ValueError as problem:
         raise _invalid("/cwd", str(problem)) from None
@@ -219,6 +228,13 @@ def _exit(code: int) -> str:
     return f"was ended by {name}{hints.get(-code, '')}"  # type: ignore[call-overload]
 
 
-def _told(what: str, ended: Ended) -> str:
-    said = tail(ended.stderr)
+def _with_stderr(what: str, ended: ScriptExit) -> str:
+    said = stderr_tail(ended.stderr)
     return f"{what}: {said}" if said else what
+
+
+def stderr_tail(data: bytes) -> str:
+    """Return the last 2,000 characters, without control characters and terminal sequences."""
+    text = _SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    text = _CONTROL.sub("", text).strip()
+    return text if len(text) <= _MAX_STDERR_CHARACTERS else "…" + text[-_MAX_STDERR_CHARACTERS:]

@@ -1,15 +1,15 @@
-"""What this machine can isolate a script with: bubblewrap, Landlock, or nothing."""
+"""Selects how scripts are isolated on this machine: with bubblewrap, with Landlock, or not at all."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from . import landlock, seccomp
-from .policy import NO_CONFINEMENT, Confinement, Policy
+from . import sandbox
+from .policy import ScriptPolicy
 
 # Where Debian, Fedora, Alpine and Arch keep programs and libraries. No configuration, no home, no state.
 SYSTEM: Final = (
@@ -41,29 +41,45 @@ _CHANGE_USER: Final = (
     "os.setresuid(user, user, user); os.execv(sys.argv[2], sys.argv[2:])"
 )
 
+
+class Confinement(NamedTuple):
+    """How a script is confined. name: as results and the catalogue show it.
+
+    prefix: arguments that come before the script's command.
+    landlock: paths that the script may read and write; None for no restriction.
+    """
+
+    name: str
+    prefix: Sequence[str] = ()
+    landlock: Mapping[str, Sequence[str]] | None = None
+
+
+NO_CONFINEMENT: Final = Confinement("none")
+
+
 Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
-"""Makes the confinement of a script that needs to read these files and runs in this directory."""
+"""Returns the confinement of a script that reads these files and runs in this directory."""
 
 NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
 
 
 def script_user() -> int | None:
-    """The user that scripts run as; None for the server's own."""
+    """Return the user that scripts run as; None for the server's own."""
     return NOBODY if os.geteuid() == 0 else None
 
 
-def find(policy: Policy) -> tuple[str, Confine]:
-    """The best isolation that works here: its name, and what makes a script's confinement."""
+def find(policy: ScriptPolicy) -> tuple[str, Confine]:
+    """Return the best isolation that works here: its name and its `Confine`."""
     if policy.isolation != "off":
         program = shutil.which("bwrap")
         if program is not None and _works(_bubblewrap(program, policy, (), "/")):
             return "bubblewrap", partial(_bubblewrap, program, policy)
-        if landlock.version() and seccomp.is_supported():
+        if sandbox.is_available():
             return "landlock", partial(_landlock, policy)
     return NONE
 
 
-def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) -> Confinement:
+def _bubblewrap(program: str, policy: ScriptPolicy, files: Sequence[str], cwd: str) -> Confinement:
     prefix = [program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     prefix += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     for path in dict.fromkeys((*SYSTEM, *policy.read, *_working(policy), *files)):
@@ -72,19 +88,19 @@ def _bubblewrap(program: str, policy: Policy, files: Sequence[str], cwd: str) ->
     return Confinement("bubblewrap", [*prefix, "--chdir", cwd, "--"])
 
 
-def _landlock(policy: Policy, files: Sequence[str], _cwd: str) -> Confinement:
+def _landlock(policy: ScriptPolicy, files: Sequence[str], _cwd: str) -> Confinement:
     read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files]
     return Confinement("landlock", landlock={"read": read, "write": _NULL})
 
 
-def _working(policy: Policy) -> Sequence[str]:
-    """The working directory is readable where the operator has named one: "/" is a place to stand, not to look at."""
+def _working(policy: ScriptPolicy) -> Sequence[str]:
+    """Return the working directory if the operator has set one: the default, "/", must not become readable."""
     directory = str(policy.directory)
     return () if directory == "/" else (directory,)
 
 
 def _works(confinement: Confinement) -> bool:
-    """bubblewrap may be there and not allowed: in most containers it may make no namespaces."""
+    """Run a command with bubblewrap: in most containers it is not allowed to create namespaces."""
     command = [*confinement.prefix, "/bin/sh", "-c", ":"]
     user = script_user()
     if user is not None:

@@ -1,12 +1,11 @@
-"""The process between the server and a script: it prepares the script's process and ends its whole tree.
+"""The process between the server and a script: prepares the script's process and kills its whole tree.
 
 The server cannot do that itself: code that runs between fork and exec in a process with threads may
 hang, and a script's orphans would become children of the machine's init. The launcher lives as long as
 the script. When its control socket closes, because the time is over, the caller is gone, or the server
 has been killed, it kills everything that the script has started, in whatever session that is.
 
-Run by `process`, alone in its process, with as few imports as it can do with: they are most of the
-time that a script takes to start.
+`process` starts it. It imports little, because imports are most of the time that a script takes to start.
 """
 
 import marshal
@@ -15,11 +14,12 @@ import resource
 import select
 import signal
 import sys
+import time
 from contextlib import suppress
 
 from evald_server import kernel
 
-from . import landlock, seccomp, tree
+from . import sandbox
 
 TYPE_CHECKING = False  # typing takes as long to import as Python to start
 if TYPE_CHECKING:
@@ -41,9 +41,13 @@ _NICENESS: "Final" = 5
 
 _MAX_PROBLEM_BYTES: "Final" = 4096
 
+# Each pass stops what the one before it let start. Stopped processes count against the limit of
+# processes, so that a fork bomb runs dry after a few.
+_MAX_PASSES: "Final" = 100
+
 
 def main(control: int, order_fd: int) -> None:
-    """Run the script of the order, then answer how it ended over the control socket."""
+    """Run a script, and send over the control socket how it ended. order_fd: a file with the LaunchRequest."""
     os.set_inheritable(control, False)
     with open(order_fd, "rb") as file:
         order = marshal.load(file)  # noqa: S302 - the server wrote it; json takes 9 ms to import
@@ -52,13 +56,13 @@ def main(control: int, order_fd: int) -> None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    # It closes when the script's program runs; what keeps that from happening is written into it.
+    # Closed by exec; until then, the script's process writes into it why exec failed.
     trouble, teller = os.pipe()
     script = os.fork()
     if not script:
-        _become(order, teller)
+        _exec_script(order, teller)
     os.close(teller)
-    _let_go_of_pipes()
+    _close_pipes()
 
     status: int | None = None
     while status is None:
@@ -66,8 +70,8 @@ def main(control: int, order_fd: int) -> None:
         if control in ready:
             break
         os.read(woken, 4096)
-        status = (tree.reap() or {}).get(script)
-    tree.end()
+        status = (_reap() or {}).get(script)
+    _kill_descendants()
 
     problem = os.read(trouble, _MAX_PROBLEM_BYTES)
     code = b"" if status is None else str(os.waitstatus_to_exitcode(status)).encode()
@@ -77,15 +81,15 @@ def main(control: int, order_fd: int) -> None:
     os._exit(0)
 
 
-def _let_go_of_pipes() -> None:
-    """Who reads the script's output must see its end when the script ends."""
+def _close_pipes() -> None:
+    """Close the script's pipes here, so that their readers see the end when the script ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
 
 
-def _become(order: "dict[str, Any]", teller: int) -> None:
-    """Turn this process into the script. Does not return."""
+def _exec_script(order: "dict[str, Any]", teller: int) -> None:
+    """Apply limits and isolation, and execute the script. Does not return."""
     step = "its process cannot be prepared"
     try:
         os.setsid()
@@ -102,7 +106,7 @@ def _become(order: "dict[str, Any]", teller: int) -> None:
             door = os.open(order["file"], os.O_RDONLY)
             _change_user(order["user"])
             if not os.access(order["file"], os.X_OK):
-                _go_through(door, order)
+                _exec_by_descriptor(door, order)
         step = "its process cannot be prepared"
         kernel.die_with_parent(signal.SIGKILL)
         limits = dict(order["limits"])
@@ -114,8 +118,7 @@ def _become(order: "dict[str, Any]", teller: int) -> None:
         step = "it cannot be isolated"
         kernel.forgo_privileges()
         if order["landlock"] is not None:
-            landlock.restrict(order["landlock"]["read"], order["landlock"]["write"])
-            seccomp.deny_sockets()
+            sandbox.enter(order["landlock"]["read"], order["landlock"]["write"])
         step = "it cannot be executed"
         os.execve(order["argv"][0], order["argv"], order["environment"])  # noqa: S606 - no shell is the point
     except BaseException as problem:  # noqa: BLE001 - this process must end here, whatever happened
@@ -134,9 +137,8 @@ def _change_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _go_through(door: int, order: "dict[str, Any]") -> None:
-    """Have the script's file found by its open descriptor: it lies in a directory of root's that this user
-    may not enter."""
+def _exec_by_descriptor(door: int, order: "dict[str, Any]") -> None:
+    """Execute the script by its open descriptor: this user may not enter the directory of the file."""
     name = f"/proc/self/fd/{door}"
     os.set_inheritable(door, True)
     if order["landlock"] is not None:
@@ -157,7 +159,7 @@ def _limit(kind: int, wanted: int) -> None:
 
 
 def _tasks_of(user: int) -> int:
-    """Processes and threads that the user has: the kernel's limit counts those that were there before."""
+    """Return the number of the user's processes and threads, which the kernel's limit counts too."""
     count = 0
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -165,6 +167,64 @@ def _tasks_of(user: int) -> int:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     count += int(file.read().rpartition(b")")[2].split()[17])
     return count
+
+
+def _descendants(root: int) -> set[int]:
+    """Return the ids of all living descendants of a process."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The name, in parentheses, may hold anything, parentheses too.
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state not in (b"Z", b"X"):
+            parents[int(name)] = int(parent)
+    found: set[int] = set()
+    level = {root}
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level} - found
+        found |= level
+    return found
+
+
+def _kill_descendants() -> None:
+    """Kill and reap every descendant of this process. Needs `kernel.adopt_orphans`."""
+    me, pause = os.getpid(), 0.001
+    while _reap() is not None:
+        known: set[int] = set()
+        for _ in range(_MAX_PASSES):
+            new = _descendants(me) - known
+            if not new:
+                break
+            known |= new
+            _signal(new, signal.SIGSTOP)
+        _signal(known, signal.SIGKILL)
+        time.sleep(pause)
+        # What sleeps in the kernel (a network file system that hangs) ends when it wakes up.
+        pause = min(2 * pause, 0.1)
+
+
+def _reap() -> dict[int, int] | None:
+    """Reap children. Returns the wait status by id; None when no child is left."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended or None
+        if not pid:
+            return ended
+        ended[pid] = status
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

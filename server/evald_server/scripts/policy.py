@@ -1,6 +1,9 @@
-"""What the operator allows scripts to do."""
+"""What the operator allows: the commands, and how scripts run."""
 
+import hashlib
 import os
+import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -8,16 +11,16 @@ from typing import Final, Literal, NamedTuple
 Isolation = Literal["require", "prefer", "off"]
 
 
-class Policy(NamedTuple):
-    """What the operator allows, as the settings say it. Nothing by default.
+class ScriptPolicy(NamedTuple):
+    """The operator's settings for scripts. They allow nothing by default.
 
     allow: commands, by absolute path, each perhaps followed by "@sha256:" and the file's digest.
-    shell: whether a config may say `script` in the shell's language.
+    shell: whether the `script` of a config may be shell code.
     isolation: whether scripts must, should or need not run isolated.
     read: paths that an isolated script may read, beside the system's programs and libraries.
     directory: the scripts' working directory.
     environment: "NAME=VALUE", or "NAME" for what the server's own environment says.
-    timeout_seconds: most time of one script. concurrency: most scripts at a time.
+    timeout_seconds: longest time of one script. concurrency: scripts that run at a time.
     memory_bytes, processes, output_bytes: limits of one script.
     """
 
@@ -35,7 +38,7 @@ class Policy(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the operator adds to the scripts' environment. Whatever it is, nobody else is to see it."""
+        """Variables that the operator adds to the environment of scripts. Their values are secrets."""
         found = {}
         for entry in self.environment:
             name, given, value = entry.partition("=")
@@ -47,19 +50,108 @@ class Policy(NamedTuple):
 
 
 BASE_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""What every script is given, so that interpreters are found and text is UTF-8."""
+"""The environment of every script: interpreters are found and text is UTF-8."""
+
+_ENTRY: Final = re.compile(r"(?P<path>.+?)(?:@sha256:(?P<digest>[0-9a-fA-F]*))?")
 
 
-class Confinement(NamedTuple):
-    """What a script runs in. name: as results and the catalogue show it.
-
-    prefix: words that come before the script's command.
-    landlock: what the launcher leaves the script of the file system; None for all of it.
-    """
-
-    name: str
-    prefix: Sequence[str] = ()
-    landlock: Mapping[str, Sequence[str]] | None = None
+class CommandNotAllowed(ValueError):
+    """The operator does not allow the command. The message lists what is allowed."""
 
 
-NO_CONFINEMENT: Final = Confinement("none")
+class CommandChanged(Exception):
+    """The file of a command is not the one that the operator allowed."""
+
+
+class AllowedCommand:
+    """An allowed command. path: absolute. name: the short name that callers may use."""
+
+    def __init__(self, entry: str) -> None:
+        """entry: an absolute path, perhaps followed by "@sha256:" and the digest of the file.
+
+        Raises ValueError if the file cannot be run, or every user of the machine may change it.
+        """
+        match = _ENTRY.fullmatch(entry)
+        self.path = os.path.normpath(match["path"]) if match else entry
+        self.name = Path(self.path).name
+        digest = match["digest"] if match else None
+        self._digest = None if digest is None else digest.lower()
+        self._verified: tuple[int, ...] = ()
+        if not Path(self.path).is_absolute():
+            raise ValueError(f"{entry}: not an absolute path")
+        if self._digest is not None and len(self._digest) != 64:
+            raise ValueError(f"{entry}: {len(self._digest)} digits after @sha256:, wanted 64")
+        try:
+            found = Path(self.path).stat()
+        except OSError as problem:
+            raise ValueError(f"{entry}: {problem.strerror}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{entry}: not a file")
+        if not found.st_mode & 0o111:
+            raise ValueError(f"{entry}: not executable; chmod +x makes it so")
+        if found.st_mode & stat.S_IWOTH and self._digest is None:
+            raise ValueError(
+                f"{entry}: every user of the machine may change it; chmod o-w, or add its digest"
+            )
+        try:
+            self.verify()
+        except CommandChanged as problem:
+            raise ValueError(f"{entry}: {problem}") from None
+
+    def verify(self) -> None:
+        """Check the digest of the file. Raises CommandChanged.
+
+        Reads the file again only if its size, times or inode have changed.
+        """
+        if self._digest is None:
+            return
+        try:
+            found = Path(self.path).stat()
+            seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            if seen == self._verified:
+                return
+            digest = hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        except OSError as problem:
+            raise CommandChanged(f"it cannot be read: {problem.strerror}") from None
+        if digest != self._digest:
+            raise CommandChanged("its sha256 digest is not the one that the operator allowed")
+        self._verified = seen
+
+
+class AllowList:
+    """The commands that the operator allows."""
+
+    def __init__(self, allow: Sequence[str]) -> None:
+        """Raises ValueError with every invalid entry."""
+        self._by_path: dict[str, AllowedCommand] = {}
+        problems = []
+        for entry in allow:
+            try:
+                command = AllowedCommand(entry)
+            except ValueError as problem:
+                problems.append(str(problem))
+            else:
+                self._by_path[command.path] = command
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_path)
+
+    def find(self, word: str) -> AllowedCommand:
+        """Return the command with this path, or with this name if it is unique. Raises CommandNotAllowed."""
+        if "/" in word:
+            found = [self._by_path[path] for path in (os.path.normpath(word),) if path in self._by_path]
+        else:
+            found = [command for command in self._by_path.values() if command.name == word]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CommandNotAllowed(
+                f"{word!r} is the name of {len(found)} allowed commands; write the whole path"
+            )
+        names = ", ".join(sorted({command.name for command in self._by_path.values()}))
+        raise CommandNotAllowed(
+            f"the operator does not allow {word[:200]!r}; allowed are {names}. "
+            f"The setting code_allow lists absolute paths"
+        )

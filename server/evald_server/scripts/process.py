@@ -1,4 +1,4 @@
-"""Runs one script: a launcher, pipes with limits, and an end that leaves nothing behind."""
+"""Runs scripts: starts the launcher of each, limits its time and output, and leaves no process behind."""
 
 import asyncio
 import marshal
@@ -20,7 +20,7 @@ _PROGRAM: Final = (
     "main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
-# As much of it as an error shows, in bytes of four for a character.
+# An error shows 2,000 characters of at most four bytes.
 _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
@@ -35,12 +35,12 @@ _CLOSE_SECONDS: Final = 2.0
 Launcher: TypeAlias = "subprocess.Popen[bytes]"
 
 
-class Order(NamedTuple):
-    """What the launcher is told.
+class LaunchRequest(NamedTuple):
+    """What the launcher needs to know.
 
     file: absolute path of the program. argv: the same and its arguments, after what confines it.
     user: id of the user and group to run as; None for the server's own.
-    limits: by the launcher's names. landlock: what to leave of the file system; None for all of it.
+    limits: by the launcher's names. landlock: paths to read and write; None for no restriction.
     """
 
     file: str
@@ -52,12 +52,12 @@ class Order(NamedTuple):
     landlock: Mapping[str, Sequence[str]] | None
 
 
-class Ended(NamedTuple):
+class ScriptExit(NamedTuple):
     """How a script ended.
 
     code: its exit code, negative for a signal; None when it never ran.
     excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
-    problem: what kept it from running. timed_out: it was killed because its time was over.
+    problem: why it could not run. timed_out: it was killed because its time was over.
     seconds: how long it was allowed to take.
     stderr: the last bytes of it.
     """
@@ -72,27 +72,28 @@ class Ended(NamedTuple):
 
 
 class _Excess(Exception):
-    """A stream holds more than it may."""
+    """A stream has exceeded its limit."""
 
 
-class _Unwatched(Exception):
-    """The launcher is gone without an answer: somebody killed it."""
+class _LauncherKilled(Exception):
+    """The launcher has ended without an answer: somebody killed it."""
 
 
-class Processes:
-    """The scripts' processes that are alive. Belongs to one event loop."""
+class ScriptProcesses:
+    """Runs scripts and tracks their processes. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._controls: set[socket.socket] = set()
         self._launchers: set[Launcher] = set()
         self._reaping: set[asyncio.Task[None]] = set()
 
-    async def run(self, order: Order, payload: bytes, seconds: float, output_bytes: int) -> Ended:
-        """Run a script to its end, or kill it when its time is over, with all that it has started.
+    async def run(
+        self, order: LaunchRequest, payload: bytes, seconds: float, output_bytes: int
+    ) -> ScriptExit:
+        """Run a script. On time-out or cancellation, kill it with all its descendants.
 
-        Cancelling does the same. payload: what it reads from standard input, which is a file in memory:
-        a script that does not read it holds up nobody. output_bytes: most that it may write to each of
-        its two streams.
+        payload: its standard input, a file in memory, so that nobody waits for a script to read it.
+        output_bytes: limit of each of its two streams.
         """
         deadline = time.monotonic() + seconds
         ours, theirs = socket.socketpair()
@@ -109,7 +110,7 @@ class Processes:
                 await self._reap(process)
             return ended._replace(seconds=seconds)
         finally:
-            # That is the order to kill.
+            # The launcher kills the script when this socket closes.
             ours.close()
             self._controls.discard(ours)
             if process in self._launchers:
@@ -135,7 +136,7 @@ class Processes:
         self._launchers.discard(launcher)
 
 
-def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
+def _start(order: LaunchRequest, payload: bytes, control: socket.socket) -> Launcher:
     """Start the launcher, which takes a millisecond or two.
 
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
@@ -156,7 +157,7 @@ def _start(order: Order, payload: bytes, control: socket.socket) -> Launcher:
         )
 
 
-async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> Ended:
+async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> ScriptExit:
     stdout, stderr = bytearray(), bytearray()
     streams = {
         "stdout": asyncio.create_task(_collect(process.stdout, stdout, output_bytes, output_bytes)),
@@ -173,17 +174,17 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
         if answer.done() and not excess:
             try:
                 code, problem = answer.result()
-            except _Unwatched:
+            except _LauncherKilled:
                 problem = "the process that watches over it was killed"
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return Ended(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
+    return ScriptExit(code, bytes(stdout), bytes(stderr), excess, problem, timed_out)
 
 
 async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: int) -> None:
-    """Read to the end; keep the last bytes. Raises _Excess."""
+    """Read to the end and keep the last bytes. Raises _Excess."""
     assert pipe is not None
     fd = pipe.fileno()
     os.set_blocking(fd, False)
@@ -197,7 +198,7 @@ async def _collect(pipe: IO[bytes] | None, into: bytearray, limit: int, kept: in
 
 
 async def _read(fd: int) -> bytes:
-    """The next bytes; none at the end. Like a stream of asyncio, but with nothing left to close after it."""
+    """Return the next bytes, b"" at the end. Unlike an asyncio stream, it leaves nothing to close."""
     loop = asyncio.get_running_loop()
     while True:
         ready = asyncio.Event()
@@ -211,7 +212,7 @@ async def _read(fd: int) -> bytes:
 
 
 async def _answer(control: socket.socket) -> tuple[int | None, str]:
-    """The script's exit code, and what kept it from running. Raises _Unwatched."""
+    """Return the script's exit code, and why it could not run. Raises _LauncherKilled."""
     loop = asyncio.get_running_loop()
     data = b""
     with suppress(ConnectionError):
@@ -219,7 +220,7 @@ async def _answer(control: socket.socket) -> tuple[int | None, str]:
             data += chunk
     code, ended, problem = data.decode("utf-8", "replace").partition("\n")
     if not ended:
-        raise _Unwatched
+        raise _LauncherKilled
     return int(code) if code else None, problem
 
 

@@ -1,18 +1,17 @@
-"""What the scripts of one server share: what is allowed, the isolation, the places."""
+"""Runs the scripts of a server: checks the policy, limits concurrency, isolates, redacts secrets."""
 
 import asyncio
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from . import isolation
-from .commands import Command, Commands, NotAllowed
-from .policy import BASE_ENVIRONMENT, NO_CONFINEMENT, Policy
-from .process import Ended, Order, Processes
-from .stderr import redacted
+from .isolation import NO_CONFINEMENT
+from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, ScriptPolicy
+from .process import LaunchRequest, ScriptExit, ScriptProcesses
 
 _SHELL: Final = "/bin/sh"
 
@@ -22,36 +21,41 @@ _OPEN_FILES: Final = 256
 # Runtimes reserve more addresses than they ever use: Node.js 20 starts with 1 GiB, and not with half of it.
 _ADDRESS_FACTOR: Final = 4
 
+# Shorter values are found in any text by chance.
+_SHORTEST_SECRET: Final = 6
+_REDACTED: Final = b"[redacted]"
 
-class Busy(Exception):
-    """No place became free in time."""
+
+class ScriptsBusy(Exception):
+    """No slot became free in time."""
 
 
-class Invocation(NamedTuple):
-    """A command that may be run. shown: as the caller wrote it.
+class ScriptCommand(NamedTuple):
+    """A command that is allowed to run.
 
-    command: the operator's entry; None for a shell. cwd: an absolute path.
+    argv: absolute path and arguments. shown: as the caller wrote it. allowed: the operator's entry; None for a
+    shell. cwd: an absolute path.
     """
 
     argv: Sequence[str]
     shown: Sequence[str]
-    command: Command | None
+    allowed: AllowedCommand | None
     cwd: str
 
 
-class Scripts:
+class ScriptRunner:
     """Runs the scripts of one server. Belongs to one event loop.
 
     isolation: "bubblewrap", "landlock" or "none".
     """
 
-    def __init__(self, policy: Policy) -> None:
-        """Raises ValueError for a policy that this machine cannot keep."""
+    def __init__(self, policy: ScriptPolicy) -> None:
+        """Raises ValueError for a policy that this machine cannot enforce."""
         self.policy = policy
         self.isolation, self._confine = isolation.NONE
-        self._commands = Commands(policy.allow)
-        self._processes = Processes()
-        self._places = asyncio.Semaphore(policy.concurrency)
+        self._commands = AllowList(policy.allow)
+        self._processes = ScriptProcesses()
+        self._slots = asyncio.Semaphore(policy.concurrency)
         self._variables = policy.variables
         if self._allows_any and sys.platform == "linux":
             if not policy.directory.is_dir():
@@ -60,7 +64,7 @@ class Scripts:
 
     @property
     def unavailable(self) -> str:
-        """Why no script can run here; "" when one can."""
+        """Why scripts cannot run on this server; "" when they can."""
         if not self._allows_any:
             return (
                 "scripts are off on this server: its operator allows them one by one, with the setting "
@@ -75,46 +79,47 @@ class Scripts:
             )
         return ""
 
-    def invocation(self, words: Sequence[str], cwd: str | None) -> Invocation:
-        """The command of these words. Raises NotAllowed, and ValueError for a directory that is not."""
-        command = self._commands.find(words[0])
-        return Invocation([command.path, *words[1:]], words, command, self._directory(cwd))
+    def command(self, words: Sequence[str], cwd: str | None) -> ScriptCommand:
+        """Return the allowed command. Raises CommandNotAllowed, and ValueError for a directory that is not allowed."""
+        allowed = self._commands.find(words[0])
+        return ScriptCommand([allowed.path, *words[1:]], words, allowed, self._directory(cwd))
 
-    def shell(self, script: str, cwd: str | None) -> Invocation:
-        """The shell with this script. Raises NotAllowed, and ValueError for a directory that is not."""
+    def shell(self, script: str, cwd: str | None) -> ScriptCommand:
+        """Return the shell with this script. Raises like `command`."""
         if not self.policy.shell:
-            raise NotAllowed(
+            raise CommandNotAllowed(
                 "it needs a shell, which the operator does not allow (setting code_shell); "
                 "write the command as a list of words"
             )
-        return Invocation([_SHELL, "-c", script], [script], None, self._directory(cwd))
+        return ScriptCommand([_SHELL, "-c", script], [script], None, self._directory(cwd))
 
     async def run(
-        self, invocation: Invocation, payload: bytes, seconds: float, deadline: float | None
-    ) -> Ended:
-        """Run it, for at most so many seconds.
+        self, command: ScriptCommand, payload: bytes, seconds: float, deadline: float | None
+    ) -> ScriptExit:
+        """Run a command for at most `seconds`. Cancelling kills it.
 
-        deadline: `time.monotonic()` by which it must have ended, waiting for a place included; None
-        without one. Raises Busy, and Changed when the file is not the allowed one any more. Cancelling
-        kills it.
+        deadline: `time.monotonic()` by which it must have ended, waiting for a slot included; None without one.
+        Raises ScriptsBusy, and CommandChanged if the file is not the allowed one any more.
         """
         try:
             async with asyncio.timeout(_left(deadline)):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError:
-            raise Busy from None
+            raise ScriptsBusy from None
         try:
-            if invocation.command is not None:
-                invocation.command.verify()
+            if command.allowed is not None:
+                command.allowed.verify()
             left = _left(deadline)
             seconds = seconds if left is None else min(seconds, left)
             ended = await self._processes.run(
-                self._order(invocation, seconds), payload, seconds, self.policy.output_bytes
+                self._launch_request(command, seconds), payload, seconds, self.policy.output_bytes
             )
         finally:
-            self._places.release()
+            self._slots.release()
         secrets = self._variables.values()
-        return ended._replace(stdout=redacted(ended.stdout, secrets), stderr=redacted(ended.stderr, secrets))
+        return ended._replace(
+            stdout=_redacted(ended.stdout, secrets), stderr=_redacted(ended.stderr, secrets)
+        )
 
     async def aclose(self) -> None:
         """Kill all scripts and wait for their end."""
@@ -135,14 +140,14 @@ class Scripts:
             )
         return str(wanted)
 
-    def _order(self, invocation: Invocation, seconds: float) -> Order:
+    def _launch_request(self, command: ScriptCommand, seconds: float) -> LaunchRequest:
         policy = self.policy
-        files = [] if invocation.command is None else [invocation.command.path]
-        confinement = self._confine(files, invocation.cwd)
-        return Order(
-            file=invocation.argv[0],
-            argv=[*confinement.prefix, *invocation.argv],
-            cwd=invocation.cwd,
+        files = [] if command.allowed is None else [command.allowed.path]
+        confinement = self._confine(files, command.cwd)
+        return LaunchRequest(
+            file=command.argv[0],
+            argv=[*confinement.prefix, *command.argv],
+            cwd=command.cwd,
             environment={**BASE_ENVIRONMENT, **self._variables},
             limits={
                 "processor_seconds": math.ceil(seconds) + 1,
@@ -161,3 +166,11 @@ class Scripts:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _redacted(data: bytes, secrets: Iterable[str]) -> bytes:
+    """Replace secret values."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            data = data.replace(secret.encode(), _REDACTED)
+    return data

@@ -11,7 +11,7 @@ from evald.evaluator import EvaluatorDefinition
 from evald.result import Result, Verdict, errored
 from evald.spec import Options
 from evald.turn import Turn
-from evald_server.scripts.policy import Policy
+from evald_server.scripts.policy import ScriptPolicy
 
 from ..replay import (
     ERROR,
@@ -183,7 +183,9 @@ def _script(vector: Vector) -> Case:
     """Their scripts name a shell themselves, or are one command for it."""
     spec = {"type": vector["evaluator"], "config": vector["config"]}
     call = Call(
-        [spec], answered(vector["context"]["candidate"]), scripts=Policy(allow=["/bin/bash"], shell=True)
+        [spec],
+        answered(vector["context"]["candidate"]),
+        scripts=ScriptPolicy(allow=["/bin/bash"], shell=True),
     )
     return Case(call, _says(vector["expected"]))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evald.result import Check, TokenUsage, Verdict
-from evald_server.scripts.output import NoScore, Unusable, read_output
+from evald_server.scripts.stdout import InvalidOutput, NoScore, read_output
 
 PASSED, FAILED, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED
 
@@ -162,7 +162,7 @@ def test_only_a_failure_is_pending() -> None:
     ids=lambda value: repr(value)[:40],
 )
 def test_what_is_no_result_is_named_and_never_a_verdict(printed: bytes, words: str) -> None:
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(InvalidOutput) as refused:
         read_output(printed)
     assert words in str(refused.value)
 
@@ -188,6 +188,6 @@ def test_findings_without_a_score_or_a_verdict_break_the_contract(printed: bytes
 
 
 def test_the_error_repeats_nothing_of_the_output() -> None:
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(InvalidOutput) as refused:
         read_output(b'{"verdict": "the-customer-s-address"} the-customer-s-name')
     assert "customer" not in str(refused.value)

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from evald.result import Verdict
-from evald_server.scripts.commands import Changed, Command, Commands, NotAllowed
-from evald_server.scripts.policy import Policy
-from evald_server.scripts.runner import Scripts
+from evald_server.scripts.policy import (
+    AllowedCommand,
+    AllowList,
+    CommandChanged,
+    CommandNotAllowed,
+    ScriptPolicy,
+)
+from evald_server.scripts.runner import ScriptRunner
 
 from ..rpc.live import run
 from .programs import PASSES, SHELL, Folder, judge, judge_with, refused, words
@@ -21,7 +26,7 @@ def digest_of(path: str) -> str:
 
 def test_a_command_goes_by_its_path_and_by_its_bare_name(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    commands = Commands([path])
+    commands = AllowList([path])
     assert commands.find(path).path == path
     assert commands.find("check.sh").path == path
     assert commands.find(f"{folder.path}/./check.sh").path == path
@@ -30,8 +35,8 @@ def test_a_command_goes_by_its_path_and_by_its_bare_name(folder: Folder) -> None
 def test_a_bare_name_that_two_commands_have_is_refused(folder: Folder) -> None:
     (folder.path / "other").mkdir(mode=0o755)
     other = Folder(folder.path / "other").shell(PASSES)
-    commands = Commands([folder.shell(PASSES), other])
-    with pytest.raises(NotAllowed, match="the name of 2 allowed commands"):
+    commands = AllowList([folder.shell(PASSES), other])
+    with pytest.raises(CommandNotAllowed, match="the name of 2 allowed commands"):
         commands.find("check.sh")
     assert commands.find(other).path == other
 
@@ -40,7 +45,7 @@ def test_a_bare_name_that_two_commands_have_is_refused(folder: Folder) -> None:
     "word", ["/bin/sh", "sh", "./check.sh", "../check.sh", "check", "check.sh ", "", "/", "CHECK.SH"]
 )
 def test_everything_else_is_refused_with_what_is_allowed(folder: Folder, word: str) -> None:
-    policy = Policy(allow=[folder.shell(PASSES)])
+    policy = ScriptPolicy(allow=[folder.shell(PASSES)])
     [(where, message)] = refused(policy, {"command": [word]})
     assert where == "/command"
     assert "allowed are check.sh" in message
@@ -51,8 +56,8 @@ def test_everything_else_is_refused_with_what_is_allowed(folder: Folder, word: s
 def test_a_link_to_an_allowed_command_is_not_allowed_itself(folder: Folder) -> None:
     path = folder.shell(PASSES)
     (folder.path / "link").symlink_to(path)
-    with pytest.raises(NotAllowed):
-        Commands([path]).find(f"{folder.path}/link")
+    with pytest.raises(CommandNotAllowed):
+        AllowList([path]).find(f"{folder.path}/link")
 
 
 def test_an_operator_s_mistakes_are_all_named_at_the_start(folder: Folder) -> None:
@@ -71,7 +76,7 @@ def test_an_operator_s_mistakes_are_all_named_at_the_start(folder: Folder) -> No
         f"{good}@sha256:{'0' * 64}": "its sha256 digest is not the one",
     }
     with pytest.raises(ValueError, match="relative/path") as problem:
-        Commands(list(entries))
+        AllowList(list(entries))
     for entry, wanted in entries.items():
         assert f"{entry}: " in str(problem.value)
         assert wanted in str(problem.value)
@@ -81,7 +86,7 @@ def test_a_command_with_its_digest_runs_until_it_changes(folder: Folder) -> None
     path = folder.shell(PASSES)
     entry = f"{path}@sha256:{digest_of(path).upper()}"
 
-    scripts = Scripts(Policy(allow=[entry]))
+    scripts = ScriptRunner(ScriptPolicy(allow=[entry]))
     assert run(judge(scripts, {"command": ["check.sh"]})).verdict is Verdict.PASSED
     before = Path(path).stat()
     with Path(path).open("r+", encoding="utf-8") as file:
@@ -97,17 +102,17 @@ def test_a_file_that_was_not_touched_is_not_read_again(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder.shell(PASSES)
-    command = Command(f"{path}@sha256:{digest_of(path)}")
+    command = AllowedCommand(f"{path}@sha256:{digest_of(path)}")
     monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("read again"))
     command.verify()
 
 
 def test_a_command_that_went_away_is_an_error_of_the_script(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    command = Command(f"{path}@sha256:{digest_of(path)}")
-    scripts = Scripts(Policy(allow=[path]))
+    command = AllowedCommand(f"{path}@sha256:{digest_of(path)}")
+    scripts = ScriptRunner(ScriptPolicy(allow=[path]))
     Path(path).unlink()
-    with pytest.raises(Changed):
+    with pytest.raises(CommandChanged):
         command.verify()
     code, message = words(run(judge(scripts, {"command": [path]})))
     assert code == "SCRIPT_FAILED"
@@ -120,7 +125,7 @@ def test_a_command_that_went_away_is_an_error_of_the_script(folder: Folder) -> N
     ["check.sh && id", "check.sh | cat", "check.sh > /tmp/x", "check.sh $(id)", "`id`", "check.sh *"],
 )
 def test_a_shell_s_syntax_is_refused_without_a_shell(folder: Folder, script: str) -> None:
-    [(where, message)] = refused(Policy(allow=[folder.shell(PASSES)]), {"script": script})
+    [(where, message)] = refused(ScriptPolicy(allow=[folder.shell(PASSES)]), {"script": script})
     assert where == "/script"
     assert "code_shell" in message
 
@@ -128,12 +133,12 @@ def test_a_shell_s_syntax_is_refused_without_a_shell(folder: Folder, script: str
 def test_a_script_in_words_needs_no_shell(folder: Folder) -> None:
     path = folder.shell("""echo "{\\"pass\\": true, \\"reason\\": \\"$1 $2\\"}" """)
     for script in (f"{path} one 'two three'", ["check.sh", "one", "two three"]):
-        result = run(judge(Policy(allow=[path]), {"script": script}))
+        result = run(judge(ScriptPolicy(allow=[path]), {"script": script}))
         assert result.reason == "one two three"
 
 
 def test_a_script_runs_in_a_shell_where_the_operator_allows_one() -> None:
-    policy = Policy(shell=True)
+    policy = ScriptPolicy(shell=True)
     result = run(judge(policy, {"script": """cat >/dev/null && echo '{"score": 0.9}'"""}))
     assert (result.verdict, result.score) == (Verdict.PASSED, 0.9)
     assert refused(policy, {"command": ["/bin/sh", "-c", "id"]})[0][0] == "/command"
@@ -160,7 +165,7 @@ def test_a_script_runs_in_a_shell_where_the_operator_allows_one() -> None:
 def test_a_config_that_does_not_fit_is_refused_with_its_place(
     folder: Folder, config: dict[str, object], where: str, words: str
 ) -> None:
-    problems = refused(Policy(allow=[folder.shell(PASSES)]), config)
+    problems = refused(ScriptPolicy(allow=[folder.shell(PASSES)]), config)
     assert any(place == where and words in message for place, message in problems), problems
 
 
@@ -169,14 +174,14 @@ def test_a_directory_outside_of_the_operator_s_is_refused(folder: Folder, cwd: s
     top = folder.path / "top"
     (top / "below").mkdir(parents=True)
     (top / "out").symlink_to("/usr")
-    policy = Policy(allow=[folder.shell(PASSES)], directory=top)
+    policy = ScriptPolicy(allow=[folder.shell(PASSES)], directory=top)
     [(where, message)] = refused(policy, {"command": ["check.sh"], "cwd": cwd})
     assert where == "/cwd"
     assert "code_directory" in message
 
 
 def test_nothing_allowed_means_off_and_says_how_to_allow() -> None:
-    [(where, message)] = refused(Policy(), {"command": ["check.sh"]})
+    [(where, message)] = refused(ScriptPolicy(), {"command": ["check.sh"]})
     assert where == ""
     for way in ("code_allow", "EVALD_CODE_ALLOW", "--allow-code"):
         assert way in message
@@ -184,5 +189,5 @@ def test_nothing_allowed_means_off_and_says_how_to_allow() -> None:
 
 def test_a_script_with_the_same_command_twice_in_its_list_is_one_command(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    assert run(judge_with(path, Policy())).verdict is Verdict.PASSED
-    assert Commands([path, path]).find("check.sh").path == path
+    assert run(judge_with(path, ScriptPolicy())).verdict is Verdict.PASSED
+    assert AllowList([path, path]).find("check.sh").path == path

@@ -1,8 +1,8 @@
-"""What a script's standard output says: a Result, or what is wrong with it.
+"""Parses the standard output of a script into a Result.
 
 Two forms are understood, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
-and AgentV's `{score, hits, misses, reasoning}`. What is not there is not made up: with neither a verdict nor
-a score there is no result, whatever was found.
+and AgentV's `{score, hits, misses, reasoning}`. Nothing is made up: without a verdict and a score there is
+no result, whatever else is there.
 """
 
 import json
@@ -16,7 +16,7 @@ from evald.strict_json import no_constant
 # AgentV passes from here on, where a script gives a score and no verdict.
 PASS_SCORE: Final = 0.8
 
-# Beyond it a number is no double any more.
+# Longer integers do not fit into a double.
 _MOST_DIGITS: Final = 308
 
 _FLAGS: Final = ("pass", "success", "passed")
@@ -32,8 +32,8 @@ _VERDICTS: Final = {
 }
 
 
-class Unusable(ValueError):
-    """The output is no result. The message names what is wrong and repeats nothing of it.
+class InvalidOutput(ValueError):
+    """The output is no result. The message names the problem without quoting the output.
 
     code: one of evald.errorcodes.CODES.
     """
@@ -41,19 +41,19 @@ class Unusable(ValueError):
     code = "SCRIPT_OUTPUT_INVALID"
 
 
-class NoScore(Unusable):
-    """The output lists what was found and neither says whether it passes nor how well."""
+class NoScore(InvalidOutput):
+    """The output has checks, but no verdict and no score."""
 
     code = "CONTRACT_VIOLATION"
 
 
 def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
-    """The result that the output says. Raises Unusable."""
+    """Parse the output. Raises InvalidOutput."""
     data = _parse(output)
     checks = _checks(data)
     score = _number(data, "score")
     if score is not None and not 0 <= score <= 1:
-        raise Unusable(f"score: {score:g} is not between 0 and 1")
+        raise InvalidOutput(f"score: {score:g} is not between 0 and 1")
     verdict = _verdict(data)
     if verdict is None:
         if score is None:
@@ -71,7 +71,7 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
     result.token_usage = _usage(data)
     result.cost_usd = _number(data, "cost_usd", "costUsd")
     if result.cost_usd is not None and result.cost_usd < 0:
-        raise Unusable(f"cost_usd: {result.cost_usd:g} is below 0")
+        raise InvalidOutput(f"cost_usd: {result.cost_usd:g} is below 0")
     if not result.reason:
         result.reason = _reason(result, pass_score)
     return result
@@ -79,26 +79,26 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
 
 def _parse(output: bytes) -> dict[str, Any]:
     if not output.strip():
-        raise Unusable("it is empty: wanted one JSON object")
+        raise InvalidOutput("it is empty: wanted one JSON object")
     try:
         data = _DECODER.decode(output.decode())
-        # A half of a surrogate pair is JSON, but no text that could be sent on.
+        # A lone surrogate is valid JSON, but cannot be encoded as UTF-8.
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeDecodeError as problem:
-        raise Unusable(f"not UTF-8 at byte {problem.start}") from None
+        raise InvalidOutput(f"not UTF-8 at byte {problem.start}") from None
     except UnicodeEncodeError:
-        raise Unusable("a text in it holds half of a surrogate pair") from None
+        raise InvalidOutput("a text in it holds half of a surrogate pair") from None
     except json.JSONDecodeError as problem:
         where = f"line {problem.lineno} column {problem.colno}"
-        raise Unusable(
+        raise InvalidOutput(
             f"not JSON: {problem.msg} at {where}; wanted one JSON object and nothing else"
         ) from None
     except RecursionError:
-        raise Unusable("nested too deep") from None
+        raise InvalidOutput("nested too deep") from None
     except ValueError as problem:
-        raise Unusable(f"not JSON: {problem}") from None
+        raise InvalidOutput(f"not JSON: {problem}") from None
     if not isinstance(data, dict):
-        raise Unusable(f"a JSON {_kind(data)}; wanted a JSON object")
+        raise InvalidOutput(f"a JSON {_kind(data)}; wanted a JSON object")
     return data
 
 
@@ -127,11 +127,11 @@ _DECODER: Final = json.JSONDecoder(
 )
 
 
-def _no_verdict(data: Mapping[str, Any]) -> Unusable:
+def _no_verdict(data: Mapping[str, Any]) -> InvalidOutput:
     found = [f"`{key}`" for key in _FINDINGS if data.get(key) is not None]
     if found:
         return NoScore(f"{' and '.join(found)} without a score: wanted `score`, 0 to 1, or `pass` beside it")
-    return Unusable("no verdict in it: wanted `score`, 0 to 1, or `pass`")
+    return InvalidOutput("no verdict in it: wanted `score`, 0 to 1, or `pass`")
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict | None:
@@ -143,10 +143,10 @@ def _verdict(data: Mapping[str, Any]) -> Verdict | None:
     word = data.get("verdict")
     if word is not None:
         if not isinstance(word, str) or word.lower() not in _VERDICTS:
-            raise Unusable("verdict: wanted pass, fail or skip")
+            raise InvalidOutput("verdict: wanted pass, fail or skip")
         said["verdict"] = _VERDICTS[word.lower()]
     if len(set(said.values())) > 1:
-        raise Unusable(f"{' and '.join(said)} contradict each other")
+        raise InvalidOutput(f"{' and '.join(said)} contradict each other")
     return next(iter(said.values()), None)
 
 
@@ -159,7 +159,7 @@ def _checks(data: Mapping[str, Any]) -> list[Check]:
     for key, met in (("hits", True), ("misses", False)):
         for index, item in enumerate(_list(data, key)):
             if not isinstance(item, str):
-                raise Unusable(f"{key}[{index}]: a {_kind(item)}, wanted a text")
+                raise InvalidOutput(f"{key}[{index}]: a {_kind(item)}, wanted a text")
             if item.strip():
                 found.append(Check(item, met))
     return found
@@ -167,21 +167,21 @@ def _checks(data: Mapping[str, Any]) -> list[Check]:
 
 def _check(item: Any, where: str) -> Check:
     if not isinstance(item, dict):
-        raise Unusable(f"{where}: a {_kind(item)}, wanted an object with `text` and `pass`")
+        raise InvalidOutput(f"{where}: a {_kind(item)}, wanted an object with `text` and `pass`")
     text = item.get("text")
     if not isinstance(text, str):
-        raise Unusable(f"{where}.text: {_kind(text)}, wanted a text")
+        raise InvalidOutput(f"{where}.text: {_kind(text)}, wanted a text")
     said = [item[key] for key in _CHECK_FLAGS if key in item]
     if not said or any(flag is not said[0] for flag in said) or not isinstance(said[0], bool):
-        raise Unusable(f"{where}.pass: wanted true or false")
+        raise InvalidOutput(f"{where}.pass: wanted true or false")
     evidence = item.get("evidence") or item.get("reason") or ""
     if not isinstance(evidence, str):
-        raise Unusable(f"{where}.evidence: a {_kind(evidence)}, wanted a text")
+        raise InvalidOutput(f"{where}.evidence: a {_kind(evidence)}, wanted a text")
     return Check(text, said[0], evidence)
 
 
 def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
-    """What the script itself spent on models."""
+    """Parse the tokens that the script itself has spent on models."""
     usage = _object(data, "token_usage", "tokenUsage")
     if usage is None:
         return None
@@ -191,7 +191,7 @@ def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
         if count is not None and (
             isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 63
         ):
-            raise Unusable(f"token_usage.{name}: wanted a whole number from 0")
+            raise InvalidOutput(f"token_usage.{name}: wanted a whole number from 0")
         counts.append(count)
     return TokenUsage(*counts)
 
@@ -212,7 +212,7 @@ def _reason(result: Result, pass_score: float) -> str:
 def _flag(data: Mapping[str, Any], key: str) -> bool | None:
     value = data.get(key)
     if value is not None and not isinstance(value, bool):
-        raise Unusable(f"{key}: a {_kind(value)}, wanted true or false")
+        raise InvalidOutput(f"{key}: a {_kind(value)}, wanted true or false")
     return value
 
 
@@ -222,7 +222,7 @@ def _number(data: Mapping[str, Any], *keys: str) -> float | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Unusable(f"{key}: a {_kind(value)}, wanted a number")
+            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a number")
         return value
     return None
 
@@ -233,7 +233,7 @@ def _text(data: Mapping[str, Any], *keys: str) -> str:
         if value is None:
             continue
         if not isinstance(value, str):
-            raise Unusable(f"{key}: a {_kind(value)}, wanted a text")
+            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a text")
         return value
     return ""
 
@@ -244,7 +244,7 @@ def _object(data: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise Unusable(f"{key}: a {_kind(value)}, wanted an object")
+            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted an object")
         return value
     return None
 
@@ -254,12 +254,12 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Unusable(f"{key}: a {_kind(value)}, wanted a list")
+        raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a list")
     return value
 
 
 def _kind(value: object) -> str:
-    """What JSON calls it."""
+    """Return the JSON type of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a script reads from its standard input: one JSON object about the turn.
+"""The standard input of a script: one JSON object that describes the turn.
 
 The first block of keys is evald's own; the others are those that AgentV gives its scripts, so that
 these work unchanged: its current names, and the names that it had before.
@@ -16,7 +16,7 @@ from evald.context import EvaluatorContext
 
 
 def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:
-    """The keys, each with its value as JSON text: a conversation stands in several, and is written once."""
+    """Return the values as JSON text, by key. A conversation is under several keys and serialised once."""
     own = [_message(message) for message in ctx.turn_messages]
     everything = ctx.messages
     # The turn is the tail of the conversation where the caller sent both.
@@ -76,13 +76,13 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
 
 
 def written(payload: Mapping[str, str]) -> bytes:
-    """The object as it goes to the script."""
+    """Return the whole object as bytes."""
     text = ",".join(f'"{key}":{value}' for key, value in payload.items())
     return f"{{{text}}}\n".encode()
 
 
 def _json(data: Any) -> str:
-    # ASCII, so that a script in a wrong locale reads it all the same, and half a surrogate pair too.
+    # ASCII: independent of the script's locale, and safe for lone surrogates.
     return json.dumps(data, separators=(",", ":"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from evald.context import EvaluatorContext
 from evald.testing import context
 from evald.turn import Turn
-from evald_server.scripts.payload import payload_of, written
+from evald_server.scripts.stdin import payload_of, written
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"seat": 3}'}}
 MESSAGES: list[dict[str, Any]] = [

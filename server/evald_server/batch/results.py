@@ -1,0 +1,178 @@
+"""Evaluates the items of a batch and collects the answers: in the server and in batch processes alike."""
+
+from collections.abc import Callable
+from typing import Final
+
+from evald.result import ErrorInfo, Verdict
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
+from evald_server import wire_pb2
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import Plan
+from evald_server.engine.response import fill_aggregated, fill_error
+from evald_server.engine.run import SLICE_NANOS, EvaluationRun
+
+from .chunk import ChunkResult, result_keys
+
+MAX_ITEMS: Final = 256
+"""Items after which answers are sent."""
+
+MAX_BYTES: Final = 2 << 20
+"""Bytes of answers after which they are sent: half of what gRPC clients accept by default."""
+
+
+class EvaluatorCounts:
+    """Verdicts and sums of measured values of a plan's evaluators."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.evaluators]
+        self._sums = [0.0] * len(plan.evaluators)
+
+    def add(self, index: int, verdict: int, value: float | None, count: int = 1) -> None:
+        """Count equal results of one evaluator. value: None when it is unavailable."""
+        if self._plan.evaluators[index].is_metric and verdict == Verdict.PASSED:
+            if value is None:
+                return
+            self._sums[index] += count * value
+        self._counts[index][verdict] += count
+
+    def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
+        """Add the counts to a summary, by the evaluators' names.
+
+        means: sum and count of the values of each metric, which several plans of a batch may share.
+        """
+        for evaluator, counts, total in zip(self._plan.evaluators, self._counts, self._sums, strict=True):
+            pb = summary.evaluators[evaluator.name]
+            measured = counts[Verdict.PASSED]
+            pb.error_count += counts[Verdict.ERROR]
+            if not evaluator.is_metric:
+                pb.passed_count += measured
+                pb.failed_count += counts[Verdict.FAILED]
+            elif measured:
+                mean = means.setdefault(evaluator.name, [0.0, 0])
+                mean[0] += total
+                mean[1] += measured
+
+
+class BatchResults:
+    """Evaluates items and holds what came of them.
+
+    answers: serialised evald.v1.BatchAnswer messages that were not taken yet. size: their bytes.
+    verdicts: number of items by the verdict's number.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        observe: Callable[[EvaluationRun], None],
+        *,
+        brief: bool,
+        slice_nanos: int = SLICE_NANOS,
+    ) -> None:
+        """observe: called with the finished run of every item. brief: drop explanations from passed items.
+        slice_nanos: how long an item may run before `evaluate` returns it unfinished."""
+        self._engine = engine
+        self._observe = observe
+        self._brief = brief
+        self._slice = slice_nanos
+        self.answers: list[bytes] = []
+        self.size = 0
+        self.verdicts = [0] * (len(Verdict) + 1)
+        self._counts: dict[Plan, EvaluatorCounts] = {}
+
+    def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> EvaluationRun | None:
+        """Evaluate an item.
+
+        Returns None when it is done, else the run, which has to wait for something: finish it and pass it to
+        `add`. Raises InvalidContext.
+        """
+        run = self._engine.start(plan, item.context, self._slice)
+        if run.pending:
+            return run
+        self.add(item.item_id, run)
+        return None
+
+    def add(self, item_id: str, run: EvaluationRun) -> None:
+        """Add a finished run."""
+        verdict = run.aggregate.verdict
+        self.verdicts[verdict] += 1
+        self._observe(run)
+        counts = self._counts_of(run.plan)
+        for (index, result, _, value, _), _ in result_keys(run):
+            counts.add(index, result, value)
+        answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
+        fill_aggregated(answer.summary, run)
+        if self._brief and verdict is Verdict.PASSED:
+            _drop_explanations(answer.summary)
+        self._add_answer(answer)
+
+    def refuse(self, item_id: str, message: str) -> None:
+        """Add the error of an item that cannot be evaluated."""
+        answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
+        fill_error(answer.error, ErrorInfo("INVALID_ITEM", message))
+        self.verdicts[Verdict.ERROR] += 1
+        self._add_answer(answer)
+
+    def merge(self, plan: Plan, result: ChunkResult) -> None:
+        """Add what a batch process has done. plan: the server's."""
+        for verdict, _ in result.durations:
+            self.verdicts[verdict] += 1
+        counts = self._counts_of(plan)
+        for (index, verdict, _, value, _), count, _ in result.results:
+            counts.add(index, verdict, value, count)
+        self.answers += result.answers
+        self.size += sum(map(len, result.answers))
+
+    def take(self) -> list[bytes]:
+        """Return the answers as serialised evald.v1.EvaluateBatchResponse messages of at most MAX_BYTES, or of
+        a single larger answer, and begin anew."""
+        messages: list[wire_pb2.EvaluateBatchResponse] = []
+        size = MAX_BYTES
+        for answer in self.answers:
+            size += len(answer)
+            if size > MAX_BYTES:
+                messages.append(wire_pb2.EvaluateBatchResponse())
+                size = len(answer)
+            messages[-1].answers.append(answer)
+        self.answers, self.size = [], 0
+        return [message.SerializeToString() for message in messages]
+
+    def summary(self, item_count: int) -> evaluation_service_pb2.BatchSummary:
+        """The summary of the batch."""
+        summary = evaluation_service_pb2.BatchSummary(
+            item_count=item_count,
+            passed_count=self.verdicts[Verdict.PASSED],
+            failed_count=self.verdicts[Verdict.FAILED],
+            error_count=self.verdicts[Verdict.ERROR],
+            skipped_count=self.verdicts[Verdict.SKIPPED],
+        )
+        means: dict[str, list[float]] = {}
+        for counts in self._counts.values():
+            counts.write(summary, means)
+        for name, (total, count) in means.items():
+            summary.evaluators[name].mean_value = total / count
+        return summary
+
+    def _counts_of(self, plan: Plan) -> EvaluatorCounts:
+        found = self._counts.get(plan)
+        if found is None:
+            found = self._counts[plan] = EvaluatorCounts(plan)
+        return found
+
+    def _add_answer(self, answer: evaluation_service_pb2.BatchAnswer) -> None:
+        data = answer.SerializeToString()
+        self.answers.append(data)
+        self.size += len(data)
+
+
+def _drop_explanations(summary: result_pb2.AggregatedEvaluation) -> None:
+    """Clear reasons, checks and metadata.
+
+    Unavailable metrics keep theirs: without it, their value 0 reads as a measurement.
+    """
+    for result in summary.results:
+        is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
+        if is_metric and result.verdict == result_pb2.VERDICT_PASSED and result.name not in summary.metrics:
+            continue
+        for name in ("reason", "checks", "metadata"):
+            result.ClearField(name)
