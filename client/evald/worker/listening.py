@@ -14,10 +14,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ..connection import MAX_MESSAGE_BYTES
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
-from ..plugin.v1 import task_pb2
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
-from .outputs import error_output
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
@@ -76,7 +74,7 @@ class ListeningWorker:
         self._listen_credentials = listen_credentials
         self._advertise = advertise
         self._registration: Registration | None = None
-        self._info = self._offer.info(task_pb2.CAPABILITY_EVALUATE_STREAM)
+        self._info = self._offer.info()
         self._health = health.aio.HealthServicer()
         self._server: Any = None
         self._stopping = asyncio.Event()
@@ -112,7 +110,7 @@ class ListeningWorker:
             ]
         )
         server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(SERVICE, _handlers(self._describe, self._one, self._many))]
+            [grpc.method_handlers_generic_handler(SERVICE, _handlers(self._describe, self._evaluate))]
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         _add_reflection(server)
@@ -189,7 +187,7 @@ class ListeningWorker:
     def _describe(self, data: bytes, context: Any) -> bytes:
         return pb.DescribeResponse(plugin=self._info).SerializeToString()
 
-    async def _one(self, data: bytes, context: Any) -> bytes:
+    async def _evaluate(self, data: bytes, context: Any) -> bytes:
         try:
             task = pb.EvaluateRequest.FromString(data).task
         except DecodeError:
@@ -199,67 +197,12 @@ class ListeningWorker:
         )
         return pb.EvaluateResponse(output=output).SerializeToString()
 
-    async def _many(self, _frames: Any, context: Any) -> None:
-        stream = _TaskStream(self._tasks, context)
-        await stream.serve()
 
-
-class _TaskStream:
-    """One EvaluateStream: many tasks, answered in any order."""
-
-    def __init__(self, tasks: Tasks, context: Any) -> None:
-        self._tasks = tasks
-        self._context = context
-        self._trace_context = _trace_context(context)
-        self._open: dict[str, asyncio.Task[None]] = {}  # what can still be cancelled, by task id
-        self._unsaid: set[asyncio.Task[None]] = set()  # what has not been answered, or not been sent
-        self._lock = asyncio.Lock()
-
-    async def serve(self) -> None:
-        """Until the caller has said all, and has all its answers."""
-        try:
-            while (data := await self._context.read()) is not grpc.aio.EOF:
-                try:
-                    frame = pb.EvaluateStreamRequest.FromString(data)
-                except DecodeError:
-                    await self._context.abort(
-                        grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateStreamRequest"
-                    )
-                self._take(frame)
-            await asyncio.gather(*self._unsaid)
-        finally:
-            for work in self._unsaid:
-                work.cancel()
-
-    def _take(self, frame: pb.EvaluateStreamRequest) -> None:
-        kind = frame.WhichOneof("frame")
-        if kind == "task" and frame.task.task_id not in self._open:
-            work = asyncio.create_task(self._answer(frame.task))
-            self._open[frame.task.task_id] = work
-            self._unsaid.add(work)
-            work.add_done_callback(self._unsaid.discard)
-        elif kind == "cancel_task_id" and frame.cancel_task_id in self._open:
-            self._open[frame.cancel_task_id].cancel()
-
-    async def _answer(self, task: task_pb2.EvaluationTask) -> None:
-        try:
-            output = await self._tasks.run(
-                task, seconds=self._context.time_remaining(), trace_context=self._trace_context
-            )
-        except asyncio.CancelledError:
-            output = error_output("CANCELLED", "The task was cancelled")
-        self._open.pop(task.task_id, None)
-        response = pb.EvaluateStreamResponse(task_id=task.task_id, output=output)
-        async with self._lock:
-            await self._context.write(response.SerializeToString())
-
-
-def _handlers(describe: Any, one: Any, many: Any) -> dict[str, Any]:
+def _handlers(describe: Any, evaluate: Any) -> dict[str, Any]:
     # They take and give bytes, so that garbage is refused by us and not by gRPC, as UNKNOWN.
     return {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
-        "Evaluate": grpc.unary_unary_rpc_method_handler(one),
-        "EvaluateStream": grpc.stream_stream_rpc_method_handler(many),
+        "Evaluate": grpc.unary_unary_rpc_method_handler(evaluate),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from .checks import description, results, sessions, streams, times, turns
+from .checks import description, results, sessions, times, turns
 from .links import Mode
 from .trial import Trial
 
@@ -80,10 +80,6 @@ RULES: Final = (
     Rule("EV40", "A task whose time is up ends.", times.time_that_is_up),
     Rule("EV41", "A task that is cancelled ends.", times.cancelled_tasks),
     Rule("EV42", "A busy plugin still answers whether it is alive.", times.busy),
-    # EvaluateStream.
-    Rule("EV50", "A stream answers every task once, by its id.", streams.answers_by_id, _TARGET),
-    Rule("EV51", "A stream skips frames that it does not know.", streams.skips_frames, _TARGET),
-    Rule("EV52", "A stream ends with its last answer.", streams.ends_with_its_answers, _TARGET),
     # Sessions.
     Rule("EV60", "A session begins with hello.", sessions.begins_with_hello, _CONNECT),
     Rule("EV61", "A ping is answered within a second.", sessions.answers_pings, _CONNECT),

@@ -83,10 +83,6 @@ class TargetLink(Link):
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         return (await stub.Check(request, timeout=seconds)).status  # type: ignore[no-any-return]
 
-    def stream(self) -> Any:
-        """A new EvaluateStream."""
-        return self._stub.EvaluateStream()
-
     async def close(self) -> None:
         """As `Link` says."""
         await self.channel.close()

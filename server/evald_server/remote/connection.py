@@ -1,7 +1,7 @@
 """One gRPC connection to a listening plugin, and what is asked over it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -9,16 +9,14 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
-from evald.plugin.v1 import task_pb2
 from evald_server import wire_pb2
 from evald_server.encoding import delimited
 
 from .limits import Limits
 from .offer import CONTRACT, Plugin, read_plugin
-from .plugin_stream import PluginStream
 from .refusal import Refusal
 from .targets import Dial
-from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
+from .task import Broken, Busy, Failed, Late, Lost, Task
 
 _SERVICE: Final = "/evald.plugin.v1.EvaluatorPluginService"
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
@@ -30,10 +28,6 @@ _DESCRIBE_REQUEST: Final = plugin_pb2.DescribeRequest(contract_versions=[CONTRAC
 # The field of evald.plugin.v1.EvaluateRequest, and of EvaluateResponse as it begins on the wire.
 _TASK: Final = 1
 _OUTPUT: Final = 0x0A
-
-# A larger task has a call of its own: a plugin that takes no such messages ends the call, and with a stream
-# all tasks in it. gRPC's own limit is 4 MiB.
-_STREAMED_BYTES: Final = 1 << 20
 
 _CONNECT_SECONDS: Final = 3.0
 
@@ -64,14 +58,7 @@ class Connection:
     """A channel to the checked addresses of one instance, and to nothing else: no proxy, no retries of
     gRPC's own, no connection shared with another instance."""
 
-    def __init__(
-        self,
-        dial: Dial,
-        limits: Limits,
-        ids: TaskIds,
-        complain: Callable[[str], None],
-        tls: Tls | None = None,
-    ) -> None:
+    def __init__(self, dial: Dial, limits: Limits, tls: Tls | None = None) -> None:
         options: list[tuple[str, Any]] = [
             ("grpc.default_authority", dial.authority),
             ("grpc.enable_http_proxy", 0),
@@ -93,9 +80,6 @@ class Connection:
         self._evaluate: Any = self._channel.unary_unary(f"{_SERVICE}/Evaluate")
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")
         self._health: Any = self._channel.unary_unary(_HEALTH)
-        self._ids = ids
-        self._complain = complain
-        self._stream: PluginStream | None = None
         self._seconds = limits.health_seconds
         self._has_health = True
         self._closed = False
@@ -122,16 +106,7 @@ class Connection:
             response = plugin_pb2.DescribeResponse.FromString(data)
         except DecodeError:
             raise Refusal("PLUGIN_DIFFERS", "Describe: the answer is no DescribeResponse") from None
-        plugin = read_plugin(response.plugin)
-        if plugin.can(task_pb2.CAPABILITY_EVALUATE_STREAM):
-            self._stream = PluginStream(
-                self._channel.stream_stream(f"{_SERVICE}/EvaluateStream"),
-                self._ids,
-                self._complain,
-                _trouble,
-                cancels=plugin.can(task_pb2.CAPABILITY_CANCEL),
-            )
-        return plugin
+        return read_plugin(response.plugin)
 
     async def lost(self, seconds: float) -> bool:
         """Wait so many seconds, or until the connection is lost. Whether it is."""
@@ -169,9 +144,6 @@ class Connection:
         """The serialised EvaluationOutput. Raises what `Instance.run` does."""
         self.active += 1
         try:
-            stream = self._stream
-            if stream is not None and stream.works and len(task.data) <= _STREAMED_BYTES:
-                return await stream.run(task)
             request = delimited(_TASK, task.data)
             data = await self._evaluate(request, timeout=task.seconds, metadata=task.headers)
         except grpc.aio.AioRpcError as problem:
@@ -187,16 +159,12 @@ class Connection:
 
     async def close(self, patience: float) -> None:
         """Close it once its calls are over, at the latest after so many seconds."""
-        if self._stream is not None:
-            self._stream.end()
         waited = 0.0
         # A plugin that stops well lets calls finish on the connection that it no longer takes new ones on.
         while self.active and waited < patience:
             await asyncio.sleep(0.05)
             waited += 0.05
         self._closed = True
-        if self._stream is not None:
-            await self._stream.close()
         await self._channel.close()
 
 
@@ -226,7 +194,7 @@ _TROUBLE: Final[Mapping[grpc.StatusCode, type[Exception]]] = {
 def _trouble(problem: grpc.aio.AioRpcError) -> Exception:
     code, text = problem.code(), _shown(problem)
     if code is _Code.UNIMPLEMENTED:
-        return Broken("the plugin does not implement what it was asked with")
+        return Broken("the plugin does not implement Evaluate")
     if code is _Code.RESOURCE_EXHAUSTED and _LARGE in text:
         return Broken(f"output: too large: {text}")
     return _TROUBLE.get(code, Failed)(text)

@@ -13,7 +13,7 @@ from .limits import Limits
 from .offer import Plugin
 from .refusal import Refusal
 from .targets import Resolver
-from .task import Lost, Task, TaskIds
+from .task import Lost, Task
 
 _log = logging.getLogger("evald.remote")
 
@@ -42,7 +42,6 @@ class Dialled(Instance):
         mode: Mode,
         limits: Limits,
         resolver: Resolver,
-        ids: TaskIds,
         confirm: "Callable[[Dialled, Plugin], None]",
         changed: Callable[[Instance], None],
         tls: Tls | None = None,
@@ -54,7 +53,6 @@ class Dialled(Instance):
         self._emptied = asyncio.Event()
         self._limits = limits
         self._resolver = resolver
-        self._ids = ids
         self._confirm = confirm
         self._tls = tls
         self._connection: Connection | None = None
@@ -131,7 +129,7 @@ class Dialled(Instance):
     async def _connect(self) -> None:
         """Connect, and return when the connection is lost."""
         dial = await self._resolver.dial(self.target)
-        connection = Connection(dial, self._limits, self._ids, self.complain, self._tls)
+        connection = Connection(dial, self._limits, self._tls)
         try:
             await connection.open()
             plugin = await connection.describe()

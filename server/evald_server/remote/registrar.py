@@ -241,7 +241,6 @@ class Registrar:
             Mode.REGISTERED,
             directory.limits,
             self._resolver,
-            directory.ids,
             _confirm,
             directory.changed,
             tls,

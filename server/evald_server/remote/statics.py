@@ -39,7 +39,6 @@ class Statics:
                 Mode.STATIC,
                 directory.limits,
                 resolver,
-                directory.ids,
                 self._confirm,
                 directory.changed,
                 tls_profiles[one.tls_profile] if one.tls_profile else None,
