@@ -29,7 +29,7 @@ BELOW = {
     "evaluators": {"frames", "kernel", "workers"},
     "judge": {"evaluators", "config"},
     "scripts": {"kernel"},
-    "remote": {"evaluators", "encoding", "later", "wire_pb2"},
+    "remote": {"evaluators", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {

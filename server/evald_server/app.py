@@ -31,12 +31,11 @@ from evald_server.judge.models import ConfiguredModels
 from evald_server.judge.wiring import build_models
 from evald_server.plugins import load_plugins
 from evald_server.remote.connection import Tls
-from evald_server.remote.limits import Limits as RemoteLimits
-from evald_server.remote.refusal import Refusal
-from evald_server.remote.remotes import Remotes
-from evald_server.remote.statics import StaticTarget
-from evald_server.remote.store import SqliteStore
-from evald_server.remote.targets import read_target
+from evald_server.remote.dial_allowlist import read_target
+from evald_server.remote.errors import Refusal
+from evald_server.remote.limits import RemoteLimits
+from evald_server.remote.remotes import Remotes, StaticTarget
+from evald_server.remote.store import SqliteLeaseStore
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -134,7 +133,7 @@ class App:
         )
         self.remotes = build_remotes(settings, self.registry, self.telemetry)
         self.telemetry.watch_remotes(
-            instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
+            instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
@@ -420,7 +419,7 @@ def build_remotes(settings: Settings, types: Registry, telemetry: Telemetry) -> 
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
-            store=SqliteStore(settings.data_dir) if settings.data_dir else None,
+            store=SqliteLeaseStore(settings.data_dir) if settings.data_dir else None,
         )
     except ValueError as problem:
         raise StartError(f"remote_allowed: {problem}") from None

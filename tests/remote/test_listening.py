@@ -31,7 +31,7 @@ def test_a_caller_that_goes_away_cancels_its_task_and_no_other() -> None:
             await until(lambda: plugin.cancelled == 1)
             release.set()
             assert await stays == ""
-            await until(lambda: not live.app.remotes.directory.instances["listening-1"].active)
+            await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
 
     run(main())
 
@@ -76,7 +76,7 @@ def test_a_worker_that_stops_finishes_its_tasks() -> None:
             async with asyncio.timeout(15):
                 async with worker:
                     await worker.registered()
-                    (name,) = live.app.remotes.directory.instances
+                    (name,) = live.app.remotes.instances.by_id
                     await active(live, name)
                     call = asyncio.create_task(code_of(live))
                     await begun.wait()
