@@ -1,4 +1,4 @@
-"""A worker that listens: servers dial it, by static target or because it registers itself."""
+"""A worker that listens: a server dials it as a static target, or after it has registered."""
 
 import asyncio
 import ipaddress
@@ -29,23 +29,22 @@ _TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 class ListeningWorker:
-    """Evaluators behind an address of their own, until the `async with` block ends.
+    """Listens on an address and evaluates for the servers that dial it, until the `async with` block ends.
 
     evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
     listen: address to listen on, "HOST:PORT"; port 0 picks a free one, `address` says which.
-    register: evald server to register with, "HOST:PORT"; None when the server's config names this
-        worker.
+    register: evald server to register with, "HOST:PORT"; None if the server's config names this worker.
     advertise: target under which that server reaches this worker, for example
         "dns:///polite.evals.svc:50051"; by default the address, and where that is a wildcard this
         machine's address as seen on the way to the server.
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, 1 or more.
-    grace_seconds: time that open tasks get when the worker stops.
+    grace_seconds: time for open tasks when the worker stops.
     listen_credentials: TLS for `listen`; without it only loopback addresses are taken.
     insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
     credentials, metadata: for the calls to the server, as for `Client`.
     tls_profile: name of the profile in the server's config for dialling back.
-    own_loop: run async evaluators in an event loop of their own rather than in the caller's.
+    own_loop: run async evaluators in their own event loop rather than in the caller's.
     Raises ValueError and TypeError for arguments that cannot be used.
     """
 
@@ -96,14 +95,14 @@ class ListeningWorker:
             )
 
     async def __aenter__(self) -> Self:
-        """Listen, and begin to register. Raises OSError when the address cannot be had."""
+        """Listen, and register in the background. Raises OSError if the address cannot be bound."""
         server = grpc.aio.server(
             options=[
-                # By default a second server binds the same port in silence and takes half of the calls.
+                # By default a second server can bind the same port, and silently gets half of the calls.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
                 ("grpc.max_send_message_length", -1),
-                # An idle connection on which the server pings must live.
+                # Allow the server's keepalive pings on idle connections.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -127,7 +126,7 @@ class ListeningWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drain and stop: health says NOT_SERVING, the lease is given back, open tasks get their grace."""
+        """Drain: report NOT_SERVING, deregister, let open tasks finish within the grace, stop."""
         await self._health.enter_graceful_shutdown()
         if self._registration is not None:
             await self._registration.stop()
@@ -139,14 +138,13 @@ class ListeningWorker:
         _log.info("stopped")
 
     async def registered(self) -> None:
-        """Return when the server has granted a lease. Raises EvaldError when it refuses for good."""
+        """Wait for the first lease. Raises EvaldError if the server refuses for good."""
         if self._registration is None:
             raise ValueError("this worker registers nowhere; give register=HOST:PORT")
         await self._registration.granted()
 
     async def wait(self) -> None:
-        """Return when the worker has stopped. Raises EvaldError when the server refuses its first
-        registration for good."""
+        """Wait until the worker stops. Raises EvaldError if the server refuses the first registration for good."""
         stopped = asyncio.create_task(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {stopped}
         if self._registration is not None:
@@ -177,7 +175,7 @@ class ListeningWorker:
         return f"{host}:{port}" if given.isdigit() else self._listen
 
     def _own_target(self, server: str) -> str:
-        """The address, with a host that others can reach where it was bound to all of them."""
+        """Return the address to advertise; instead of a wildcard the host that the server can reach."""
         host, _, port = self.address.rpartition(":")
         if host in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
             host = _address_towards(server)
@@ -199,7 +197,7 @@ class ListeningWorker:
 
 
 def _handlers(describe: Any, evaluate: Any) -> dict[str, Any]:
-    # They take and give bytes, so that garbage is refused by us and not by gRPC, as UNKNOWN.
+    # Without (de)serializers, because gRPC would refuse garbage with UNKNOWN.
     return {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "Evaluate": grpc.unary_unary_rpc_method_handler(evaluate),
@@ -207,7 +205,7 @@ def _handlers(describe: Any, evaluate: Any) -> dict[str, Any]:
 
 
 def _trace_context(context: Any) -> dict[str, str]:
-    """The caller's W3C headers."""
+    """Return the caller's W3C trace headers."""
     return {key: value for key, value in context.invocation_metadata() or () if key in _TRACE_HEADERS}
 
 
@@ -230,7 +228,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_towards(server: str) -> str:
-    """This machine's address on the way to a server. Nothing is sent."""
+    """Return the local address of the route to a server. Sends nothing."""
     host, _, port = server.rpartition("/")[2].rpartition(":")
     found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
