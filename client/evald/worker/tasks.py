@@ -20,7 +20,7 @@ from ..threads import Busy, Threads
 from .offer import Offer
 from .outputs import crashed, error_output, output_of
 
-Progress: TypeAlias = Callable[[str, float | None], None]
+ProgressCallback: TypeAlias = Callable[[str, float | None], None]
 
 _ConfigKey: TypeAlias = tuple[str, bytes]
 _Key: TypeAlias = tuple[str, str, int, _ConfigKey]
@@ -67,7 +67,7 @@ class Tasks:
         *,
         seconds: float | None = None,
         trace_context: Mapping[str, str] | None = None,
-        progress: Progress = ignore_progress,
+        progress: ProgressCallback = ignore_progress,
     ) -> task_pb2.EvaluationOutput:
         """Run a task and return its output. Raises nothing but CancelledError.
 
