@@ -6,10 +6,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from .errors import Refusal
+
+T = TypeVar("T")
 
 _log = logging.getLogger("evald.remote")
 
@@ -159,7 +162,7 @@ class SqliteLeaseStore:
             statements = [statement for group, _ in batch for statement in group]
             problem: Refusal | None = None
             try:
-                await self._run(lambda statements=statements: self._commit(statements))  # type: ignore[misc]
+                await self._run(partial(self._commit, statements))
             except Refusal as refusal:
                 problem = refusal
             for _, done in batch:
@@ -170,7 +173,7 @@ class SqliteLeaseStore:
                 else:
                     done.set_exception(problem)
 
-    async def _run(self, work: "Callable[[], list[StoredLease]]") -> list[StoredLease]:
+    async def _run(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as problem:
@@ -207,7 +210,7 @@ class SqliteLeaseStore:
         found = [StoredLease(*row) for row in self._open().execute(_SELECT).fetchall()]
         return [replace(one, revoked=bool(one.revoked)) for one in found]
 
-    def _commit(self, statements: Sequence[_Statement]) -> list[StoredLease]:
+    def _commit(self, statements: Sequence[_Statement]) -> None:
         connection = self._open()
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -217,4 +220,3 @@ class SqliteLeaseStore:
         except sqlite3.Error:
             connection.rollback()
             raise
-        return []
