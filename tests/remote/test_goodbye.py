@@ -42,7 +42,7 @@ class Fake(Instance):
 
 
 class Known:
-    """A directory with a clock of its own, and the catalogue that it keeps."""
+    """A registry with a clock of its own, and the catalogue that it keeps."""
 
     def __init__(self) -> None:
         self.clock, self.catalogue = Clock(), Registry()

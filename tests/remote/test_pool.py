@@ -34,7 +34,7 @@ class Fake(Instance):
         return True
 
     def become(self, state: InstanceState) -> None:
-        """Change the state, as the directory does."""
+        """Change the state, as the registry does."""
         self.state = state
         for pool in self.waiting:
             pool.update(self)
