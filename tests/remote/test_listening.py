@@ -6,7 +6,7 @@ from collections import Counter
 import evald
 from evald.plugin.v1 import task_pb2
 
-from ..services.live import request, run, serving, until
+from ..rpc.live import request, run, serving, until
 from .scripted import PASSED, WORD, active, code_of, listening, register
 
 LOOPBACK = ["127.0.0.1/32"]
