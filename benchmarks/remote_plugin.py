@@ -1,5 +1,5 @@
 """Plugins as bare as they can be: raw bytes in, the same output out. What a type does is in its name:
-`bench.fast`, `bench.call` (as fast, but it takes no stream of tasks), `bench.wait-20` (milliseconds), `bench.hang`, `bench.crash`, `bench.flap`, `bench.lie`.
+`bench.fast`, `bench.wait-20` (milliseconds), `bench.hang`, `bench.crash`, `bench.flap`, `bench.lie`.
 Run by the benchmarks.
 
     python -m benchmarks.remote_plugin listen TYPE...           prints its address
@@ -40,13 +40,13 @@ TYPES: Final = 200
 _A_CHANNEL: Final = 80
 
 
-def info(types: Sequence[str], *, streams: bool = False) -> task_pb2.PluginInfo:
+def info(types: Sequence[str]) -> task_pb2.PluginInfo:
     schema = json.dumps({"type": "object", "properties": {"word": {"type": "string"}}})
     return task_pb2.PluginInfo(
         name="bench",
         contract_versions=["evald.plugin.v1"],
         max_concurrency=64,
-        capabilities=[task_pb2.CAPABILITY_CANCEL, *[task_pb2.CAPABILITY_EVALUATE_STREAM][: int(streams)]],
+        capabilities=[task_pb2.CAPABILITY_CANCEL],
         evaluator_types=[
             evaluator_pb2.EvaluatorType(
                 type=name,
@@ -63,8 +63,7 @@ class _Listening:
     def __init__(self, types: Sequence[str]) -> None:
         # A process has types of one kind only, so that what it does with a task need not be looked up.
         self._does = types[0].removeprefix("bench.").partition("-")[0]
-        described = plugin_pb2.DescribeResponse(plugin=info(types, streams=self._does == "fast"))
-        self._described = described.SerializeToString()
+        self._described = plugin_pb2.DescribeResponse(plugin=info(types)).SerializeToString()
         self._calls = itertools.count()
         self.server = grpc.aio.server()
         self.crashed = asyncio.Event()
@@ -85,13 +84,6 @@ class _Listening:
             await asyncio.Event().wait()
         return RESPONSE
 
-    async def stream(self, _frames: Any, context: Any) -> None:
-        while (data := await context.read()) is not grpc.aio.EOF:
-            frame = plugin_pb2.EvaluateStreamRequest.FromString(data)
-            if frame.HasField("task"):
-                answer = plugin_pb2.EvaluateStreamResponse(task_id=frame.task.task_id, output=OUTPUT)
-                await context.write(answer.SerializeToString())
-
     async def describe(self, _request: bytes, _context: Any) -> bytes:
         return self._described
 
@@ -103,7 +95,6 @@ async def listen(types: Sequence[str]) -> None:
         handlers: dict[str, Any] = {
             "Describe": grpc.unary_unary_rpc_method_handler(plugin.describe),
             "Evaluate": grpc.unary_unary_rpc_method_handler(plugin.evaluate),
-            "EvaluateStream": grpc.stream_stream_rpc_method_handler(plugin.stream),
         }
         plugin.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         bound = plugin.server.add_insecure_port(f"127.0.0.1:{port}")

@@ -22,7 +22,6 @@ from .processes import Process, Server
 from .remote_plugin import INSTANCES, SERVICE, TYPES
 
 _FAST: Final = "bench.fast"
-_CALL: Final = "bench.call"
 _WAITS: Final = tuple(range(5, 55, 5))
 _HONEST: Final = tuple(f"bench.wait-{wait}" for wait in (1, 2, 3))
 _BAD: Final = ("bench.hang", "bench.crash", "bench.flap", "bench.lie")
@@ -40,19 +39,17 @@ _PATIENCE: Final = 20
 
 def hop(lab: Lab) -> list[Row]:
     """What a remote adds to a call, against what a bare hop of the same bytes adds to a bare call."""
-    plugin, called = (lab.start(partial(_listening, name)) for name in (_FAST, _CALL))
+    plugin = lab.start(partial(_listening, _FAST))
     without = lab.body("without", [_request("contains")])
     body = lab.body("remote", [_request("contains", _FAST)])
-    body_called = lab.body("called", [_request("contains", _CALL)])
     twins = []
     for _ in range(_TWINS):
-        listening = lab.start(lambda: _evald(remote_targets=f"{plugin.address},{called.address}"))
+        listening = lab.start(lambda: _evald(remote_targets=plugin.address))
         dialled = lab.start(_evald)
         lab.start(partial(_Plugin, "connect", dialled.address, _FAST))
         twins.append((lab.start(lambda: _hop(lab, plugin)), listening, dialled))
         for server in (listening, dialled):
             _answered(lab, server, "contains", _FAST)
-        _answered(lab, listening, "contains", _CALL)
 
     def p50(server: Server, path: str, body: Path) -> float:
         return lab.load(path, body, "--expect", "1", server=server, in_flight=1).p50
@@ -60,16 +57,11 @@ def hop(lab: Lab) -> list[Row]:
     rounds = []
     for bare, listening, dialled in itertools.islice(itertools.cycle(twins), lab.rounds + 1):
         base = p50(bare, "/hop.Via/x", without) - p50(bare, "/hop.Direct/x", without)
-        adds = [
-            p50(server, UNARY, asked) - p50(server, UNARY, without)
-            for server, asked in ((listening, body), (listening, body_called), (dialled, body))
-        ]
+        adds = [p50(server, UNARY, body) - p50(server, UNARY, without) for server in (listening, dialled)]
         rounds.append((base, *adds))
     bases, *ways = zip(*rounds[1:], strict=True)
     rows = []
-    for name, bound, values in zip(
-        ("listening", "listening, without EvaluateStream", "over Connect"), (1.3, 1.3, 1.6), ways, strict=True
-    ):
+    for name, bound, values in zip(("listening", "over Connect"), (1.5, 1.6), ways, strict=True):
         detail = (
             f"{number(statistics.median(values))} : {number(statistics.median(bases))} ms, one call at a time"
         )

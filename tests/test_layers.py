@@ -30,7 +30,7 @@ BELOW = {
     "evaluators": {"jsonschema"},
     "judge": {"evaluators", "config"},
     "scripts": {"config", "kernel"},
-    "remote": {"config", "jsonschema", "encoding", "later", "wire_pb2"},
+    "remote": {"config", "jsonschema", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {

@@ -31,7 +31,7 @@ from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.plugins import load_plugins
 from evald_server.remote.build import build_remotes
-from evald_server.remote.refusal import Refusal
+from evald_server.remote.errors import Refusal
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -136,7 +136,7 @@ class App:
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
-            instances=self.remotes.directory.counts, open_circuits=self.remotes.directory.open_circuits
+            instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect

@@ -140,12 +140,6 @@ class EvaluateBatchResponse(_message.Message):
     summary: _evaluation_service_pb2.BatchSummary
     def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
 
-class TaskResponse(_message.Message):
-    __slots__ = ("output",)
-    OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    output: bytes
-    def __init__(self, output: _Optional[bytes] = ...) -> None: ...
-
 class TaskCompleted(_message.Message):
     __slots__ = ("task_id", "output")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]

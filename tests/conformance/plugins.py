@@ -70,7 +70,7 @@ class Plugin:
             version="1.0.0",
             contract_versions=["evald.plugin.v1"],
             max_concurrency=self.claimed,
-            capabilities=[task_pb2.CAPABILITY_EVALUATE_STREAM, task_pb2.CAPABILITY_CANCEL],
+            capabilities=[task_pb2.CAPABILITY_CANCEL],
         )
         match self.breaks:
             case "EV01":
@@ -221,31 +221,6 @@ class Listening(
             if self.plugin.breaks != why:
                 work.cancel()
             raise
-
-    async def EvaluateStream(self, _frames: Any, context: Any) -> None:  # noqa: N802
-        breaks = self.plugin.breaks
-        open_tasks: dict[str, asyncio.Task[None]] = {}
-        lock = asyncio.Lock()
-
-        async def answer(task: task_pb2.EvaluationTask) -> None:
-            if breaks == "EV52":
-                await asyncio.sleep(0.1)
-            output = await self.plugin.output(task)
-            # The rule that sends many tasks is about ids; those that send few are about other things.
-            task_id = "another" if breaks == "EV50" and len(open_tasks) >= 5 else task.task_id
-            async with lock:
-                await context.write(plugin_pb.EvaluateStreamResponse(task_id=task_id, output=output))
-
-        while (frame := await context.read()) is not grpc.aio.EOF:
-            kind = frame.WhichOneof("frame")
-            if kind is None and breaks == "EV51":
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such frame")
-            if kind == "task":
-                open_tasks[frame.task.task_id] = asyncio.create_task(answer(frame.task))
-        if breaks == "EV52":
-            for work in open_tasks.values():
-                work.cancel()
-        await asyncio.gather(*open_tasks.values(), return_exceptions=True)
 
 
 @asynccontextmanager

@@ -4,17 +4,16 @@ import json
 import xml.etree.ElementTree as ET
 
 from evald.plugin.v1 import task_pb2
-from evald_server.conformance.report import to_dict, to_junit
+from evald_server.conformance.report import ConformanceReport, Finding, RuleOutcome, to_dict, to_junit
 from evald_server.conformance.rules import RULES
-from evald_server.conformance.suite import Finding, Outcome, Report
 
 NASTY = "\x1b[31m<b>&\x00\ufffe]]>\n"
 
 
-def report() -> Report:
-    outcomes = (Outcome.PASSED, Outcome.FAILED, Outcome.WARNING, Outcome.NOT_SHOWN)
+def report() -> ConformanceReport:
+    outcomes = (RuleOutcome.PASSED, RuleOutcome.FAILED, RuleOutcome.WARNING, RuleOutcome.NOT_SHOWN)
     findings = [Finding(rule, outcome, NASTY) for rule, outcome in zip(RULES, outcomes, strict=False)]
-    return Report("target", task_pb2.PluginInfo(name="\x01plugin"), findings)
+    return ConformanceReport("target", task_pb2.PluginInfo(name="\x01plugin"), findings)
 
 
 def test_junit_is_xml_whatever_a_plugin_says() -> None:

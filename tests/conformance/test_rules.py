@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 import pytest
 
 import evald
-from evald_server.conformance.links import Mode
+from evald_server.conformance.link import Mode
+from evald_server.conformance.report import ConformanceReport, RuleOutcome
 from evald_server.conformance.rules import RULES, Severity
-from evald_server.conformance.session import SessionLink
-from evald_server.conformance.suite import Outcome, Report, UnknownSample, check
-from evald_server.conformance.target import TargetLink
+from evald_server.conformance.session_link import SessionLink
+from evald_server.conformance.suite import UnknownSample, check
+from evald_server.conformance.target_link import TargetLink
 from evald_server.conformance.trial import Pace
 
 from ..rpc.live import run
@@ -36,7 +37,7 @@ async def report_on(
     slow: tuple[str, Mapping[str, Any]] | None = SLOW,
     pace: Pace = QUICK,
     **configs: Any,
-) -> Report:
+) -> ConformanceReport:
     if mode == "target":
         async with listening(plugin) as address:
             target = TargetLink(address)
@@ -54,11 +55,11 @@ async def report_on(
         await session.close()
 
 
-def unmet(report: Report) -> list[tuple[str, str, str]]:
+def unmet(report: ConformanceReport) -> list[tuple[str, str, str]]:
     return [
         (finding.rule.number, finding.outcome.value, finding.text)
         for finding in report.findings
-        if finding.outcome is not Outcome.PASSED
+        if finding.outcome is not RuleOutcome.PASSED
     ]
 
 
@@ -78,7 +79,7 @@ def test_no_more_is_asked_of_a_plugin_than_it_claims(mode: Mode, places: int) ->
 
 
 @pytest.fixture(scope="module", name="reports")
-def _reports(request: pytest.FixtureRequest) -> dict[Key, Report]:
+def _reports(request: pytest.FixtureRequest) -> dict[Key, ConformanceReport]:
     """What the kit says of every plugin that a selected test wants."""
     wanted: list[Key] = [
         (item.callspec.params["number"], item.callspec.params["mode"])
@@ -97,7 +98,7 @@ def batched(keys: list[Key], size: int) -> Iterator[list[Key]]:
         yield keys[start : start + size]
 
 
-async def _report_on_all(keys: list[Key]) -> dict[Key, Report]:
+async def _report_on_all(keys: list[Key]) -> dict[Key, ConformanceReport]:
     reports = await asyncio.gather(*(report_on(Plugin(number), mode) for number, mode in keys))
     return dict(zip(keys, reports, strict=True))
 
@@ -107,7 +108,7 @@ async def _report_on_all(keys: list[Key]) -> dict[Key, Report]:
     [pytest.param(rule.number, mode, id=f"{rule.number}-{mode}") for rule in RULES for mode in rule.modes],
 )
 def test_a_plugin_that_breaks_one_rule_breaks_no_other(
-    reports: dict[Key, Report], number: str, mode: Mode
+    reports: dict[Key, ConformanceReport], number: str, mode: Mode
 ) -> None:
     report = reports[number, mode]
     rule = next(rule for rule in RULES if rule.number == number)
@@ -119,7 +120,7 @@ def test_a_plugin_that_breaks_one_rule_breaks_no_other(
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
 def test_the_sdk_passes_every_rule(mode: Mode) -> None:
-    async def main() -> Report:
+    async def main() -> ConformanceReport:
         slow = ("acme.sleepy", {"seconds": 30})
         if mode == "target":
             async with evald.ListeningWorker(Sleepy, length) as worker:

@@ -52,15 +52,15 @@ def require_all(found: dict[str, list[str]], untried: Sequence[str]) -> None:
     assert {text.split()[0] for text in found.get("not_shown", [])} <= set(untried), found["not_shown"]
 
 
-# What needs a slow evaluator; what needs a config that can be wrong; what needs EvaluateStream.
-SLOW, CONFIG, STREAM = ("EV40", "EV41", "EV42"), ("EV30",), ("EV50", "EV51", "EV52")
+# What needs a slow evaluator; what needs a config that can be wrong.
+SLOW, CONFIG = ("EV40", "EV41", "EV42"), ("EV30",)
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["example", "waiting"])
 def test_a_listening_plugin_keeps_every_rule(language: Language, evald_command: str, waiting: bool) -> None:
     with started(language, "--listen", "127.0.0.1:0", waiting=waiting) as plugin:
         checking = kit(evald_command, "--target", plugin.listening(), *options(language, waiting))
-        require_all(findings(checking), (CONFIG if waiting else SLOW) + STREAM)
+        require_all(findings(checking), CONFIG if waiting else SLOW)
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["example", "waiting"])

@@ -68,9 +68,7 @@ def answers(**fields: Any) -> Behave:
 class Listening:
     """A plugin that listens. tasks: all that it got, oldest first. health: what it answers, None for no service.
 
-    raw: what Evaluate, or EvaluateStream, answers instead of an output, as bytes. streams: how many were opened.
-    given_up: ids of tasks that a stream was told to stop. answers_as: the id of a stream's answers instead of
-    the task's.
+    raw: what Evaluate answers instead of a response, as bytes.
     """
 
     def __init__(
@@ -78,10 +76,8 @@ class Listening:
         *types: str | evaluator_pb2.EvaluatorType,
         behave: Behave = passes,
         health: int | None = health_pb2.HealthCheckResponse.SERVING,
-        has_stream: bool = True,
         **info: Any,
     ) -> None:
-        self.has_stream = has_stream
         self.info = plugin_info(*types, **info)
         self.behave = behave
         self.health = health
@@ -91,9 +87,6 @@ class Listening:
         self.cancelled = 0
         self.describes = 0
         self.raw: bytes | None = None
-        self.streams = 0
-        self.given_up: list[str] = []
-        self.answers_as = ""
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
@@ -104,8 +97,6 @@ class Listening:
             "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
             "Evaluate": grpc.unary_unary_rpc_method_handler(self._evaluate),
         }
-        if self.has_stream:
-            handlers["EvaluateStream"] = grpc.stream_stream_rpc_method_handler(self._evaluate_stream)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         if self.health is not None:
             check = {"Check": grpc.unary_unary_rpc_method_handler(self._check)}
@@ -149,49 +140,6 @@ class Listening:
         if self.raw is not None:
             return self.raw
         return plugin_pb2.EvaluateResponse(output=output).SerializeToString()
-
-    async def _evaluate_stream(self, _frames: Any, context: Any) -> None:
-        self.streams += 1
-        working: dict[str, asyncio.Task[None]] = {}
-        writing = asyncio.Lock()
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def work(task: task_pb2.EvaluationTask) -> None:
-            try:
-                output = await self.behave(task)
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                return
-            except Refused as problem:
-                end.set_exception(problem)
-                return
-            answer = plugin_pb2.EvaluateStreamResponse(
-                task_id=self.answers_as or task.task_id, output=output
-            ).SerializeToString()
-            async with writing:
-                await context.write(answer if self.raw is None else self.raw)
-
-        async def read() -> None:
-            while (data := await context.read()) is not grpc.aio.EOF:
-                frame = plugin_pb2.EvaluateStreamRequest.FromString(data)
-                if frame.HasField("task"):
-                    self.tasks.append(frame.task)
-                    working[frame.task.task_id] = asyncio.create_task(work(frame.task))
-                else:
-                    self.given_up.append(frame.cancel_task_id)
-                    working[frame.cancel_task_id].cancel()
-            await asyncio.gather(*working.values(), return_exceptions=True)
-
-        reading = asyncio.create_task(read())
-        try:
-            await asyncio.wait({reading, end}, return_when=asyncio.FIRST_COMPLETED)
-            if end.done():
-                problem = end.exception()
-                assert isinstance(problem, Refused)
-                await context.abort(problem.code, problem.text)
-        finally:
-            for task in (reading, *working.values()):
-                task.cancel()
 
 
 class Refused(Exception):

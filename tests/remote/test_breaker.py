@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from evald_server.remote.breaker import Breaker
-from evald_server.remote.budget import RetryBudget
+from evald_server.remote.breaker import CircuitBreaker, RetryBudget
 
 
 class Clock:
@@ -18,12 +17,12 @@ class Clock:
         return self.now
 
 
-def _breaker() -> tuple[Breaker, Clock]:
+def _breaker() -> tuple[CircuitBreaker, Clock]:
     clock = Clock()
-    return Breaker(clock, jitter=lambda: 0.0), clock
+    return CircuitBreaker(clock, jitter=lambda: 0.0), clock
 
 
-def _call(breaker: Breaker, *, worked: bool | None) -> bool:
+def _call(breaker: CircuitBreaker, *, worked: bool | None) -> bool:
     return breaker.end(probe=breaker.begin(), worked=worked)
 
 
@@ -52,7 +51,7 @@ def test_it_opens_when_half_of_the_last_calls_failed_and_at_least_five(outcomes:
     assert breaker.allows() == (not opens)
 
 
-def _opened() -> tuple[Breaker, Clock]:
+def _opened() -> tuple[CircuitBreaker, Clock]:
     breaker, clock = _breaker()
     for _ in range(5):
         _call(breaker, worked=False)
@@ -112,7 +111,7 @@ def test_servers_do_not_probe_at_the_same_moment() -> None:
     clock = Clock()
     times = set()
     for _ in range(20):
-        breaker = Breaker(clock, draw.random)
+        breaker = CircuitBreaker(clock, draw.random)
         for _ in range(5):
             _call(breaker, worked=False)
         clock.now = 0.0
@@ -130,7 +129,7 @@ def test_retries_are_never_more_than_a_fifth_of_the_calls(calls: int) -> None:
     budget = RetryBudget()
     retries = 0
     for _ in range(calls):
-        budget.offer()
+        budget.record_call()
         retries += budget.take()
     assert retries == calls // 5
 
@@ -138,5 +137,5 @@ def test_retries_are_never_more_than_a_fifth_of_the_calls(calls: int) -> None:
 def test_unused_retries_do_not_pile_up_without_end() -> None:
     budget = RetryBudget()
     for _ in range(100_000):
-        budget.offer()
+        budget.record_call()
     assert sum(budget.take() for _ in range(1000)) == 100

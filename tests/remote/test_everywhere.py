@@ -97,7 +97,7 @@ def test_a_caller_that_goes_away_cancels_the_call_of_a_listening_plugin_within_2
                 if took < 0.25:
                     break
             assert took < 0.25
-            await until(lambda: not live.app.remotes.directory.instances["listening-1"].active)
+            await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
 
     run(main())
 
@@ -169,10 +169,10 @@ def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
                     assert f"evald_remote_instances{{{labels}}} 1.0" in text
                 assert 'evald_remote_task_duration_seconds_count{evaluator="acme.word"} 4.0' in text
                 assert 'origin="remote"' in text
-            await live.app.remotes.registrar.deregister(
-                next(iter(live.app.remotes.registrar._leases._live)), drain=False
+            await live.app.remotes.leases.deregister(
+                next(iter(live.app.remotes.leases._leases._live)), drain=False
             )
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
             text = live.app.telemetry.exposition("")[0].decode()
             assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)
 

@@ -10,11 +10,10 @@ import pytest
 import evald
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald_server.engine.registry import Registry, State
-from evald_server.remote.directory import Directory
-from evald_server.remote.instance import Instance, Mode
-from evald_server.remote.instance import State as InstanceState
-from evald_server.remote.limits import Limits
-from evald_server.remote.offer import read_plugin
+from evald_server.remote.instance import Instance, InstanceState, Mode
+from evald_server.remote.instances import InstanceRegistry
+from evald_server.remote.limits import RemoteLimits
+from evald_server.remote.plugin_type import read_plugin
 
 from ..rpc.live import Live, refusal, request, run, serving, spec, until
 from ..worker.evaluators import polite
@@ -43,31 +42,33 @@ class Fake(Instance):
 
 
 class Known:
-    """A directory with a clock of its own, and the catalogue that it keeps."""
+    """A registry with a clock of its own, and the catalogue that it keeps."""
 
     def __init__(self) -> None:
         self.clock, self.catalogue = Clock(), Registry()
-        self.directory = Directory(self.catalogue, Limits(lease_seconds=LEASE), lambda _: Tally(), self.clock)
+        self.registry = InstanceRegistry(
+            self.catalogue, RemoteLimits(lease_seconds=LEASE), lambda _: Tally(), self.clock
+        )
 
     def add(self, name: str, *types: str) -> Fake:
-        instance = Fake(name, self.directory.changed, *types)
-        self.directory.add(instance)
+        instance = Fake(name, self.registry.changed, *types)
+        self.registry.add(instance)
         return instance
 
     def remove(self, instance: Fake, *, goodbye: bool) -> None:
-        self.directory.remove(instance)
+        self.registry.remove(instance)
         if goodbye:
-            self.directory.said_goodbye(instance, LEASE)
+            self.registry.left_in_order(instance, LEASE)
 
     def after(self, seconds: float) -> dict[str, State]:
         """The types that are listed so much later."""
         self.clock.now += seconds
-        self.directory.forget_left()
+        self.registry.forget_left()
         return {entry.definition.type: entry.state for entry in self.catalogue.types()}
 
     @property
     def series(self) -> set[str]:
-        return {evaluator for evaluator, _, _ in self.directory.counts()}
+        return {evaluator for evaluator, _, _ in self.registry.counts()}
 
 
 class Tally:
@@ -87,7 +88,7 @@ def test_one_that_was_lost_stays_for_the_alert() -> None:
     known = Known()
     known.remove(known.add("a", "acme.word"), goodbye=False)
     assert known.after(100 * LEASE) == {"acme.word": State.UNAVAILABLE}
-    assert known.directory.counts() == {("acme.word", "connected", "active"): 0}
+    assert known.registry.counts() == {("acme.word", "connected", "active"): 0}
 
 
 def test_a_goodbye_counts_only_when_it_is_the_last() -> None:
@@ -105,12 +106,12 @@ def test_one_that_comes_back_in_time_stays_and_later_is_as_new() -> None:
     known.after(LEASE / 2)
     back = known.add("b", "acme.word")
     assert known.after(LEASE) == {"acme.word": State.ACTIVE}
-    kept = known.directory.pools["acme.word", "1.0.0"]
+    kept = known.registry.pools["acme.word", "1.0.0"]
     known.remove(back, goodbye=True)
     assert known.after(LEASE) == {}
     known.add("c", "acme.word")
     # Plans that have it from before go on.
-    assert known.directory.pools["acme.word", "1.0.0"] is kept
+    assert known.registry.pools["acme.word", "1.0.0"] is kept
     assert known.after(0) == {"acme.word": State.ACTIVE}
 
 
@@ -143,7 +144,7 @@ def test_a_worker_that_leaves_in_order_takes_its_type_along(leave: Any, stays: b
         async with serving(remote_lease_seconds=0.3) as live, worker(live, "acme.word") as remote:
             assert (await live.unary(request(WORD))).summary.success
             await leave(remote)
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
             assert await _stays(live, "acme.word") is stays
             if not stays:
                 refused = await refusal(live.unary(request(WORD)))

@@ -1,23 +1,19 @@
 """Whatever a plugin answers, the result is its verdict or an error that names the field, never anything else."""
 
+import asyncio
 import math
 from typing import Any
-from unittest import mock
 
 import pytest
-from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
-from evald.result import Kind, Result
+from evald.result import Kind
 from evald.v1 import evaluator_pb2
 from evald_server import wire_pb2
-from evald_server.remote import connection, output
-from evald_server.remote.output import read_output
-from evald_server.remote.task import Broken
+from evald_server.remote.errors import ContractError
+from evald_server.remote.evaluator import read_output
 
 from ..rpc.live import request, run, serving, spec
 from .scripted import WORD, answers, evaluator_type, listening, register, worker
@@ -66,8 +62,8 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("fields", "field"), LIES.values(), ids=LIES)
 def test_a_lie_is_named_by_its_field(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(Broken, match=rf"^{field}: "):
-        read_output(Output(**fields).SerializeToString(), Kind.ASSERTION, most_bytes=1 << 20)
+    with pytest.raises(ContractError, match=rf"^{field}: "):
+        read_output(Output(**fields), Kind.ASSERTION, max_bytes=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -76,76 +72,39 @@ def test_a_lie_is_named_by_its_field(fields: dict[str, Any], field: str) -> None
     ids=["failed-metric", "metric-with-a-score"],
 )
 def test_a_metric_neither_fails_nor_has_a_score(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(Broken, match=rf"^{field}: "):
-        read_output(Output(**fields).SerializeToString(), Kind.METRIC, most_bytes=1 << 20)
+    with pytest.raises(ContractError, match=rf"^{field}: "):
+        read_output(Output(**fields), Kind.METRIC, max_bytes=1 << 20)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff\xff\xff", b"\x1a\x02\xff\xfe"], ids=["empty", "garbage", "no-utf8"]
-)
-def test_bytes_that_are_no_output_are_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(Broken, match=r"^output: "):
-        read_output(data, Kind.ASSERTION, most_bytes=1 << 20)
+def test_an_empty_output_is_missing() -> None:
+    with pytest.raises(ContractError, match=r"^output: missing"):
+        read_output(Output(), Kind.ASSERTION, max_bytes=1 << 20)
 
 
-_TEXTS = st.one_of(st.text(max_size=20), st.sampled_from(["x" * length for length in (126, 127, 128, 300)]))
-_FIELDS = st.fixed_dictionaries(
-    {},
-    optional={
-        "verdict": st.integers(0, 5) | st.just(300),
-        "reason": _TEXTS,
-        "score": st.floats(),
-        "value": st.floats(),
-        "pending": st.booleans(),
-        "metadata": st.just(Struct(fields={"a": Value(number_value=1)})),
-        "cost": st.just({"amount": 1.0}),
-    },
-)
+def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> None:
+    async def main() -> None:
+        async with serving() as live, worker(live, "acme.word") as plugin:
+            for garbage in (b"", b"\xff\xff\xff", b"\x1a\x02\xff\xfe"):
 
+                async def lie(task: task_pb2.EvaluationTask, garbage: bytes = garbage) -> Output:
+                    completed = wire_pb2.TaskCompleted(task_id=task.task_id, output=garbage)
+                    await plugin.send_raw(wire_pb2.ConnectRequest(completed=completed).SerializeToString())
+                    await asyncio.Event().wait()
+                    raise AssertionError
 
-def _said(data: bytes, kind: Kind) -> str:
-    try:
-        result = read_output(data, kind, most_bytes=1 << 20)
-    except Broken as problem:
-        return str(problem)
-    return repr([getattr(result, name) for name in Result.__slots__])
+                plugin.behave = lie
+                (result,) = (await live.unary(request(WORD))).summary.results
+                assert result.error.code == "CONTRACT_VIOLATION"
+                assert "output: " in result.error.message
+            plugin.behave = answers(verdict=1)
+            assert (await live.unary(request(WORD))).summary.success, "the session lives on"
 
-
-@given(data=st.data(), kind=st.sampled_from(Kind))
-@settings(deadline=None, max_examples=400)
-def test_an_output_is_what_protobuf_reads_in_it_however_it_is_read(data: st.DataObject, kind: Kind) -> None:
-    # Several messages one behind the other are one, whose last value of a field counts.
-    written = b"".join(
-        Output(**fields).SerializeToString()
-        for fields in data.draw(st.lists(_FIELDS, min_size=1, max_size=3))
-    )
-    if written and data.draw(st.booleans(), label="damaged"):
-        at = data.draw(st.integers(0, len(written) - 1))
-        written = (
-            written[:at] + data.draw(st.binary(max_size=3)) + written[at + data.draw(st.integers(0, 3)) :]
-        )
-    found = _said(written, kind)
-    with mock.patch.object(output, "_read_plain", return_value=None):
-        assert found == _said(written, kind)
-
-
-@given(
-    data=st.binary(max_size=40)
-    | st.binary(max_size=200).map(lambda output: b"\n" + bytes([len(output) & 127]) + output)
-)
-def test_a_response_is_what_protobuf_reads_in_it(data: bytes) -> None:
-    try:
-        expected = wire_pb2.TaskResponse.FromString(data).output
-    except DecodeError:
-        with pytest.raises(Broken):
-            connection._output(data)
-    else:
-        assert connection._output(data) == expected
+    run(main())
 
 
 def test_costs_in_other_currencies_are_left_out() -> None:
-    data = Output(verdict=1, cost={"currency_code": "EUR", "amount": 3}).SerializeToString()
-    assert read_output(data, Kind.ASSERTION, most_bytes=1000).cost_usd is None
+    output = Output(verdict=1, cost={"currency_code": "EUR", "amount": 3})
+    assert read_output(output, Kind.ASSERTION, max_bytes=1000).cost_usd is None
 
 
 def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
@@ -168,7 +127,7 @@ def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
                 assert not lied.HasField("score")
                 assert honest.score == summary.min_score == summary.mean_score == 0.5
                 assert not summary.success
-            (session,) = live.app.remotes.directory.instances.values()
+            (session,) = live.app.remotes.instances.by_id.values()
             assert not session.breaker.is_open, "one caller's config must not shut out the others"
 
     run(main())

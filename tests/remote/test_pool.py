@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from evald_server.remote.instance import Instance, Mode, State
-from evald_server.remote.limits import Limits
-from evald_server.remote.offer import Plugin, read_plugin
-from evald_server.remote.pool import NoPlace, Pool, Slot
+from evald_server.remote.errors import NoPlace
+from evald_server.remote.instance import Instance, InstanceState, Mode
+from evald_server.remote.limits import RemoteLimits
+from evald_server.remote.plugin_type import Plugin, read_plugin
+from evald_server.remote.pool import InstancePool, Slot
 
 from ..rpc.live import run
 from .scripted import plugin_info
 
-LIMITS = Limits(inflight=100, queued=10, queue_seconds=5.0)
+LIMITS = RemoteLimits(inflight=100, queued=10, queue_seconds=5.0)
 
 
 class Fake(Instance):
@@ -22,21 +23,21 @@ class Fake(Instance):
 
     mode = Mode.STATIC
 
-    def __init__(self, name: str, places: int, pool: Pool) -> None:
+    def __init__(self, name: str, places: int, pool: InstancePool) -> None:
         super().__init__(name, name, _plugin(places), lambda _: None)
-        self.state = State.ACTIVE
-        self.pools = [pool]
+        self.state = InstanceState.ACTIVE
+        self.waiting = [pool]
         pool.add(self)
 
     @property
     def reachable(self) -> bool:
         return True
 
-    def become(self, state: State) -> None:
-        """Change the state, as the directory does."""
+    def become(self, state: InstanceState) -> None:
+        """Change the state, as the registry does."""
         self.state = state
-        for pool in self.pools:
-            pool.note(self)
+        for pool in self.waiting:
+            pool.update(self)
             pool.wake()
 
 
@@ -44,14 +45,14 @@ def _plugin(places: int) -> Plugin:
     return read_plugin(plugin_info("acme.word", max_concurrency=places))
 
 
-def _pool(*places: int, limits: Limits = LIMITS) -> tuple[Pool, list[Fake]]:
-    pool = Pool(_plugin(1).offers[0], limits)
+def _pool(*places: int, limits: RemoteLimits = LIMITS) -> tuple[InstancePool, list[Fake]]:
+    pool = InstancePool(_plugin(1).types[0], limits)
     return pool, [Fake(f"i{number}", many, pool) for number, many in enumerate(places)]
 
 
-def _fill(pool: Pool) -> list[Slot]:
+def _fill(pool: InstancePool) -> list[Slot]:
     slots = []
-    while (slot := pool.enter()) is not None:
+    while (slot := pool.try_acquire()) is not None:
         slots.append(slot)
     return slots
 
@@ -69,7 +70,7 @@ def test_places_fill_up_evenly_by_share() -> None:
     pool, _ = _pool(1, 2, 4)
     assert _names(_fill(pool)) == ["i0", "i1", "i1", "i2", "i2", "i2", "i2"]
     pool, _ = _pool(2, 4, 8)
-    half = [pool.enter() for _ in range(7)]
+    half = [pool.try_acquire() for _ in range(7)]
     assert _names([slot for slot in half if slot]) == ["i0"] + ["i1"] * 2 + ["i2"] * 4
 
 
@@ -80,15 +81,15 @@ def test_what_waits_is_served_in_order_and_before_who_comes_later() -> None:
         served: list[int] = []
 
         async def wait(number: int) -> None:
-            got = await pool.wait(5)
+            got = await pool.acquire(5)
             served.append(number)
             await asyncio.sleep(0.01)
-            pool.leave(got, worked=True)
+            pool.release(got, worked=True)
 
         waiting = [asyncio.create_task(wait(number)) for number in range(3)]
         await _settle()
-        pool.leave(slot, worked=True)
-        assert pool.enter() is None, "the place belongs to who has waited"
+        pool.release(slot, worked=True)
+        assert pool.try_acquire() is None, "the place belongs to who has waited"
         await asyncio.gather(*waiting)
         assert served == [0, 1, 2]
         assert pool.inflight == 0
@@ -102,13 +103,13 @@ def test_who_stops_waiting_takes_no_place_along() -> None:
     async def main() -> None:
         pool, (instance,) = _pool(1)
         (slot,) = _fill(pool)
-        waiting = asyncio.create_task(pool.wait(5))
+        waiting = asyncio.create_task(pool.acquire(5))
         await _settle()
-        pool.leave(slot, worked=True)  # gives the place to `waiting`, which has not run since
+        pool.release(slot, worked=True)  # gives the place to `waiting`, which has not run since
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert (pool.inflight, instance.active, pool.waiting) == (0, 0, 0)
-        assert pool.enter() is not None
+        assert (pool.inflight, instance.active, pool.queued) == (0, 0, 0)
+        assert pool.try_acquire() is not None
 
     run(main())
 
@@ -117,9 +118,9 @@ def test_a_place_that_was_given_to_who_has_gone_goes_to_the_next() -> None:
     async def main() -> None:
         pool, _ = _pool(1)
         (slot,) = _fill(pool)
-        first, second = (asyncio.create_task(pool.wait(5)) for _ in range(2))
+        first, second = (asyncio.create_task(pool.acquire(5)) for _ in range(2))
         await _settle()
-        pool.leave(slot, worked=True)
+        pool.release(slot, worked=True)
         first.cancel()
         assert (await second).instance is slot.instance
 
@@ -130,15 +131,15 @@ def test_only_so_many_wait() -> None:
     async def main() -> None:
         pool, _ = _pool(1)
         _fill(pool)
-        waiting = [asyncio.create_task(pool.wait(5)) for _ in range(10)]
+        waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(10)]
         await _settle()
         with pytest.raises(NoPlace) as full:
-            await pool.wait(5)
+            await pool.acquire(5)
         assert full.value.code == "EVALUATOR_BUSY"
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert pool.waiting == 0
+        assert pool.queued == 0
 
     run(main())
 
@@ -148,16 +149,16 @@ def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
     async def main() -> None:
         pool, (instance,) = _pool(5)
         slots = _fill(pool)
-        waiting = asyncio.create_task(pool.wait(5))
-        patient = asyncio.create_task(pool.wait(5, patient=True))
+        waiting = asyncio.create_task(pool.acquire(5))
+        patient = asyncio.create_task(pool.acquire(5, patient=True))
         await _settle()
         if end == "gone":
-            instance.become(State.UNHEALTHY)
+            instance.become(InstanceState.UNHEALTHY)
         else:
             for slot in slots:
                 pool.inflight += 1  # nobody gets the places that come free meanwhile
                 instance.claim()
-                pool.leave(slot, worked=False)
+                pool.release(slot, worked=False)
         with pytest.raises(NoPlace) as problem:
             await waiting
         assert problem.value.code == code
@@ -171,29 +172,29 @@ def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
 def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
     pool, (only,) = _pool(3)
     with pytest.raises(NoPlace) as problem:
-        pool.enter(only)
+        pool.try_acquire(only)
     assert problem.value.code == "REMOTE_UNAVAILABLE"
     other = Fake("other", 1, pool)
-    slot = pool.enter(only)
+    slot = pool.try_acquire(only)
     assert slot is not None
     assert slot.instance is other
-    assert pool.enter(only) is None
+    assert pool.try_acquire(only) is None
 
 
 def test_the_bulkhead_counts_all_instances_together() -> None:
-    pool, _ = _pool(10, 10, limits=Limits(inflight=7))
+    pool, _ = _pool(10, 10, limits=RemoteLimits(inflight=7))
     assert len(_fill(pool)) == 7
 
 
 def test_with_five_hundred_instances_a_place_is_found_near_the_least_loaded() -> None:
-    pool, instances = _pool(*[10] * 500, limits=Limits(inflight=5000))
-    slots = [slot for slot in (pool.enter() for _ in range(2500)) if slot]
+    pool, instances = _pool(*[10] * 500, limits=RemoteLimits(inflight=5000))
+    slots = [slot for slot in (pool.try_acquire() for _ in range(2500)) if slot]
     assert len(slots) == 2500
     assert max(instance.active for instance in instances) <= 7
     # The one free place among 500 is found, too.
     _fill(pool)
-    pool.leave(slots[77], worked=True)
-    slot = pool.enter()
+    pool.release(slots[77], worked=True)
+    slot = pool.try_acquire()
     assert slot is not None
     assert slot.instance is slots[77].instance
 
@@ -205,13 +206,13 @@ def test_whatever_happens_every_place_comes_back() -> None:
 
         async def call() -> None:
             try:
-                slot = pool.enter() or await pool.wait(0.02)
+                slot = pool.try_acquire() or await pool.acquire(0.02)
             except NoPlace:
                 return
             try:
                 await asyncio.sleep(draw.random() / 100)
             finally:
-                pool.leave(slot, worked=draw.choice((True, True, None)), used=draw.random() < 0.9)
+                pool.release(slot, worked=draw.choice((True, True, None)), sent=draw.random() < 0.9)
 
         calls = []
         for _ in range(400):
@@ -220,11 +221,11 @@ def test_whatever_happens_every_place_comes_back() -> None:
             if draw.random() < 0.3:
                 draw.choice(calls).cancel()
             if draw.random() < 0.1:
-                draw.choice(instances).become(draw.choice((State.ACTIVE, State.UNHEALTHY)))
+                draw.choice(instances).become(draw.choice((InstanceState.ACTIVE, InstanceState.UNHEALTHY)))
         await asyncio.gather(*calls, return_exceptions=True)
         for instance in instances:
-            instance.become(State.ACTIVE)
-        assert pool.inflight == pool.waiting == 0
+            instance.become(InstanceState.ACTIVE)
+        assert pool.inflight == pool.queued == 0
         assert [instance.active for instance in instances] == [0, 0, 0]
         assert len(_fill(pool)) == 6
 

@@ -70,7 +70,7 @@ def test_a_caller_that_goes_away_cancels_the_task_within_250_ms_and_its_credit_c
             call.cancel()
             await until(lambda: dialled.cancels == [dialled.tasks[0].task_id], 0.25)
             # This worker says nothing of a cancelled task; that it has none any more shows in its pong.
-            (session,) = live.app.remotes.directory.instances.values()
+            (session,) = live.app.remotes.instances.by_id.values()
             assert not session.free
             await until(lambda: not dialled.running)
 
@@ -87,7 +87,7 @@ def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> None:
                 await live.unary(request(spec("acme.word", timeout={"nanos": 50_000_000})))
             ).summary.results
             assert late.error.code == "TIMEOUT"
-            (session,) = live.app.remotes.directory.instances.values()
+            (session,) = live.app.remotes.instances.by_id.values()
             await until(lambda: session.free)
             assert dialled.pings
 
@@ -116,7 +116,7 @@ def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit() -> N
             assert (await live.unary(request(WORD))).summary.results[0].error.code == "EVALUATOR_BUSY"
             assert len(dialled.tasks) == 1
             await dialled.complete(dialled.tasks[0].task_id)
-            await until(lambda: next(iter(live.app.remotes.directory.instances.values())).free)
+            await until(lambda: next(iter(live.app.remotes.instances.by_id.values())).free)
             finish.set()
 
     run(main())
@@ -174,7 +174,7 @@ def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
             assert (await call).summary.success
             await dialled.finish()
             assert (await dialled.ended())[0] is grpc.StatusCode.OK
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
 
     run(main())
 
@@ -287,7 +287,7 @@ def test_frames_that_break_the_protocol_end_the_session_with_a_reason(
             refused = await refusal(_talk(live, frames))
             assert refused.reason == reason
             assert refused.fields == ([field] if field else [])
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
 
     run(main())
 
@@ -312,7 +312,7 @@ def test_unknown_frames_progress_and_answers_for_nobody_are_skipped() -> None:
             await dialled.complete(dialled.tasks[0].task_id)  # a second time
             await dialled.send(pong={"nonce": 3, "active_tasks": -5})
             assert (await live.unary(request(WORD))).summary.success
-            (session,) = live.app.remotes.directory.instances.values()
+            (session,) = live.app.remotes.instances.by_id.values()
             assert session.active == 0
 
     run(main())
@@ -356,7 +356,7 @@ def test_a_hundred_types_come_and_go_with_their_worker() -> None:
             async with worker(live, *types, credit=100):
                 specs = [spec(one.type) for one in types]
                 assert (await live.unary(request(*specs))).summary.passed_count == 100
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
             (result,) = (await live.unary(request(spec("acme.t7")))).summary.results
             assert result.error.code == "REMOTE_UNAVAILABLE"
 

@@ -10,25 +10,25 @@ import pytest
 
 from evald_server.app import App, StartError
 from evald_server.config import Settings
-from evald_server.remote.refusal import Refusal
-from evald_server.remote.store import FILE_NAME, Registration, SqliteStore
+from evald_server.remote.errors import Refusal
+from evald_server.remote.store import FILE_NAME, SqliteLeaseStore, StoredLease
 
 from ..rpc.live import refusal, request, run, serving, until
 from .scripted import WORD, active, deregister, listening, register, renew, states
 
-ROW = Registration("lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", "who", 30.0, 1.5)
+ROW = StoredLease("lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", 30.0, 1.5)
 LOOPBACK = ["127.0.0.1"]
 
 
 def test_what_was_put_is_there_for_the_next_process(tmp_path: Path) -> None:
     async def main() -> None:
-        store = SqliteStore(tmp_path)
+        store = SqliteLeaseStore(tmp_path)
         assert await store.load() == []
         await store.put(ROW)
         revoked = replace(ROW, lease_id="second", registered=2.0, revoked=True)
         await store.put(revoked)
         # Not closed: as after kill -9.
-        again = SqliteStore(tmp_path)
+        again = SqliteLeaseStore(tmp_path)
         assert await again.load() == [ROW, revoked]
         await again.put(replace(ROW, lease_id="third"), instead="lease")
         await again.delete("second")
@@ -42,7 +42,7 @@ def test_what_was_put_is_there_for_the_next_process(tmp_path: Path) -> None:
 
 def test_five_hundred_registrations_at_once_are_a_few_commits(tmp_path: Path) -> None:
     async def main() -> None:
-        store = SqliteStore(tmp_path)
+        store = SqliteLeaseStore(tmp_path)
         commits = 0
         commit = store._commit
 
@@ -62,7 +62,7 @@ def test_five_hundred_registrations_at_once_are_a_few_commits(tmp_path: Path) ->
 
 def test_a_full_disk_and_a_locked_file_are_told_apart(tmp_path: Path) -> None:
     async def main() -> None:
-        store = SqliteStore(tmp_path)
+        store = SqliteLeaseStore(tmp_path)
         await store.put(ROW)
         assert store._connection is not None
         store._connection.execute("PRAGMA max_page_count = 1")

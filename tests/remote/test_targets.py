@@ -9,8 +9,8 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from evald_server.remote.refusal import Refusal
-from evald_server.remote.targets import Allowed, Dial, Resolver, read_target
+from evald_server.remote.dial_allowlist import Dial, DialAllowlist, Resolver, read_target
+from evald_server.remote.errors import Refusal
 
 from ..rpc.live import refusal, request, run, serving, until
 from .scripted import WORD, Listening, listening, register
@@ -24,7 +24,7 @@ async def _nothing(_host: str, _port: int) -> Sequence[str]:
 
 def dial(text: str, *rules: str, resolve: Any = _nothing) -> Dial:
     """What the server would connect to."""
-    return asyncio.run(Resolver(Allowed(rules), resolve).dial(text))
+    return asyncio.run(Resolver(DialAllowlist(rules), resolve).dial(text))
 
 
 def resolving(*addresses: str) -> Any:
@@ -231,7 +231,7 @@ def test_what_no_rule_names_is_refused(text: str, rules: list[str]) -> None:
 )
 def test_a_rule_that_means_nothing_is_refused_at_the_start(rule: str) -> None:
     with pytest.raises(ValueError, match=r"wanted|no network"):
-        Allowed([rule])
+        DialAllowlist([rule])
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,11 @@ def test_an_address_that_changes_after_the_check_is_checked_again_before_the_nex
             serving(remote_allowed=["127.0.0.0/8", "plugin.example"]) as live,
             listening("acme.word") as plugin,
         ):
-            live.app.remotes.registrar._resolver._resolve = resolve
+            live.app.remotes.leases._resolver._resolve = resolve
             port = plugin.address.rpartition(":")[2]
             await register(live, plugin, target=f"plugin.example:{port}")
             assert (await live.unary(request(WORD))).summary.success
-            (instance,) = live.app.remotes.directory.instances.values()
+            (instance,) = live.app.remotes.instances.by_id.values()
             answers[0] = ["169.254.169.254"]
             before = asked
             # Over the open connection nothing is resolved.
@@ -295,7 +295,7 @@ def test_an_address_that_changes_after_the_check_is_checked_again_before_the_nex
 def test_a_name_that_leads_inside_is_refused_when_it_registers() -> None:
     async def main() -> None:
         async with serving(remote_allowed=["plugin.example"]) as live, listening("acme.word") as plugin:
-            live.app.remotes.registrar._resolver._resolve = resolving("169.254.169.254")
+            live.app.remotes.leases._resolver._resolve = resolving("169.254.169.254")
             refused = await refusal(register(live, plugin, target="plugin.example:80"))
             assert refused.reason == "TARGET_NOT_ALLOWED"
             assert refused.fields == ["target"]
@@ -359,8 +359,8 @@ def test_unix_sockets_work_where_they_are_allowed(tmp_path: Path) -> None:
 
 
 def test_every_address_is_either_loopback_forbidden_or_needs_a_rule() -> None:
-    everything = Allowed(["0.0.0.0/0", "::/0"])
-    nothing = Allowed([])
+    everything = DialAllowlist(["0.0.0.0/0", "::/0"])
+    nothing = DialAllowlist([])
     target = read_target("10.0.0.1:80")
     for text in ("8.8.8.8", "10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1", "2001:4860::1", "fd12::1"):
         address = ipaddress.ip_address(text)
@@ -388,7 +388,7 @@ def test_a_certificate_is_checked_against_the_name_although_an_address_is_dialle
         address = await plugin.start("127.0.0.1:0", _credentials())
         profiles = {"plugins": {"ca_file": CERTIFICATES / "ca.pem"}}
         async with serving(remote_allowed=["127.0.0.1"], remote_tls=profiles) as live:
-            live.app.remotes.registrar._resolver._resolve = resolving("127.0.0.1")
+            live.app.remotes.leases._resolver._resolve = resolving("127.0.0.1")
             target = f"{host}:{address.rpartition(':')[2]}"
             await register(live, plugin, target=target, tls_profile="plugins")
             assert (await live.unary(request(WORD))).summary.success == works
@@ -408,7 +408,7 @@ def test_static_targets_can_have_a_tls_profile(profile: str) -> None:
         if profile:
             settings["remote_tls"] = {profile: {"ca_file": CERTIFICATES / "ca.pem"}}
         async with serving(**settings) as live:
-            (instance,) = live.app.remotes.directory.instances.values()
+            (instance,) = live.app.remotes.instances.by_id.values()
             if profile:  # of plugin.example, which localhost is not
                 await until(lambda: instance.last_error)
                 assert instance._connection is None

@@ -228,7 +228,7 @@ def test_a_type_whose_last_instance_has_gone_stays_listed_and_gives_an_error() -
             )
             async with worker(live, "acme.word"):
                 assert (await live.unary(request(WORD))).summary.success
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
             entry = (await catalogue(live))["acme.word"]
             assert (entry.state, entry.instance_count) == (Type.STATE_UNAVAILABLE, 0)
             (result,) = (await live.unary(request(WORD))).summary.results

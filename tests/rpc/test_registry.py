@@ -73,7 +73,7 @@ def test_a_lease_that_runs_out_takes_the_instance_out_of_rotation() -> None:
                 await asyncio.sleep(0.4)
                 assert (await renew(live, granted.lease_id)).state == ACTIVE
             assert (await live.unary(request(WORD))).summary.success
-            await until(lambda: not live.app.remotes.directory.instances, 3)
+            await until(lambda: not live.app.remotes.instances.by_id, 3)
             (result,) = (await live.unary(request(WORD))).summary.results
             assert result.error.code == "REMOTE_UNAVAILABLE"
             assert (await renew(live, granted.lease_id)).state == EXPIRED
@@ -278,7 +278,7 @@ def test_a_type_without_instances_may_come_back_with_another_schema() -> None:
         async with serving() as live:
             async with worker(live, "acme.word"):
                 assert (await live.unary(request(WORD))).summary.success
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
             strict = evaluator_type("acme.word", schema={"type": "object", "maxProperties": 0})
             async with worker(live, strict):
                 assert (await refusal(live.unary(request(WORD)))).fields == ["evaluators[0].config"]
@@ -323,7 +323,7 @@ def test_types_that_nobody_offers_any_more_make_room() -> None:
             for number in range(4):
                 async with worker(live, f"acme.t{number}"):
                     pass
-                await until(lambda: not live.app.remotes.directory.instances)
+                await until(lambda: not live.app.remotes.instances.by_id)
             remote = [one.type for one in (await live.types()).evaluator_types if one.origin == 2]
             assert remote == ["acme.t2", "acme.t3"]
 
@@ -350,7 +350,7 @@ def test_deregistering_lets_open_tasks_finish_or_fails_them_over(drain: bool) ->
                 assert (await call).summary.success
             else:
                 assert (await call).summary.results[0].error.code == "REMOTE_UNAVAILABLE"
-            await until(lambda: not live.app.remotes.directory.instances)
+            await until(lambda: not live.app.remotes.instances.by_id)
 
     run(main())
 
@@ -429,7 +429,7 @@ def test_a_watch_tells_the_instances_and_then_their_changes() -> None:
                 assert "does not serve" in changed.last_error
                 plugin.health = 1
                 assert (await anext(events)).upserted.state == registry_pb2.Registration.STATE_ACTIVE
-                revision = live.app.remotes.directory.revision
+                revision = live.app.remotes.instances.revision
             gone = await anext(events)
             while not gone.removed_instance_id:
                 gone = await anext(events)
@@ -473,7 +473,7 @@ def test_more_instances_of_a_type_leave_the_plans_as_they_are() -> None:
             for number in range(5):
                 async with worker(live, "acme.word", instance_id=f"w{number}"):
                     assert len((await registrations(live)).registrations) == 2
-                await until(lambda: len(live.app.remotes.directory.instances) == 1)
+                await until(lambda: len(live.app.remotes.instances.by_id) == 1)
             assert not changes
             async with worker(live, "acme.new", instance_id="new"):
                 assert changes

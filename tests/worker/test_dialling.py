@@ -12,8 +12,8 @@ import evald
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import task_pb2
 from evald.v1 import result_pb2
-from evald.worker import channels, dialling
-from evald.worker.backoff import Backoff
+from evald.worker import connecting, dialling
+from evald.worker.connecting import Backoff
 
 from ..rpc.live import run, until
 from .evaluators import Blocking, Counting, Rude, Sleepy, length, polite, scoped
@@ -342,7 +342,7 @@ def test_a_replica_that_is_met_twice_keeps_the_newest_session() -> None:
 
 
 def test_delays_grow_to_their_bound_and_are_spread() -> None:
-    backoff = Backoff(first=0.2, most=3.0, draw=random.Random(1))
+    backoff = Backoff(first=0.2, maximum=3.0, rng=random.Random(1))
     bounds = [0.2, 0.4, 0.8, 1.6, 3.0, 3.0]
     delays = [backoff.next() for _ in bounds]
     assert all(0 <= delay <= bound for delay, bound in zip(delays, bounds, strict=True))
@@ -370,4 +370,4 @@ def test_credit_is_divided_evenly(total: int, parts: int, expected: list[int]) -
     ],
 )
 def test_a_server_is_one_target_or_the_addresses_behind_its_name(server: str, expected: list[str]) -> None:
-    assert sorted(run(channels.targets(server))) == expected
+    assert sorted(run(connecting.resolve_targets(server))) == expected

@@ -15,12 +15,11 @@ import evald
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as pb
 from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_pb2, task_pb2
 from evald.v1 import result_pb2
-from evald.worker.listening import SERVICE, _TaskStream
+from evald.worker.listening import SERVICE
 
 from ..rpc.live import run, until
 from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
 from .registry import Registry, registry, take, task
-from .test_tasks import tasks_of
 
 
 class Plugin:
@@ -55,7 +54,7 @@ def test_it_describes_itself() -> None:
             described = (await plugin.stub.Describe(pb.DescribeRequest())).plugin
             assert (described.name, described.version) == ("acme.checks", "2.1")
             assert [one.type for one in described.evaluator_types] == ["acme.polite", "acme.length"]
-            assert list(described.capabilities) == [task_pb2.CAPABILITY_EVALUATE_STREAM]
+            assert not described.capabilities
 
     run(main())
 
@@ -115,82 +114,6 @@ def test_a_caller_that_goes_away_ends_the_work() -> None:
                 if took < 0.25:
                     break
             assert took < 0.25
-
-    run(main())
-
-
-def test_a_stream_of_tasks_is_answered_in_any_order_and_can_be_cancelled() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with listening(Counting, Sleepy) as plugin:
-            stream = plugin.stub.EvaluateStream()
-            await stream.write(
-                pb.EvaluateStreamRequest(task=task("c", "acme.counting", config={"seconds": 30}))
-            )
-            await stream.write(
-                pb.EvaluateStreamRequest(task=task("slow", "acme.sleepy", config={"seconds": 0.2}))
-            )
-            await stream.write(pb.EvaluateStreamRequest())  # a case of a later contract
-            await stream.write(pb.EvaluateStreamRequest(task=task("fast", "acme.sleepy")))
-            answers = [await stream.read(), await stream.read()]
-            assert [answer.task_id for answer in answers] == ["fast", "slow"]
-            await stream.write(pb.EvaluateStreamRequest(cancel_task_id="c"))
-            answer = await stream.read()
-            assert (answer.task_id, answer.output.error.code) == ("c", "CANCELLED")
-            assert Counting.ended == 1
-            await stream.done_writing()
-            assert await stream.read() is grpc.aio.EOF
-
-    run(main())
-
-
-def test_the_end_of_a_stream_waits_for_its_answers() -> None:
-    async def main() -> None:
-        async with listening(Sleepy) as plugin:
-            stream = plugin.stub.EvaluateStream()
-            await stream.write(
-                pb.EvaluateStreamRequest(task=task("t", "acme.sleepy", config={"seconds": 0.2}))
-            )
-            await stream.done_writing()
-            assert (await stream.read()).task_id == "t"
-            assert await stream.read() is grpc.aio.EOF
-
-    run(main())
-
-
-class _SlowReader:
-    """A stream whose caller takes its answers one after the other, having said all it had to say."""
-
-    def __init__(self, frames: list[pb.EvaluateStreamRequest]) -> None:
-        self._frames = [frame.SerializeToString() for frame in frames]
-        self.taken: list[str] = []
-        self._took_one = asyncio.Event()
-
-    async def read(self) -> Any:
-        if self._frames:
-            return self._frames.pop(0)
-        await self._took_one.wait()  # by then all are done, and nine wait to be sent
-        return grpc.aio.EOF
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.sleep(0.01)
-        self.taken.append(pb.EvaluateStreamResponse.FromString(data).task_id)
-        self._took_one.set()
-
-    def time_remaining(self) -> None:
-        return None
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-
-def test_the_end_of_a_stream_cuts_off_no_answer_that_waits_to_be_sent() -> None:
-    async def main() -> None:
-        at_once = evald.assertion("acme.at-once", inline=True)(lambda _ctx: True)
-        names = [f"t{number}" for number in range(10)]
-        caller = _SlowReader([pb.EvaluateStreamRequest(task=task(name, "acme.at-once")) for name in names])
-        await _TaskStream(tasks_of(at_once), caller).serve()
-        assert sorted(caller.taken) == names
 
     run(main())
 

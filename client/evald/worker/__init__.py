@@ -1,4 +1,4 @@
-"""Evaluators in a process of their own, for any evald server: listening, or dialling out.
+"""Workers: processes that offer evaluators to evald servers, listening or dialling out.
 
 `serve` and `connect` block; `ListeningWorker` and `DiallingWorker` are for
 programs with an event loop.

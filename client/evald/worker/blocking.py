@@ -1,4 +1,4 @@
-"""Serving evaluators from a program that does nothing else: a call that blocks until it is told to stop."""
+"""Blocking calls that run a worker until Ctrl-C or SIGTERM."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from .offer import AnyEvaluator
 
 
 class ListeningOptions(TypedDict, total=False):
-    """What `ListeningWorker` takes."""
+    """Options of `ListeningWorker`."""
 
     listen: str
     register: str | None
@@ -34,7 +34,7 @@ class ListeningOptions(TypedDict, total=False):
 
 
 class DiallingOptions(TypedDict, total=False):
-    """What `DiallingWorker` takes."""
+    """Options of `DiallingWorker`."""
 
     server: str | None
     name: str
@@ -46,11 +46,11 @@ class DiallingOptions(TypedDict, total=False):
 
 
 def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> None:
-    """Listen, and evaluate for the servers that dial, until Ctrl-C or SIGTERM; then finish what is open.
+    """Listen and evaluate until Ctrl-C or SIGTERM, then finish open tasks.
 
     evaluators, options: as for `ListeningWorker`, for example `listen="127.0.0.1:50061"`,
         `register="127.0.0.1:50051"`.
-    Says on standard error what happens, unless logging is configured.
+    Logs to standard error, unless logging is configured.
     Raises ValueError and TypeError for arguments that cannot be used, OSError for an address that
     cannot be had, and SystemExit with code 1, after it has said why, when the server refuses the
     registration for good; its `__cause__` is the EvaldError.
@@ -59,12 +59,10 @@ def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> Non
 
 
 def connect(*evaluators: AnyEvaluator, **options: Unpack[DiallingOptions]) -> None:
-    """Dial a server and evaluate for it until Ctrl-C or SIGTERM; then finish what is open.
-
-    Connects again by itself whenever the server comes back.
+    """Dial a server and evaluate for it until Ctrl-C or SIGTERM, then finish open tasks. Reconnects.
 
     evaluators, options: as for `DiallingWorker`, for example `server="127.0.0.1:50051"`.
-    Says on standard error what happens, unless logging is configured.
+    Logs to standard error, unless logging is configured.
     Raises ValueError and TypeError for arguments that cannot be used, and SystemExit with code 1, after
     it has said why, when the server refuses the worker for good; its `__cause__` is the EvaldError.
     """
@@ -74,37 +72,37 @@ def connect(*evaluators: AnyEvaluator, **options: Unpack[DiallingOptions]) -> No
 def _run(worker: ListeningWorker | DiallingWorker) -> None:
     _log_by_default()
     try:
-        asyncio.run(_until_told(worker))
+        asyncio.run(_run_until_signal(worker))
     except EvaldError as refusal:
-        # It is in the log, with what to do. A traceback of evald's insides would only hide that.
+        # Already logged; a traceback would only hide the message.
         raise SystemExit(1) from refusal
 
 
-async def _until_told(worker: ListeningWorker | DiallingWorker) -> None:
-    told = asyncio.Event()
+async def _run_until_signal(worker: ListeningWorker | DiallingWorker) -> None:
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    # Signals reach the main thread alone; elsewhere the program that started the thread decides.
+    # Only the main thread gets signals.
     if threading.current_thread() is threading.main_thread():
         for number in signals:
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, signalled.set)
     async with worker:
         stopped = asyncio.create_task(worker.wait())
-        asked = asyncio.create_task(told.wait())
+        asked = asyncio.create_task(signalled.wait())
         await asyncio.wait((stopped, asked), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         if stopped.done():
             stopped.result()
         stopped.cancel()
-        if told.is_set():
-            # The second one ends the process at once.
+        if signalled.is_set():
+            # A second signal ends the process at once.
             for number in signals:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
 
 
 def _log_by_default() -> None:
-    """Show what happens to who has configured nothing: a worker that says nothing looks stuck."""
+    """Log to standard error if logging is not configured: a silent worker looks stuck."""
     log = logging.getLogger("evald")
     if log.hasHandlers():
         return

@@ -1,4 +1,4 @@
-"""A worker that dials out: it needs no port, and works behind NAT and on a laptop."""
+"""A worker that dials out: needs no port, and works behind NAT and on a laptop."""
 
 import asyncio
 import logging
@@ -13,37 +13,35 @@ from ..connection import server_address
 from ..errors import from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
-from .backoff import Backoff
-from .channels import is_final, new_channel, targets
+from .connecting import Backoff, is_final, new_channel, resolve_targets
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
 from .offer import AnyEvaluator, Offer
-from .sessions import Session, SessionLost, greet
+from .session import ServerSession, SessionLost, greet
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
 
-# Other replicas are looked for without haste while one is connected already.
+# Other replicas are searched slowly while one is connected already.
 _MAX_SEARCH_SECONDS: Final = 30.0
-# A session that ends sooner was none: the next one has to wait longer.
+# A shorter session does not reset the backoff.
 _LASTING_SECONDS: Final = 5.0
-# A server that stops may ask to be left alone, but not for longer than this.
+# A server that stops may ask workers to stay away, but not for longer.
 _MAX_AWAY_SECONDS: Final = 60.0
 
 
 class DiallingWorker:
-    """Evaluators for a server that this worker dials, until the `async with` block ends.
+    """Dials a server and evaluates for it, until the `async with` block ends.
 
-    It connects again by itself, for as long as it takes, and to every replica that the server says
-    there is.
+    Reconnects for as long as it takes, and connects to every replica that the server reports.
 
     evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
     server: "HOST:PORT", a gRPC target such as "dns:///evald.svc:50051", or None for $EVALD_SERVER,
         else 127.0.0.1:50051.
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, over all sessions; 1 or more.
-    grace_seconds: time that open tasks get when the worker stops.
+    grace_seconds: time for open tasks when the worker stops.
     credentials, metadata: for the calls to the server, as for `Client`.
-    own_loop: run async evaluators in an event loop of their own rather than in the caller's.
+    own_loop: run async evaluators in their own event loop rather than in the caller's.
     Raises ValueError and TypeError for arguments that cannot be used.
     """
 
@@ -66,30 +64,30 @@ class DiallingWorker:
         self._grace = grace_seconds
         self._credentials = credentials
         self._metadata = tuple((metadata or {}).items())
-        # By the id of the server at the other end.
-        self._sessions: dict[str, Session] = {}
-        # Those too that finish their last tasks.
-        self._attending: dict[Session, asyncio.Task[None]] = {}
+        # By server id.
+        self._sessions: dict[str, ServerSession] = {}
+        # Including sessions that finish their last tasks.
+        self._attending: dict[ServerSession, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._wanted = 1
-        # The last session whose stream broke: the next stream offers to take it over.
-        self._broken: Session | None = None
+        # The last session whose stream broke: the next hello offers to resume it.
+        self._broken: ServerSession | None = None
         self._stay_away_until = 0.0
         self._backoff = Backoff()
-        self._search = Backoff(most=_MAX_SEARCH_SECONDS)
+        self._search = Backoff(maximum=_MAX_SEARCH_SECONDS)
         self._changed = asyncio.Event()
         self._connected = asyncio.Event()
         self._dialling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to connect, in the background."""
+        """Connect in the background."""
         self._dialling = asyncio.create_task(self._dial())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell the servers, let open tasks finish within the grace, close."""
+        """Drain: tell the servers, let open tasks finish within the grace, disconnect."""
         assert self._dialling is not None
         self._dialling.cancel()
         await asyncio.gather(self._dialling, return_exceptions=True)
@@ -106,11 +104,11 @@ class DiallingWorker:
 
     @property
     def server_ids(self) -> list[str]:
-        """The servers that the worker is connected to now, by their ids."""
+        """Ids of the servers that the worker is connected to now."""
         return sorted(self._sessions)
 
     async def connected(self) -> None:
-        """Return when there has been a session. Raises EvaldError when the server refuses for good."""
+        """Wait for the first session. Raises EvaldError if the server refuses it for good."""
         waiting = asyncio.create_task(self._connected.wait())
         assert self._dialling is not None
         try:
@@ -121,18 +119,17 @@ class DiallingWorker:
             waiting.cancel()
 
     async def wait(self) -> None:
-        """Return when the worker stops. Raises EvaldError when the server refuses the first session for
-        good."""
+        """Wait until the worker stops. Raises EvaldError if the server refuses the first session for good."""
         assert self._dialling is not None
         await asyncio.wait((self._dialling,))
         if not self._dialling.cancelled():
             self._dialling.result()
 
     async def _dial(self) -> None:
-        """Keep as many sessions as there are servers."""
+        """Keep one session with each replica."""
         loop = asyncio.get_running_loop()
         while True:
-            # Here, so that what is lost from now on cuts the next pause short.
+            # Here, so that a session lost from now on cuts the next pause short.
             self._changed.clear()
             if len(self._sessions) >= self._wanted:
                 await self._changed.wait()
@@ -148,26 +145,26 @@ class DiallingWorker:
                     refusal = from_rpc_error(problem, self.server)
                     _log.error("%s refuses this worker: %s", self.server, refusal)
                     raise refusal from None
-                # What only a person can change is asked for without haste, as other replicas are.
-                unhurried = searching or is_final(problem.code())
-                delay = (self._search if unhurried else self._backoff).next()
-                self._say_unreachable(f"{problem.code().name} {problem.details()}", delay)
+                # A refusal that only a person can change is retried as slowly as a search.
+                slowly = searching or is_final(problem.code())
+                delay = (self._search if slowly else self._backoff).next()
+                self._log_retry(f"{problem.code().name} {problem.details()}", delay)
             except (SessionLost, TimeoutError) as problem:
                 delay = self._backoff.next()
-                self._say_unreachable(str(problem) or "no welcome", delay)
+                self._log_retry(str(problem) or "no welcome", delay)
             await self._pause(delay)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than until a session is lost: then there is haste again."""
+        """Sleep, but no longer than until a session is lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
 
-    def _say_unreachable(self, why: str, delay: float) -> None:
+    def _log_retry(self, why: str, delay: float) -> None:
         _log.warning("%s: %s; trying again in %.1fs", self.server, why, delay)
 
     async def _connect(self) -> bool:
-        """Open a session. False when it led to a server that is connected already."""
+        """Open a session. Returns False if its server is connected already."""
         target, authority = await self._next_target()
         channel = new_channel(target, self._credentials, authority)
         broken, self._broken = self._broken, None
@@ -189,18 +186,18 @@ class DiallingWorker:
         if broken is not None and broken.id == welcome.session_id:
             session = broken
         else:
-            session = Session(self._tasks)
+            session = ServerSession(self._tasks)
             if broken is not None:
                 broken.abandon()
         session.attach(call, welcome, hello.initial_credit)
         session.target = target
         return self._welcomed(session, channel, welcome.server_count)
 
-    def _welcomed(self, session: Session, channel: Any, server_count: int) -> bool:
-        """Take a session in. False when its server is connected already."""
+    def _welcomed(self, session: ServerSession, channel: Any, server_count: int) -> bool:
+        """Add a session. Returns False if its server is connected already."""
         self._wanted = max(1, server_count)
         known = self._sessions.get(session.server_id)
-        # The newest one stays: the server may have put it in the older one's place.
+        # The newest one stays, because the server may have replaced the older one.
         self._sessions[session.server_id] = session
         self._connected.set()
         attending = asyncio.create_task(self._attend(session, channel))
@@ -220,23 +217,23 @@ class DiallingWorker:
         self._share_credit()
         return known is None
 
-    async def _attend(self, session: Session, channel: Any) -> None:
-        """Serve a session to its end."""
+    async def _attend(self, session: ServerSession, channel: Any) -> None:
+        """Serve a session until it ends."""
         began = asyncio.get_running_loop().time()
         serving = asyncio.create_task(session.serve())
         stops = asyncio.create_task(session.server_stops.wait())
         try:
             await asyncio.wait((serving, stops), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                # The server stops: look for another one while the open tasks finish here.
+                # The server stops: connect to another one while the open tasks finish here.
                 self._leave(session, began)
             await serving
             _log.info("session %s with server %s has ended", session.id, session.server_id)
             session.abandon()
         except SessionLost as lost:
             _log.warning("session %s with server %s: %s", session.id, session.server_id, lost)
-            # A server that has put a newer session in its place sends the open tasks again, over that one:
-            # they go on, and are joined.
+            # A server that has replaced the session sends the open tasks again over the newer one, where they
+            # join those that run.
             if self._sessions.get(session.server_id) in (None, session):
                 if self._broken is not None:
                     self._broken.abandon()
@@ -250,43 +247,43 @@ class DiallingWorker:
             if self._attending.get(session) is asyncio.current_task():
                 del self._attending[session]
 
-    def _leave(self, session: Session, began: float) -> None:
-        """The session, which began then, gets no new tasks: others are looked for."""
+    def _leave(self, session: ServerSession, began: float) -> None:
+        """Give a session up for new tasks, and search for another. began: when it was opened."""
         if self._sessions.get(session.server_id) is session:
             del self._sessions[session.server_id]
             now = asyncio.get_running_loop().time()
             if now - began > _LASTING_SECONDS:
                 self._backoff.reset()
             self._search.reset()
-            # Not at once, because every worker of that server has lost it at this moment.
+            # Not at once, because all workers of that server reconnect now.
             away = min(session.reconnect_seconds, _MAX_AWAY_SECONDS) + self._backoff.next()
             self._stay_away_until = now + away
             self._share_credit()
             self._changed.set()
 
     def _share_credit(self) -> None:
-        """Never more tasks than the worker takes, over all sessions."""
+        """Divide max_concurrency among the sessions."""
         sessions = list(self._sessions.values())
         for session, credit in zip(sessions, shares(self._offer.max_concurrency, len(sessions)), strict=True):
             session.set_credit(credit)
 
     async def _next_target(self) -> tuple[str, str]:
-        """Where to dial, and the authority where that is one address of several."""
+        """Return the target to dial, and its authority if it is one address of several."""
         if self._wanted == 1:
             return self.server, ""
-        # A second session with the same server would take the place of the first one.
+        # A second session with the same server would replace the first one.
         in_use = {session.target for session in self._sessions.values()}
-        addresses = [address for address in await targets(self.server) if address not in in_use]
+        addresses = [address for address in await resolve_targets(self.server) if address not in in_use]
         target = addresses[0] if addresses else self.server
         return (target, "") if target == self.server else (target, _authority(self.server))
 
 
 def shares(total: int, parts: int) -> list[int]:
-    """A number divided into parts that differ by at most one, none below 1."""
+    """Divide a number into parts that differ by at most one, each at least 1."""
     return [max(1, total // parts + (part < total % parts)) for part in range(parts)]
 
 
 def _authority(server: str) -> str:
-    """The name of a server, for TLS and HTTP; "" where there is none."""
+    """Return the host name for TLS and HTTP; "" if there is none."""
     scheme = server.partition(":")[0]
     return "" if scheme in ("ipv4", "ipv6") else server.rpartition("/")[2]

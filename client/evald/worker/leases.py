@@ -1,4 +1,4 @@
-"""The registration of a worker that listens: a lease, renewed until the worker stops."""
+"""Registration of a worker that listens: a lease, renewed until the worker stops."""
 
 import asyncio
 import logging
@@ -11,20 +11,19 @@ import grpc
 from ..errors import EvaldError, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
-from .backoff import Backoff
-from .channels import is_final, new_channel
+from .connecting import Backoff, is_final, new_channel
 
 _log = logging.getLogger("evald.worker")
 
-# Lease time asked for: three renewals fit in, and a worker that was killed is not missed for longer.
+# Requested lease time: fits three renewals, and is how long a killed worker stays listed.
 _WANTED_SECONDS: Final = 15
-# When the server says nothing of how often to renew.
+# If the server gives no renew_interval.
 _RENEW_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 10.0
 
 
 class Registration:
-    """Keeps a worker registered with one server. `start`, then `stop`."""
+    """Keeps a worker registered with one server. Call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -49,13 +48,13 @@ class Registration:
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self, target: str) -> None:
-        """Register in the background. target: where the server reaches the worker."""
+        """Register in the background. target: address at which the server reaches the worker."""
         self._request.target = target
         self._refusal = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """Give the lease back; the server lets open tasks finish."""
+        """Deregister; the server lets open tasks finish."""
         if self._keeping is not None:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -73,7 +72,7 @@ class Registration:
             _log.warning("%s could not be told that this worker stops: %s", self.server, problem.details())
 
     async def granted(self) -> None:
-        """Return when there is a lease. Raises EvaldError when the server refuses for good."""
+        """Wait for the first lease. Raises EvaldError if the server refuses for good."""
         granted = asyncio.create_task(self._granted.wait())
         refused = asyncio.create_task(self.refused())
         try:
@@ -85,7 +84,7 @@ class Registration:
             refused.cancel()
 
     async def refused(self) -> None:
-        """Wait until the server refuses the first registration for good, and raise that."""
+        """Wait until the server refuses the first registration for good. Raises that EvaldError."""
         assert self._refusal is not None
         await asyncio.shield(self._refusal)
 
@@ -100,7 +99,7 @@ class Registration:
                     await self._register()
                 if await self._renew(backoff):
                     return
-                # Expired: register again, at once.
+                # Expired: register again at once.
                 continue
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, self.server)
@@ -116,13 +115,13 @@ class Registration:
             await asyncio.sleep(delay)
 
     def _refused_for_good(self, problem: grpc.aio.AioRpcError, error: EvaldError) -> bool:
-        """Only the first refusal ends it: later ones come and go with a server's configuration."""
+        """Stop if the first registration is refused. Later refusals are retried: the configuration may change."""
         if self._granted.is_set() or not is_final(problem.code()):
             return False
         assert self._refusal is not None
         if not self._refusal.done():
             self._refusal.set_exception(error)
-            # Marked as seen: who waits gets it, and nobody has to.
+            # Mark as retrieved, because nobody has to wait for it.
             self._refusal.exception()
         _log.error("%s refuses this worker: %s", self.server, error)
         return True
@@ -142,8 +141,10 @@ class Registration:
         )
 
     async def _renew(self, backoff: Backoff) -> bool:
-        """Renew the lease for as long as it lives. True when the operator has revoked it, False when it
-        has expired. Raises AioRpcError, TimeoutError."""
+        """Renew the lease until it ends. Returns True if it was revoked, False if it expired.
+
+        Raises AioRpcError, TimeoutError.
+        """
         lease = self._lease
         assert lease is not None
         every = _seconds(lease.renew_interval) or _seconds(lease.ttl) / 3 or _RENEW_SECONDS
@@ -171,7 +172,7 @@ class Registration:
                     _log.warning("lease %s has expired; registering again", lease.lease_id)
                     return False
                 backoff.reset()
-                # A stream that ends before that says that the server has gone: look for it at once.
+                # If the stream ends before that, the server is gone: reconnect at once.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every):
                         await ended.wait()
@@ -180,7 +181,7 @@ class Registration:
 
 
 async def _raise_end(call: Any) -> None:
-    """Raise what ended the stream."""
+    """Raise AioRpcError with the status that ended the stream."""
     code = await call.code()
     raise grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE if code is grpc.StatusCode.OK else code,

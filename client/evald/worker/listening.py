@@ -1,4 +1,4 @@
-"""A worker that listens: servers dial it, by static target or because it registers itself."""
+"""A worker that listens: a server dials it as a static target, or after it has registered."""
 
 import asyncio
 import ipaddress
@@ -14,10 +14,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ..connection import MAX_MESSAGE_BYTES
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
-from ..plugin.v1 import task_pb2
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
-from .outputs import error_output
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
@@ -31,23 +29,22 @@ _TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 class ListeningWorker:
-    """Evaluators behind an address of their own, until the `async with` block ends.
+    """Listens on an address and evaluates for the servers that dial it, until the `async with` block ends.
 
     evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
     listen: address to listen on, "HOST:PORT"; port 0 picks a free one, `address` says which.
-    register: evald server to register with, "HOST:PORT"; None when the server's config names this
-        worker.
+    register: evald server to register with, "HOST:PORT"; None if the server's config names this worker.
     advertise: target under which that server reaches this worker, for example
         "dns:///polite.evals.svc:50051"; by default the address, and where that is a wildcard this
         machine's address as seen on the way to the server.
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, 1 or more.
-    grace_seconds: time that open tasks get when the worker stops.
+    grace_seconds: time for open tasks when the worker stops.
     listen_credentials: TLS for `listen`; without it only loopback addresses are taken.
     insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
     credentials, metadata: for the calls to the server, as for `Client`.
     tls_profile: name of the profile in the server's config for dialling back.
-    own_loop: run async evaluators in an event loop of their own rather than in the caller's.
+    own_loop: run async evaluators in their own event loop rather than in the caller's.
     Raises ValueError and TypeError for arguments that cannot be used.
     """
 
@@ -76,7 +73,7 @@ class ListeningWorker:
         self._listen_credentials = listen_credentials
         self._advertise = advertise
         self._registration: Registration | None = None
-        self._info = self._offer.info(task_pb2.CAPABILITY_EVALUATE_STREAM)
+        self._info = self._offer.info()
         self._health = health.aio.HealthServicer()
         self._server: Any = None
         self._stopping = asyncio.Event()
@@ -98,21 +95,21 @@ class ListeningWorker:
             )
 
     async def __aenter__(self) -> Self:
-        """Listen, and begin to register. Raises OSError when the address cannot be had."""
+        """Listen, and register in the background. Raises OSError if the address cannot be bound."""
         server = grpc.aio.server(
             options=[
-                # By default a second server binds the same port in silence and takes half of the calls.
+                # By default a second server can bind the same port, and silently gets half of the calls.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
                 ("grpc.max_send_message_length", -1),
-                # An idle connection on which the server pings must live.
+                # Allow the server's keepalive pings on idle connections.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             ]
         )
         server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(SERVICE, _handlers(self._describe, self._one, self._many))]
+            [grpc.method_handlers_generic_handler(SERVICE, _handlers(self._describe, self._evaluate))]
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         _add_reflection(server)
@@ -129,7 +126,7 @@ class ListeningWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drain and stop: health says NOT_SERVING, the lease is given back, open tasks get their grace."""
+        """Drain: report NOT_SERVING, deregister, let open tasks finish within the grace, stop."""
         await self._health.enter_graceful_shutdown()
         if self._registration is not None:
             await self._registration.stop()
@@ -141,14 +138,13 @@ class ListeningWorker:
         _log.info("stopped")
 
     async def registered(self) -> None:
-        """Return when the server has granted a lease. Raises EvaldError when it refuses for good."""
+        """Wait for the first lease. Raises EvaldError if the server refuses for good."""
         if self._registration is None:
             raise ValueError("this worker registers nowhere; give register=HOST:PORT")
         await self._registration.granted()
 
     async def wait(self) -> None:
-        """Return when the worker has stopped. Raises EvaldError when the server refuses its first
-        registration for good."""
+        """Wait until the worker stops. Raises EvaldError if the server refuses the first registration for good."""
         stopped = asyncio.create_task(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {stopped}
         if self._registration is not None:
@@ -179,7 +175,7 @@ class ListeningWorker:
         return f"{host}:{port}" if given.isdigit() else self._listen
 
     def _own_target(self, server: str) -> str:
-        """The address, with a host that others can reach where it was bound to all of them."""
+        """Return the address to advertise; instead of a wildcard the host that the server can reach."""
         host, _, port = self.address.rpartition(":")
         if host in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
             host = _address_towards(server)
@@ -189,7 +185,7 @@ class ListeningWorker:
     def _describe(self, data: bytes, context: Any) -> bytes:
         return pb.DescribeResponse(plugin=self._info).SerializeToString()
 
-    async def _one(self, data: bytes, context: Any) -> bytes:
+    async def _evaluate(self, data: bytes, context: Any) -> bytes:
         try:
             task = pb.EvaluateRequest.FromString(data).task
         except DecodeError:
@@ -199,72 +195,17 @@ class ListeningWorker:
         )
         return pb.EvaluateResponse(output=output).SerializeToString()
 
-    async def _many(self, _frames: Any, context: Any) -> None:
-        stream = _TaskStream(self._tasks, context)
-        await stream.serve()
 
-
-class _TaskStream:
-    """One EvaluateStream: many tasks, answered in any order."""
-
-    def __init__(self, tasks: Tasks, context: Any) -> None:
-        self._tasks = tasks
-        self._context = context
-        self._trace_context = _trace_context(context)
-        self._open: dict[str, asyncio.Task[None]] = {}  # what can still be cancelled, by task id
-        self._unsaid: set[asyncio.Task[None]] = set()  # what has not been answered, or not been sent
-        self._lock = asyncio.Lock()
-
-    async def serve(self) -> None:
-        """Until the caller has said all, and has all its answers."""
-        try:
-            while (data := await self._context.read()) is not grpc.aio.EOF:
-                try:
-                    frame = pb.EvaluateStreamRequest.FromString(data)
-                except DecodeError:
-                    await self._context.abort(
-                        grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateStreamRequest"
-                    )
-                self._take(frame)
-            await asyncio.gather(*self._unsaid)
-        finally:
-            for work in self._unsaid:
-                work.cancel()
-
-    def _take(self, frame: pb.EvaluateStreamRequest) -> None:
-        kind = frame.WhichOneof("frame")
-        if kind == "task" and frame.task.task_id not in self._open:
-            work = asyncio.create_task(self._answer(frame.task))
-            self._open[frame.task.task_id] = work
-            self._unsaid.add(work)
-            work.add_done_callback(self._unsaid.discard)
-        elif kind == "cancel_task_id" and frame.cancel_task_id in self._open:
-            self._open[frame.cancel_task_id].cancel()
-
-    async def _answer(self, task: task_pb2.EvaluationTask) -> None:
-        try:
-            output = await self._tasks.run(
-                task, seconds=self._context.time_remaining(), trace_context=self._trace_context
-            )
-        except asyncio.CancelledError:
-            output = error_output("CANCELLED", "The task was cancelled")
-        self._open.pop(task.task_id, None)
-        response = pb.EvaluateStreamResponse(task_id=task.task_id, output=output)
-        async with self._lock:
-            await self._context.write(response.SerializeToString())
-
-
-def _handlers(describe: Any, one: Any, many: Any) -> dict[str, Any]:
-    # They take and give bytes, so that garbage is refused by us and not by gRPC, as UNKNOWN.
+def _handlers(describe: Any, evaluate: Any) -> dict[str, Any]:
+    # Without (de)serializers, because gRPC would refuse garbage with UNKNOWN.
     return {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
-        "Evaluate": grpc.unary_unary_rpc_method_handler(one),
-        "EvaluateStream": grpc.stream_stream_rpc_method_handler(many),
+        "Evaluate": grpc.unary_unary_rpc_method_handler(evaluate),
     }
 
 
 def _trace_context(context: Any) -> dict[str, str]:
-    """The caller's W3C headers."""
+    """Return the caller's W3C trace headers."""
     return {key: value for key, value in context.invocation_metadata() or () if key in _TRACE_HEADERS}
 
 
@@ -287,7 +228,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_towards(server: str) -> str:
-    """This machine's address on the way to a server. Nothing is sent."""
+    """Return the local address of the route to a server. Sends nothing."""
     host, _, port = server.rpartition("/")[2].rpartition(":")
     found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]

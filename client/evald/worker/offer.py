@@ -1,4 +1,4 @@
-"""What a process offers to evald servers."""
+"""The evaluators that a worker offers, and their description for the server."""
 
 import uuid
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
 
 
 class Offer:
-    """The evaluators of one process.
+    """The evaluators of one worker process.
 
     name, version: of the plugin; by default those of its first evaluator.
     evaluators: by type.
     max_concurrency: most tasks at a time, 1 or more.
-    instance_id: made anew for every process, so that a server tells a restart from a reconnect.
+    instance_id: new for every process, so that a server can tell a restart from a reconnect.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Offer:
         self.instance_id = str(uuid.uuid4())
 
     @property
-    def can_be_stopped(self) -> bool:
-        """Whether cancelling a task always ends its work: a plain function's thread cannot be ended."""
+    def can_cancel(self) -> bool:
+        """Whether cancelling always stops a task. The thread of a plain function cannot be stopped."""
         return all(definition.is_async or definition.inline for definition in self.evaluators.values())
 
     def info(self, *capabilities: "task_pb2.Capability") -> task_pb2.PluginInfo:
-        """The plugin as servers see it. capabilities: of the way in; CANCEL is added where it is true."""
-        if self.can_be_stopped:
+        """Describe the plugin. capabilities: of the kind of worker; CANCEL is added if it is true."""
+        if self.can_cancel:
             capabilities = (*capabilities, task_pb2.CAPABILITY_CANCEL)
         return task_pb2.PluginInfo(
             name=self.name,

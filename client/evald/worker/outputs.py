@@ -1,4 +1,4 @@
-"""What evaluators return, as the output of a task."""
+"""Converts what an evaluator returned or raised to the output of a task."""
 
 import logging
 import secrets
@@ -17,20 +17,20 @@ _log = logging.getLogger("evald.worker")
 
 
 def output_of(definition: EvaluatorDefinition, outcome: Any) -> task_pb2.EvaluationOutput:
-    """The output that says what an evaluator, which is guarded, returned."""
+    """Convert the return value of a guarded evaluator."""
     if type(outcome) is Result:
-        return _written(outcome)
+        return _to_pb(outcome)
     return broken(definition, f"got {type(outcome).__name__}, wanted a Result")
 
 
 def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.EvaluationOutput:
-    """The output of an evaluator whose answer is no result."""
+    """Build the output for a return value that breaks the contract, and log it."""
     _log.error("evaluator %s broke the contract: %s", definition.type, problem)
     return error_output("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
 def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.EvaluationOutput:
-    """The output of an evaluator that raised: a fixed text, and an incident id that is also in the log."""
+    """Build the output for an exception: a fixed text with an incident id, which is also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
     if isinstance(problem, TooLarge):
@@ -52,11 +52,11 @@ def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.Eva
 
 
 def error_output(code: str, message: str, **details: str) -> task_pb2.EvaluationOutput:
-    """An output without a verdict. code: one of `errorcodes.CODES`."""
-    return _written(errored(code, message, **details))
+    """Build an output with the verdict ERROR. code: one of `errorcodes.CODES`."""
+    return _to_pb(errored(code, message, **details))
 
 
-def _written(result: Result) -> task_pb2.EvaluationOutput:
+def _to_pb(result: Result) -> task_pb2.EvaluationOutput:
     pb = task_pb2.EvaluationOutput(
         verdict=int(result.verdict),  # type: ignore[arg-type]
         value=result.value,

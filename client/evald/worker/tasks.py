@@ -1,4 +1,4 @@
-"""Works on tasks: each once, however often it is asked for, and only so many at a time."""
+"""Runs tasks: each once, even if it is sent again, and at most max_concurrency at a time."""
 
 import asyncio
 import contextvars
@@ -20,31 +20,31 @@ from ..threads import Busy, Threads
 from .offer import Offer
 from .outputs import crashed, error_output, output_of
 
-Progress: TypeAlias = Callable[[str, float | None], None]
+ProgressCallback: TypeAlias = Callable[[str, float | None], None]
 
 _ConfigKey: TypeAlias = tuple[str, bytes]
 _Key: TypeAlias = tuple[str, str, int, _ConfigKey]
 
-# Configs compiled at a time: a server sends few, and each may hold a model or a large pattern.
+# Cached configs: a server sends few, and each may hold a model or a large pattern.
 _MAX_CONFIGS: Final = 128
 
-# Answers kept for tasks that are asked for again: a retry follows within seconds.
-_MAX_ANSWERS: Final = 1024
-_MAX_ANSWER_BYTES: Final = 8 << 20
+# Cached outputs for tasks that are sent again: a retry follows within seconds.
+_MAX_OUTPUTS: Final = 1024
+_MAX_OUTPUT_BYTES: Final = 8 << 20
 
-# Tasks that wait for a place, for each place: more would only wait until their time is up.
+# Queued tasks per slot: more would only wait until they time out.
 _MAX_WAITING: Final = 16
 
 
-def nobody_listens(message: str, fraction: float | None = None) -> None:
-    """Progress where there is no way to tell it."""
+def ignore_progress(message: str, fraction: float | None = None) -> None:
+    """Drop progress, where there is no way to send it."""
 
 
 class Tasks:
     """Runs the tasks of one process.
 
-    own_loop: async evaluators get an event loop in a thread of its own, so that one that blocks does
-        not keep the process from answering pings. Without it they run in the caller's loop.
+    own_loop: run async evaluators in an event loop in its own thread, so that one that blocks does not
+        keep the process from answering pings. Without it they run in the caller's loop.
     """
 
     def __init__(self, offer: Offer, *, own_loop: bool = False) -> None:
@@ -53,12 +53,12 @@ class Tasks:
         self._threads = Threads(offer.max_concurrency)
         self._places = asyncio.Semaphore(offer.max_concurrency)
         self._jobs: dict[_Key, _Job] = {}
-        self._answers = _Answers()
+        self._outputs = _OutputCache()
         self._compiled: OrderedDict[_ConfigKey, asyncio.Future[Evaluate]] = OrderedDict()
 
     @property
     def active(self) -> int:
-        """Tasks that are being worked on, those that wait for a place included."""
+        """Number of running and queued tasks."""
         return len(self._jobs)
 
     async def run(
@@ -67,15 +67,15 @@ class Tasks:
         *,
         seconds: float | None = None,
         trace_context: Mapping[str, str] | None = None,
-        progress: Progress = nobody_listens,
+        progress: ProgressCallback = ignore_progress,
     ) -> task_pb2.EvaluationOutput:
-        """The task's output. Raises nothing but CancelledError.
+        """Run a task and return its output. Raises nothing but CancelledError.
 
-        A task that is asked for again joins the one that runs, or gets the answer that it gave.
-        Cancelling, or a time that is up, ends the work when nobody else waits for it.
+        A task that is sent again joins the running one, or gets its cached output. Cancelling, or a
+        timeout, stops the work if nobody else waits for it.
 
-        seconds: time left, on top of what the task says; None without a limit.
-        trace_context: the caller's, where it does not stand in the task.
+        seconds: time left, in addition to the task's own timeout; None means no limit.
+        trace_context: of the caller, if it is not in the task.
         """
         if task.HasField("timeout"):
             own = task.timeout.seconds + task.timeout.nanos / 1e9
@@ -89,7 +89,7 @@ class Tasks:
             progress=progress,
         )
         key = _key(task)
-        answer = self._answers.get(key) or self._answer_at_once(task, key, scope)
+        answer = self._outputs.get(key) or self._run_inline(task, key, scope)
         if answer is not None:
             return answer
         job = self._jobs.get(key)
@@ -103,27 +103,27 @@ class Tasks:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(job.work)
         except TimeoutError:
-            # Not the evaluator's own: `_work` raises nothing.
+            # Not raised by the evaluator: `_work` raises nothing.
             return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
         finally:
             job.waiters -= 1
             if not job.waiters and not job.work.done():
                 job.work.cancel()
-                # At once, so that nobody joins what is about to end.
+                # At once, so that nobody joins a cancelled task.
                 self._forget(key, job)
 
     def close(self) -> None:
-        """Stop what still runs. Threads end by themselves."""
+        """Cancel running tasks. Threads end by themselves."""
         for job in self._jobs.values():
             job.work.cancel()
         self._threads.close()
 
-    def _answer_at_once(
+    def _run_inline(
         self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
     ) -> task_pb2.EvaluationOutput | None:
-        """The output of an evaluator that never waits, with a config that has been compiled; else None.
+        """Run an inline evaluator whose config is compiled. Returns None for others.
 
-        A task of its own would cost three times what such an evaluator does.
+        An asyncio task would cost three times as much as such an evaluator.
         """
         definition = self._offer.evaluators.get(task.type)
         compiled = self._compiled.get(key[3])
@@ -134,15 +134,15 @@ class Tasks:
         token = SCOPE.set(scope)
         try:
             outcome: Any = compiled.result()(EvaluatorContext(task.context))
-        except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
+        except Exception as problem:  # noqa: BLE001 - user code
             output = crashed(definition, problem)
         else:
             if inspect.iscoroutine(outcome):
-                outcome.close()  # no result: an evaluator that waits must not say that it never does
+                outcome.close()  # not a Result: an inline evaluator must not be async
             output = output_of(definition, outcome)
         finally:
             SCOPE.reset(token)
-        self._answers.put(key, output)
+        self._outputs.put(key, output)
         return output
 
     def _forget(self, key: _Key, job: "_Job") -> None:
@@ -154,7 +154,7 @@ class Tasks:
         if not work.cancelled():
             output = work.result()
             if output.verdict != int(Verdict.ERROR) or not output.error.retryable:
-                self._answers.put(key, output)
+                self._outputs.put(key, output)
 
     async def _work(
         self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
@@ -175,7 +175,7 @@ class Tasks:
                 version=task.version[:40],
             )
         async with self._places:
-            SCOPE.set(scope)  # of this task alone
+            SCOPE.set(scope)  # in the context of this asyncio task
             try:
                 evaluate = await self._compile(definition, task, key[3])
                 outcome = await self._evaluate(definition, evaluate, EvaluatorContext(task.context))
@@ -186,12 +186,12 @@ class Tasks:
                     "EVALUATOR_BUSY", "Earlier tasks that overran their time are stuck in all threads"
                 )
             except asyncio.CancelledError:
-                # Foreign code that cancels its own task is a crash; a caller that went away is not.
+                # An evaluator that cancels its own task has failed; a caller that left has not.
                 running = asyncio.current_task()
                 if running is not None and running.cancelling():
                     raise
                 return crashed(definition, EvaluatorRaised("the evaluator cancelled itself"))
-            except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
+            except Exception as problem:  # noqa: BLE001 - user code
                 return crashed(definition, problem)
         return output_of(definition, outcome)
 
@@ -208,13 +208,13 @@ class Tasks:
         coroutine: Any = outcome
         if self._own_loop:
             return await self._threads.run_async(definition.type, coroutine)
-        # In a task of its own, so that one that cancels its task is told from a caller that went away.
+        # In its own asyncio task, to tell an evaluator that cancels itself from a caller that left.
         return await asyncio.create_task(coroutine)
 
     async def _compile(
         self, definition: EvaluatorDefinition, task: task_pb2.EvaluationTask, key: _ConfigKey
     ) -> Evaluate:
-        """The evaluator with the task's config, compiled once however many tasks bring it."""
+        """Return the evaluator compiled with the task's config, from the cache if possible."""
         compiling = self._compiled.get(key)
         if compiling is None:
             config = struct_to_dict(task.config)
@@ -225,22 +225,22 @@ class Tasks:
                 self._compiled.popitem(last=False)
         else:
             self._compiled.move_to_end(key)
-        # Others may wait for it too: this task's end must not be theirs.
+        # Other tasks may wait for it too: cancelling this one must not cancel it.
         return await asyncio.shield(compiling)
 
     def _forget_failure(self, key: _ConfigKey, compiling: "asyncio.Future[Evaluate]") -> None:
-        """Keep what is wrong with a config, but not an accident: a model that could not be fetched."""
+        """Cache an invalid config, but no other failure, such as a model that could not be fetched."""
         failed = compiling.cancelled() or not isinstance(compiling.exception(), InvalidConfig | None)
         if failed and self._compiled.get(key) is compiling:
             del self._compiled[key]
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        # One name for all types: the places are the process's, not a type's. The scope goes along.
+        # One name for all types: max_concurrency is of the process. The scope is copied to the thread.
         return await self._threads.run("", partial(contextvars.copy_context().run, function), *args)
 
 
 class _Job:
-    """One task at work, and how many wait for it."""
+    """A running task, and the number of callers that wait for it."""
 
     __slots__ = ("waiters", "work")
 
@@ -249,31 +249,31 @@ class _Job:
         self.waiters = 0
 
 
-class _Answers:
-    """The outputs of recent tasks, the oldest forgotten first."""
+class _OutputCache:
+    """The outputs of recent tasks; evicts the oldest."""
 
     def __init__(self) -> None:
         self._outputs: OrderedDict[_Key, task_pb2.EvaluationOutput] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: _Key) -> task_pb2.EvaluationOutput | None:
-        """What the task gave, when that is still known."""
+        """Return the output of a task, if it is cached."""
         return self._outputs.get(key)
 
     def put(self, key: _Key, output: task_pb2.EvaluationOutput) -> None:
-        """Keep an output."""
+        """Add an output."""
         self._outputs[key] = output
         self._bytes += output.ByteSize()
-        while len(self._outputs) > _MAX_ANSWERS or self._bytes > _MAX_ANSWER_BYTES:
+        while len(self._outputs) > _MAX_OUTPUTS or self._bytes > _MAX_OUTPUT_BYTES:
             _, forgotten = self._outputs.popitem(last=False)
             self._bytes -= forgotten.ByteSize()
 
 
 def _key(task: task_pb2.EvaluationTask) -> _Key:
-    """What makes two tasks the same: everything but the time left, the attempt and the trace.
+    """Return the identity of a task: everything but timeout, attempt and trace context.
 
-    Not the id alone: it is unique in one server, and a worker may serve several. Of the context, which
-    may be large, a hash of 64 bits with this process's own seed.
+    The id alone is unique only in one server, and a worker may serve several. The context, which may be
+    large, counts as a 64-bit hash with this process's seed.
     """
     context = hash(task.context.SerializeToString(deterministic=True))
     config = task.config.SerializeToString(deterministic=True)

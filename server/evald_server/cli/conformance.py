@@ -16,9 +16,9 @@ from .exit_codes import CommandError, ExitCode, usage_error
 from .sanitize import clean, print_json
 
 if TYPE_CHECKING:
-    from evald_server.conformance.links import Link
-    from evald_server.conformance.rules import Rule
-    from evald_server.conformance.suite import Report
+    from evald_server.conformance.link import Link
+    from evald_server.conformance.report import ConformanceReport
+    from evald_server.conformance.rules import ContractRule
 
 _MARKS: Final = {
     "passed": ("✓ holds", "green"),
@@ -55,19 +55,19 @@ def run(args: argparse.Namespace) -> int:
 
 async def _check(
     args: argparse.Namespace, configs: dict[str, dict[str, Any]], slow: tuple[str, dict[str, Any]] | None
-) -> "Report":
-    from evald_server.conformance.links import Gone
+) -> "ConformanceReport":
+    from evald_server.conformance.link import PluginGone
     from evald_server.conformance.suite import UnknownSample, check
 
     try:
         async with _link(args) as link:
             with err().status("checking ...") as status:
 
-                def tell(rule: "Rule") -> None:
+                def tell(rule: "ContractRule") -> None:
                     status.update(f"{rule.number} {rule.sentence}")
 
                 return await check(link, configs, slow, tell)
-    except Gone as problem:
+    except PluginGone as problem:
         raise CommandError(ExitCode.UNREACHABLE, str(problem), "is the plugin running?") from None
     except UnknownSample as problem:
         raise usage_error(str(problem)) from None
@@ -75,8 +75,8 @@ async def _check(
 
 @asynccontextmanager
 async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
-    from evald_server.conformance.session import SessionLink
-    from evald_server.conformance.target import TargetLink
+    from evald_server.conformance.session_link import SessionLink
+    from evald_server.conformance.target_link import TargetLink
 
     if args.target:
         target = TargetLink(args.target)
@@ -113,7 +113,7 @@ def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:
     return name, data
 
 
-def _print(report: "Report") -> None:
+def _print(report: "ConformanceReport") -> None:
     info = report.info
     types = ", ".join(clean(found.type, 70) for found in info.evaluator_types)
     say(
@@ -131,7 +131,7 @@ def _print(report: "Report") -> None:
     )
 
 
-def _table(report: "Report") -> Table:
+def _table(report: "ConformanceReport") -> Table:
     table = new_table("Rule", "Result", "What it says")
     for finding in report.findings:
         text = Text(finding.rule.sentence)

@@ -1,17 +1,57 @@
-"""Findings for machines: JSON and JUnit."""
+"""The report of a check, and its JSON and JUnit forms."""
 
 import re
 import xml.etree.ElementTree as ET
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
-from .suite import Finding, Outcome, Report
+from evald.plugin.v1 import task_pb2
 
-# What XML 1.0 cannot hold, not even escaped. Source: W3C, Extensible Markup Language (XML) 1.0, 2.2.
+from .link import Mode
+from .rules import ContractRule
+
+# Characters that XML 1.0 cannot hold, even escaped. Source: W3C, Extensible Markup Language (XML) 1.0, 2.2.
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def to_dict(report: Report) -> dict[str, Any]:
-    """As JSON data."""
+class RuleOutcome(Enum):
+    """Outcome of a rule."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    WARNING = "warning"
+    """Broken, but only a SHOULD."""
+    NOT_SHOWN = "not_shown"
+    """It could not be checked; the text says what would be needed."""
+
+
+class Finding(NamedTuple):
+    """The outcome of one rule. text: why, "" if the rule holds."""
+
+    rule: ContractRule
+    outcome: RuleOutcome
+    text: str = ""
+
+
+class ConformanceReport(NamedTuple):
+    """All findings about one plugin."""
+
+    mode: Mode
+    info: task_pb2.PluginInfo
+    findings: list[Finding]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no MUST is broken."""
+        return not self.count(RuleOutcome.FAILED)
+
+    def count(self, outcome: RuleOutcome) -> int:
+        """Return the number of rules with an outcome."""
+        return sum(finding.outcome is outcome for finding in self.findings)
+
+
+def to_dict(report: ConformanceReport) -> dict[str, Any]:
+    """Convert to JSON data."""
     return {
         "passed": report.passed,
         "mode": report.mode,
@@ -21,7 +61,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "sdk": report.info.sdk,
             "types": [found.type for found in report.info.evaluator_types],
         },
-        "counts": {outcome.value: report.count(outcome) for outcome in Outcome},
+        "counts": {outcome.value: report.count(outcome) for outcome in RuleOutcome},
         "rules": [
             {
                 "rule": finding.rule.number,
@@ -35,15 +75,15 @@ def to_dict(report: Report) -> dict[str, Any]:
     }
 
 
-def to_junit(report: Report) -> str:
-    """As JUnit XML: a broken MUST is a failure, what could not be tried is skipped."""
+def to_junit(report: ConformanceReport) -> str:
+    """Convert to JUnit XML. A broken MUST is a failure; a rule that could not be checked is skipped."""
     suite = ET.Element(
         "testsuite",
         name=_xml(f"evald conformance: {report.info.name} {report.info.version} ({report.mode})"),
         tests=str(len(report.findings)),
-        failures=str(report.count(Outcome.FAILED)),
+        failures=str(report.count(RuleOutcome.FAILED)),
         errors="0",
-        skipped=str(report.count(Outcome.NOT_SHOWN)),
+        skipped=str(report.count(RuleOutcome.NOT_SHOWN)),
     )
     for finding in report.findings:
         _add_case(suite, finding)
@@ -59,11 +99,11 @@ def _add_case(suite: ET.Element, finding: Finding) -> None:
     case = ET.SubElement(
         suite, "testcase", classname="evald.plugin.v1", name=_xml(f"{rule.number} {rule.sentence}")
     )
-    if finding.outcome is Outcome.FAILED:
+    if finding.outcome is RuleOutcome.FAILED:
         ET.SubElement(case, "failure", message=_xml(finding.text), type=rule.number)
-    elif finding.outcome is Outcome.NOT_SHOWN:
+    elif finding.outcome is RuleOutcome.NOT_SHOWN:
         ET.SubElement(case, "skipped", message=_xml(finding.text))
-    elif finding.outcome is Outcome.WARNING:
+    elif finding.outcome is RuleOutcome.WARNING:
         ET.SubElement(case, "system-out").text = _xml(f"should hold, but does not: {finding.text}")
 
 

@@ -1,4 +1,4 @@
-"""The turns and tasks that plugins are tried with."""
+"""The turns, tasks and configs that plugins are checked with."""
 
 import itertools
 import json
@@ -20,14 +20,14 @@ ONE_MEGABYTE: Final = "All work and no play makes Jack a dull boy. \n" * 23302
 
 
 class Sample(NamedTuple):
-    """A type with a config that fits it."""
+    """A type with a valid config."""
 
     type: evaluator_pb2.EvaluatorType
     config: Mapping[str, Any]
 
 
 def turn(answer: str | None = ANSWER) -> context_pb2.EvaluatorContext:
-    """A turn with this answer; None stands for content that is null."""
+    """Build a turn with an answer; None means null content."""
     context = context_pb2.EvaluatorContext(turn=1, is_final=True)
     context.messages.add(role="user", text="Is my booking done?")
     message = context.messages.add(role="assistant")
@@ -42,12 +42,12 @@ def turn(answer: str | None = ANSWER) -> context_pb2.EvaluatorContext:
 
 
 def without_messages() -> context_pb2.EvaluatorContext:
-    """A turn of which nothing is known."""
+    """Build an empty turn."""
     return context_pb2.EvaluatorContext()
 
 
 def of_every_form() -> context_pb2.EvaluatorContext:
-    """A turn with tool calls, one of them with broken arguments, blocks, null, and a role yet to come."""
+    """Build a turn with tool calls, invalid arguments, blocks, null content and an unknown role."""
     context = context_pb2.EvaluatorContext(turn=2)
     context.messages.add(role="system", text="Be brief.")
     context.messages.add(role="developer", text="")
@@ -72,7 +72,7 @@ def new_task(
     config: Mapping[str, Any] | None = None,
     seconds: float | None = None,
 ) -> task_pb2.EvaluationTask:
-    """A task with an id of its own. seconds: time left."""
+    """Build a task with a new id. seconds: its timeout."""
     task = task_pb2.EvaluationTask(
         task_id=f"conformance-{next(_numbers)}",
         type=sample.type.type,
@@ -88,8 +88,7 @@ def new_task(
 
 
 def with_unknown_fields(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationTask:
-    """The task as a server of a later contract would send it: fields that nobody knows yet, in it, in its
-    context and in a message."""
+    """Add unknown fields to a task and its context, as a later contract would."""
     data = task.SerializeToString()
     later = task_pb2.EvaluationTask.FromString(data + _UNKNOWN)
     context = task.context.SerializeToString() + _UNKNOWN
@@ -102,7 +101,7 @@ _UNKNOWN: Final = b"\xfa\x7c\x15from a later contract"
 
 
 def schema_of(found: evaluator_pb2.EvaluatorType) -> dict[str, Any] | None:
-    """The config's schema; {} when there is none, None when it is not a JSON object."""
+    """Parse the config schema. Returns {} if there is none, None if it is not a JSON object."""
     if not found.config_schema_json:
         return {}
     try:
@@ -113,7 +112,7 @@ def schema_of(found: evaluator_pb2.EvaluatorType) -> dict[str, Any] | None:
 
 
 def misfits(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Configs that may not fit: an unknown key, nothing at all, every property of another kind."""
+    """Return configs that may be invalid: an unknown key, none at all, each property with other types."""
     candidates: list[dict[str, Any]] = [{"evaldConformance": True}, {}]
     properties = schema.get("properties")
     for key in properties if isinstance(properties, dict) else ():

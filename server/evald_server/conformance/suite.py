@@ -1,52 +1,14 @@
-"""Runs the rules on a plugin."""
+"""Checks every rule on a plugin."""
 
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
-from typing import Any, NamedTuple
-
-from evald.plugin.v1 import task_pb2
+from typing import Any
 
 from .checks.turns import fits
-from .links import Gone, Link, Mode
-from .rules import RULES, Rule, Severity
+from .link import Link, PluginGone
+from .report import ConformanceReport, Finding, RuleOutcome
+from .rules import RULES, ContractRule, Severity
 from .samples import Sample, schema_of
-from .trial import Broken, NotShown, Pace, Trial
-
-
-class Outcome(Enum):
-    """What became of a rule."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    WARNING = "warning"
-    """Broken, but only a SHOULD."""
-    NOT_SHOWN = "not_shown"
-    """It could not be tried; the text says what would be needed."""
-
-
-class Finding(NamedTuple):
-    """A rule and what became of it. text: why, "" when it holds."""
-
-    rule: Rule
-    outcome: Outcome
-    text: str = ""
-
-
-class Report(NamedTuple):
-    """All findings about one plugin."""
-
-    mode: Mode
-    info: task_pb2.PluginInfo
-    findings: list[Finding]
-
-    @property
-    def passed(self) -> bool:
-        """Whether no rule that must hold is broken."""
-        return not self.count(Outcome.FAILED)
-
-    def count(self, outcome: Outcome) -> int:
-        """How many rules ended like this."""
-        return sum(finding.outcome is outcome for finding in self.findings)
+from .trial import NotTestable, Pace, RuleBroken, Trial
 
 
 class UnknownSample(ValueError):
@@ -57,13 +19,13 @@ async def check(
     link: Link,
     configs: Mapping[str, Mapping[str, Any]],
     slow: tuple[str, Mapping[str, Any]] | None = None,
-    tell: Callable[[Rule], None] = lambda _: None,
+    tell: Callable[[ContractRule], None] = lambda _: None,
     pace: Pace = Pace(),  # noqa: B008 - immutable
-) -> Report:
-    """Try every rule that holds for the plugin's way in.
+) -> ConformanceReport:
+    """Check every rule that applies to the plugin's mode.
 
     configs: by type, for types that need one. slow: a type and a config with which it takes 5 s or more.
-    tell: called before each rule. pace: how long things may take. Raises UnknownSample.
+    tell: called before each rule. pace: time limits. Raises UnknownSample.
     """
     by_type = {found.type: found for found in link.info.evaluator_types}
     for name in (*configs, *([slow[0]] if slow else ())):
@@ -82,31 +44,31 @@ async def check(
             continue
         tell(rule)
         if gone and not rule.looks_back:
-            findings.append(Finding(rule, Outcome.NOT_SHOWN, gone))
+            findings.append(Finding(rule, RuleOutcome.NOT_SHOWN, gone))
             continue
         finding = await _try(rule, trial)
         findings.append(finding)
-        if finding.outcome is Outcome.FAILED and not await _lives(link, pace):
+        if finding.outcome is RuleOutcome.FAILED and not await _lives(link, pace):
             gone = f"the plugin has not been there since {rule.number}"
-    return Report(link.mode, link.info, findings)
+    return ConformanceReport(link.mode, link.info, findings)
 
 
-async def _try(rule: Rule, trial: Trial) -> Finding:
+async def _try(rule: ContractRule, trial: Trial) -> Finding:
     try:
         await rule.check(trial)
-    except NotShown as problem:
-        return Finding(rule, Outcome.NOT_SHOWN, str(problem))
-    except (Broken, Gone) as problem:
-        outcome = Outcome.FAILED if rule.severity is Severity.MUST else Outcome.WARNING
+    except NotTestable as problem:
+        return Finding(rule, RuleOutcome.NOT_SHOWN, str(problem))
+    except (RuleBroken, PluginGone) as problem:
+        outcome = RuleOutcome.FAILED if rule.severity is Severity.MUST else RuleOutcome.WARNING
         return Finding(rule, outcome, str(problem))
-    return Finding(rule, Outcome.PASSED)
+    return Finding(rule, RuleOutcome.PASSED)
 
 
 async def _lives(link: Link, pace: Pace) -> bool:
-    """Whether it still answers, or is back soon."""
+    """Return whether the plugin answers, or is back soon."""
     try:
         await link.recover(pace.back)
-    except Gone:
+    except PluginGone:
         return False
     return True
 
@@ -117,6 +79,6 @@ def _samples(link: Link, configs: Mapping[str, Mapping[str, Any]]) -> Iterator[S
             yield Sample(found, configs[found.type])
             continue
         schema = schema_of(found)
-        # A schema that is none has a rule of its own.
+        # An invalid schema breaks a rule of its own.
         if schema is None or fits(schema, {}):
             yield Sample(found, {})

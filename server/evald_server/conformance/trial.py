@@ -1,29 +1,29 @@
-"""What a check has to work with, and how it says what it found."""
+"""What checks work with, and the exceptions by which they report."""
 
 from typing import NamedTuple
 
-from .links import Link
+from .link import Link
 from .samples import Sample
-from .session import SessionLink
-from .target import TargetLink
+from .session_link import SessionLink
+from .target_link import TargetLink
 
 
-class Broken(Exception):
+class RuleBroken(Exception):
     """The rule does not hold. The message says what, got, wanted."""
 
 
-class NotShown(Exception):
-    """The rule could not be tried. The message says what would be needed."""
+class NotTestable(Exception):
+    """The rule cannot be checked. The message says what would be needed."""
 
 
 class Pace(NamedTuple):
-    """How long things may take, in seconds.
+    """Time limits in seconds.
 
-    short: given to tasks that are slow on purpose. notice: what a plugin may take to notice that a task
-        is over, or to say that it is alive.
-    grace: given to open tasks when the server stops. away: how long a plugin is then asked to stay away,
-        and how long a server that was killed is not there.
-    back: what a user is promised after a restart of the server.
+    short: timeout of tasks that are slow on purpose. notice: for a plugin to notice that a task is over, or
+        to answer a health check or ping.
+    grace: for open tasks when the server stops. away: how long a plugin is then asked to stay away, and how
+        long a killed server is gone.
+    back: for a plugin to reconnect after a restart of the server.
     """
 
     short: float = 0.5
@@ -36,8 +36,8 @@ class Pace(NamedTuple):
 class Trial(NamedTuple):
     """One plugin under test.
 
-    samples: its types, each with a config that fits; without those for which none is known.
-    slow: a type with a config that takes its time, when one was given.
+    samples: its types, each with a config that fits, except types for which none is known.
+    slow: a type with a config that takes 5 s or more, if one was given.
     """
 
     link: Link
@@ -47,24 +47,24 @@ class Trial(NamedTuple):
 
     @property
     def target(self) -> TargetLink:
-        """The link of a plugin that listens."""
+        """The link to a plugin that listens."""
         assert isinstance(self.link, TargetLink)
         return self.link
 
     @property
     def session(self) -> SessionLink:
-        """The link of a plugin that dials."""
+        """The link to a plugin that dials out."""
         assert isinstance(self.link, SessionLink)
         return self.link
 
     def need_samples(self) -> list[Sample]:
-        """The samples. Raises NotShown when there are none."""
+        """Return the samples. Raises NotTestable if there are none."""
         if not self.samples:
-            raise NotShown("no config is known that fits; give --config TYPE=JSON")
+            raise NotTestable("no config is known that fits; give --config TYPE=JSON")
         return self.samples
 
     def need_slow(self) -> Sample:
-        """The slow one. Raises NotShown when there is none."""
+        """Return the slow sample. Raises NotTestable if there is none."""
         if self.slow is None:
-            raise NotShown("needs a config that takes 5 s or more; give --slow TYPE=JSON")
+            raise NotTestable("needs a config that takes 5 s or more; give --slow TYPE=JSON")
         return self.slow

@@ -1,4 +1,4 @@
-"""The circuit breaker of one instance."""
+"""Circuit breaker of an instance, and retry budget of an evaluator type."""
 
 import random
 import time
@@ -6,25 +6,29 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# Of the last 20 calls half have failed, and at least 5: a flapping instance opens it as well as a dead one,
-# two unlucky calls do not.
+# Opens when half of the last 20 calls failed, and at least 5: a flapping instance opens it as well as a dead
+# one, two unlucky calls do not.
 _WINDOW: Final = 20
-_LEAST_FAILURES: Final = 5
-_RATIO: Final = 0.5
+_MIN_FAILURES: Final = 5
+_FAILURE_RATIO: Final = 0.5
 
 _FIRST_WAIT: Final = 1.0
-_LONGEST_WAIT: Final = 30.0
+_MAX_WAIT: Final = 30.0
+
+# Share of calls that may be retried: a retry doubles the load of a failing call, just when load is the trouble.
+_RETRY_RATIO: Final = 0.2
+_MAX_TOKENS: Final = 100.0
 
 
-class Breaker:
-    """Closed: calls go through. Open: none does, for a while. Then half-open: one call, the probe, tries.
+class CircuitBreaker:
+    """Closed: calls pass. Open: none pass until the wait is over. Half-open: one call, the probe, passes.
 
-    A call asks `allows`, says `begin`, and in the end `end` with what `begin` gave. Waits are
-    1 s after the first opening, twice as long after every probe that fails, at most 30 s, and up to a fifth
-    longer at random, so that several servers do not probe at the same moment.
+    Call `allows`, then `begin`, then `end` with the return value of `begin`. The wait is 1 s after the first
+    opening and doubles after every failed probe, up to 30 s. Each is up to a fifth longer at random, so that
+    several servers do not probe at the same moment.
     """
 
-    __slots__ = ("_clock", "_jitter", "_outcomes", "_probing", "_until", "_wait")
+    __slots__ = ("_clock", "_jitter", "_open_until", "_outcomes", "_probing", "_wait")
 
     def __init__(
         self,
@@ -34,49 +38,76 @@ class Breaker:
         self._clock = clock
         self._jitter = jitter
         self._outcomes: deque[bool] = deque(maxlen=_WINDOW)
-        self._until: float | None = None  # None: closed
+        self._open_until: float | None = None  # None: closed
         self._wait = _FIRST_WAIT
         self._probing = False
 
     @property
     def is_open(self) -> bool:
-        """Open, or half-open: no verdict yet that the instance works."""
-        return self._until is not None
+        """Whether the circuit is open or half-open."""
+        return self._open_until is not None
 
     def allows(self) -> bool:
-        """Whether a call may begin now."""
-        return self._until is None or (not self._probing and self._clock() >= self._until)
+        """Return whether a call may begin now."""
+        return self._open_until is None or (not self._probing and self._clock() >= self._open_until)
 
     def begin(self) -> bool:
-        """A call begins. True: it is the probe."""
-        if self._until is None:
+        """Begin a call. Returns True if it is the probe."""
+        if self._open_until is None:
             return False
         self._probing = True
         return True
 
     def end(self, *, probe: bool, worked: bool | None) -> bool:
-        """A call is over; worked: None when it says nothing about the instance. True: it has opened or closed."""
+        """Record the outcome of a call. worked: None if it says nothing about the instance.
+
+        Returns True if the circuit has opened or closed.
+        """
         if probe:
             self._probing = False
             if worked:
-                self._until, self._wait = None, _FIRST_WAIT
+                self._open_until, self._wait = None, _FIRST_WAIT
                 self._outcomes.clear()
                 return True
             if worked is False:
-                self._wait = min(self._wait * 2, _LONGEST_WAIT)
+                self._wait = min(self._wait * 2, _MAX_WAIT)
                 self._open()
             return False
-        if worked is None or self._until is not None:
+        if worked is None or self._open_until is not None:
             return False
         outcomes = self._outcomes
         outcomes.append(worked)
         if worked:
             return False
         failures = outcomes.count(False)
-        if failures < _LEAST_FAILURES or failures < _RATIO * len(outcomes):
+        if failures < _MIN_FAILURES or failures < _FAILURE_RATIO * len(outcomes):
             return False
         self._open()
         return True
 
     def _open(self) -> None:
-        self._until = self._clock() + self._wait * (1 + self._jitter() / 5)
+        self._open_until = self._clock() + self._wait * (1 + self._jitter() / 5)
+
+
+class RetryBudget:
+    """A token bucket that starts empty: each call adds a fifth of a token, each retry takes one.
+
+    So instances never get more than 1.2 times the calls offered, whatever fails when.
+    """
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+
+    def record_call(self) -> None:
+        """Add a call's share of a token."""
+        self._tokens = min(_MAX_TOKENS, self._tokens + _RETRY_RATIO)
+
+    def take(self) -> bool:
+        """Take a token for a retry. Returns False if there is none."""
+        # A fifth has no exact binary form: the sum of five may lack the last bit.
+        if self._tokens < 1 - 1e-9:
+            return False
+        self._tokens -= 1
+        return True

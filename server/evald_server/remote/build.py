@@ -3,13 +3,12 @@
 from evald_server.config import Settings
 
 from .connection import Tls
-from .directory import Catalogue
-from .limits import Limits
-from .refusal import Refusal
-from .remotes import RemoteObserver, Remotes
-from .statics import StaticTarget
-from .store import SqliteStore
-from .targets import read_target
+from .dial_allowlist import read_target
+from .errors import Refusal
+from .instances import Catalogue
+from .limits import RemoteLimits
+from .remotes import RemoteObserver, Remotes, StaticTarget
+from .store import SqliteLeaseStore
 
 
 def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObserver) -> Remotes:
@@ -30,7 +29,7 @@ def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObse
         return Remotes(
             catalogue,
             observer,
-            limits=Limits(
+            limits=RemoteLimits(
                 inflight=settings.remote_max_inflight,
                 queued=settings.remote_max_queued,
                 queue_seconds=settings.remote_max_queue_seconds,
@@ -46,7 +45,7 @@ def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObse
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
-            store=SqliteStore(settings.data_dir) if settings.data_dir else None,
+            store=SqliteLeaseStore(settings.data_dir) if settings.data_dir else None,
         )
     except ValueError as problem:
         raise ValueError(f"remote_allowed: {problem}") from None

@@ -1,7 +1,7 @@
-"""One gRPC connection to a listening plugin, and what is asked over it."""
+"""One gRPC connection to a listening plugin: Describe, health checks, Evaluate."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -10,15 +10,19 @@ from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
-from evald_server import wire_pb2
-from evald_server.encoding import delimited
 
-from .limits import Limits
-from .offer import CONTRACT, Plugin, read_plugin
-from .plugin_stream import PluginStream
-from .refusal import Refusal
-from .targets import Dial
-from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
+from .dial_allowlist import Dial
+from .errors import (
+    ContractError,
+    PluginBusy,
+    PluginFailed,
+    PluginTimeout,
+    PluginUnavailable,
+    Refusal,
+)
+from .instance import RemoteTask
+from .limits import RemoteLimits
+from .plugin_type import CONTRACT, Plugin, read_plugin
 
 _SERVICE: Final = "/evald.plugin.v1.EvaluatorPluginService"
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
@@ -27,25 +31,17 @@ _HEALTH_REQUEST: Final = health_pb2.HealthCheckRequest(
 ).SerializeToString()
 _DESCRIBE_REQUEST: Final = plugin_pb2.DescribeRequest(contract_versions=[CONTRACT]).SerializeToString()
 
-# The field of evald.plugin.v1.EvaluateRequest, and of EvaluateResponse as it begins on the wire.
-_TASK: Final = 1
-_OUTPUT: Final = 0x0A
-
-# A larger task has a call of its own: a plugin that takes no such messages ends the call, and with a stream
-# all tasks in it. gRPC's own limit is 4 MiB.
-_STREAMED_BYTES: Final = 1 << 20
-
 _CONNECT_SECONDS: Final = 3.0
 
 _Code = grpc.StatusCode
 _READY: Final = grpc.ChannelConnectivity.READY
 
-# An answer is somewhat larger than the output in it. Beyond gRPC's limit the client ends the call.
+# A response is somewhat larger than its output. Beyond gRPC's limit the client ends the call.
 _SLACK_BYTES: Final = 64 << 10
 
 
 class Tls(NamedTuple):
-    """How to dial with TLS. roots, key, chain: PEM; roots None means the system's."""
+    """A TLS profile. roots, key, chain: PEM; roots None means those of the system."""
 
     roots: bytes | None
     key: bytes | None = None
@@ -53,25 +49,20 @@ class Tls(NamedTuple):
 
 
 class NotServing(Exception):
-    """The plugin cannot work now. certain: it says so itself."""
+    """A health check failed. certain: the plugin itself says that it does not serve."""
 
     def __init__(self, why: str, *, certain: bool = False) -> None:
         super().__init__(why)
         self.certain = certain
 
 
-class Connection:
-    """A channel to the checked addresses of one instance, and to nothing else: no proxy, no retries of
-    gRPC's own, no connection shared with another instance."""
+class PluginConnection:
+    """A channel to the checked addresses of one instance, without proxy, gRPC's retries and shared connections.
 
-    def __init__(
-        self,
-        dial: Dial,
-        limits: Limits,
-        ids: TaskIds,
-        complain: Callable[[str], None],
-        tls: Tls | None = None,
-    ) -> None:
+    active: open Evaluate calls.
+    """
+
+    def __init__(self, dial: Dial, limits: RemoteLimits, tls: Tls | None = None) -> None:
         options: list[tuple[str, Any]] = [
             ("grpc.default_authority", dial.authority),
             ("grpc.enable_http_proxy", 0),
@@ -79,9 +70,9 @@ class Connection:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", limits.output_bytes + _SLACK_BYTES),
-            # Nothing that the peer sends may change how it is called.
+            # The peer must not configure its own calls.
             ("grpc.service_config_disable_resolution", 1),
-            # One connection is one attempt: `Dialled` makes the next one, with addresses checked anew.
+            # `GrpcInstance` reconnects, with addresses checked again.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 1000),
         ]
@@ -93,48 +84,38 @@ class Connection:
         self._evaluate: Any = self._channel.unary_unary(f"{_SERVICE}/Evaluate")
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")
         self._health: Any = self._channel.unary_unary(_HEALTH)
-        self._ids = ids
-        self._complain = complain
-        self._stream: PluginStream | None = None
         self._seconds = limits.health_seconds
         self._has_health = True
         self._closed = False
         self.active = 0
 
     async def open(self) -> None:
-        """Connect. Raises Lost."""
+        """Connect. Raises PluginUnavailable."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 while (state := self._channel.get_state(try_to_connect=True)) is not _READY:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise Lost("no connection: nobody answers there, or not as the TLS profile wants it")
+                        raise PluginUnavailable(
+                            "no connection: nobody answers there, or not as the TLS profile wants it"
+                        )
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
-            raise Lost(f"no connection within {_CONNECT_SECONDS:g}s") from None
+            raise PluginUnavailable(f"no connection within {_CONNECT_SECONDS:g}s") from None
 
     async def describe(self) -> Plugin:
-        """What the plugin offers. Raises Lost, or Refusal for what the server cannot take."""
+        """Ask what the plugin offers. Raises PluginUnavailable, or Refusal if the server cannot take it."""
         try:
             data = await self._describe(_DESCRIBE_REQUEST, timeout=_CONNECT_SECONDS)
         except grpc.aio.AioRpcError as problem:
-            raise Lost(f"Describe: {_shown(problem)}") from None
+            raise PluginUnavailable(f"Describe: {_shown(problem)}") from None
         try:
             response = plugin_pb2.DescribeResponse.FromString(data)
         except DecodeError:
             raise Refusal("PLUGIN_DIFFERS", "Describe: the answer is no DescribeResponse") from None
-        plugin = read_plugin(response.plugin)
-        if plugin.can(task_pb2.CAPABILITY_EVALUATE_STREAM):
-            self._stream = PluginStream(
-                self._channel.stream_stream(f"{_SERVICE}/EvaluateStream"),
-                self._ids,
-                self._complain,
-                _trouble,
-                cancels=plugin.can(task_pb2.CAPABILITY_CANCEL),
-            )
-        return plugin
+        return read_plugin(response.plugin)
 
     async def lost(self, seconds: float) -> bool:
-        """Wait so many seconds, or until the connection is lost. Whether it is."""
+        """Wait until the connection is lost. Returns False after so many seconds."""
         state = self._channel.get_state()
         if state is not _READY:
             return True
@@ -146,7 +127,7 @@ class Connection:
         return self._channel.get_state() is not _READY
 
     async def check(self) -> None:
-        """Ask for the plugin's health; for Describe, when it has no health service. Raises NotServing."""
+        """Check the health; by Describe if the plugin has no health service. Raises NotServing."""
         try:
             if self._has_health:
                 data = await self._health(_HEALTH_REQUEST, timeout=self._seconds)
@@ -165,71 +146,59 @@ class Connection:
         except grpc.aio.AioRpcError as problem:
             raise NotServing(f"Describe: {_shown(problem)}") from None
 
-    async def evaluate(self, task: Task) -> bytes:
-        """The serialised EvaluationOutput. Raises what `Instance.run` does."""
+    async def evaluate(self, task: RemoteTask) -> task_pb2.EvaluationOutput:
+        """Send a task and return its output. Raises as `Instance.run` does."""
+        request = plugin_pb2.EvaluateRequest(task=task.pb).SerializeToString()
         self.active += 1
         try:
-            stream = self._stream
-            if stream is not None and stream.works and len(task.data) <= _STREAMED_BYTES:
-                return await stream.run(task)
-            request = delimited(_TASK, task.data)
             data = await self._evaluate(request, timeout=task.seconds, metadata=task.headers)
         except grpc.aio.AioRpcError as problem:
-            raise _trouble(problem) from None
+            raise _translated(problem) from None
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if self._closed and caller is not None and not caller.cancelling():
-                raise Lost("the connection was closed") from None
+                raise PluginUnavailable("the connection was closed") from None
             raise
         finally:
             self.active -= 1
-        return _output(data)
+        try:
+            return plugin_pb2.EvaluateResponse.FromString(data).output
+        except DecodeError:
+            raise ContractError(
+                "output: not a readable EvaluateResponse: garbage, text that is not UTF-8, or metadata "
+                "nested deeper than 32 levels"
+            ) from None
 
     async def close(self, patience: float) -> None:
-        """Close it once its calls are over, at the latest after so many seconds."""
-        if self._stream is not None:
-            self._stream.end()
+        """Close when its calls are over, at the latest after so many seconds."""
         waited = 0.0
-        # A plugin that stops well lets calls finish on the connection that it no longer takes new ones on.
+        # A plugin that stops in order lets calls finish on a connection that takes no new ones.
         while self.active and waited < patience:
             await asyncio.sleep(0.05)
             waited += 0.05
         self._closed = True
-        if self._stream is not None:
-            await self._stream.close()
         await self._channel.close()
-
-
-def _output(response: bytes) -> bytes:
-    """The EvaluationOutput in an evald.plugin.v1.EvaluateResponse, both serialised. Raises Broken."""
-    # As most are: nothing but the one field, behind a length of one byte. No message has to be made to see that.
-    length = len(response) - 2
-    if 0 <= length < 128 and response[0] == _OUTPUT and response[1] == length:
-        return response[2:]
-    try:
-        return wire_pb2.TaskResponse.FromString(response).output
-    except DecodeError:
-        raise Broken("the answer is no evald.plugin.v1.EvaluateResponse") from None
 
 
 _LARGE: Final = "larger than max"
 
-_TROUBLE: Final[Mapping[grpc.StatusCode, type[Exception]]] = {
-    _Code.UNAVAILABLE: Lost,
-    # Somebody ended the call, and it was not its caller: the connection is being closed.
-    _Code.CANCELLED: Lost,
-    _Code.DEADLINE_EXCEEDED: Late,
-    _Code.RESOURCE_EXHAUSTED: Busy,
+_ERRORS: Final[Mapping[grpc.StatusCode, type[Exception]]] = {
+    _Code.UNAVAILABLE: PluginUnavailable,
+    # Not by the caller: the connection is being closed.
+    _Code.CANCELLED: PluginUnavailable,
+    _Code.DEADLINE_EXCEEDED: PluginTimeout,
+    _Code.RESOURCE_EXHAUSTED: PluginBusy,
 }
 
 
-def _trouble(problem: grpc.aio.AioRpcError) -> Exception:
+def _translated(problem: grpc.aio.AioRpcError) -> Exception:
+    """Return the exception for a status."""
     code, text = problem.code(), _shown(problem)
     if code is _Code.UNIMPLEMENTED:
-        return Broken("the plugin does not implement what it was asked with")
+        return ContractError("the plugin does not implement Evaluate")
     if code is _Code.RESOURCE_EXHAUSTED and _LARGE in text:
-        return Broken(f"output: too large: {text}")
-    return _TROUBLE.get(code, Failed)(text)
+        return ContractError(f"output: too large: {text}")
+    return _ERRORS.get(code, PluginFailed)(text)
 
 
 def _shown(problem: grpc.aio.AioRpcError) -> str:

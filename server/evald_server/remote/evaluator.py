@@ -1,224 +1,254 @@
-"""A remote evaluator as the engine sees it: a definition whose function sends the turn away."""
+"""A remote evaluator as the engine sees it: a definition whose function sends the turn to an instance."""
 
 import asyncio
+import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from evald.context import EvaluatorContext
+from evald.contract import ContractViolation, checked
 from evald.evaluator import Evaluate, EvaluatorDefinition
 from evald.plugin.v1 import task_pb2
-from evald.result import Result, errored
+from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, errored
 from evald.scope import Scope, current_scope
-from evald.structs import dict_to_struct
-from evald_server.encoding import delimited, size, timestamp
-from evald_server.later import later
+from evald.structs import dict_to_struct, struct_to_dict
 
-from .instance import Instance, printable
-from .limits import Limits
-from .offer import Offer
-from .output import read_output
-from .pool import NoPlace, Pool, Slot
-from .task import Broken, Busy, Failed, Late, Lost, Task, TaskIds
+from .errors import (
+    ContractError,
+    NoPlace,
+    PluginBusy,
+    PluginFailed,
+    PluginTimeout,
+    PluginUnavailable,
+    printable,
+)
+from .instance import Instance, RemoteTask, TaskIds
+from .limits import RemoteLimits
+from .plugin_type import PluginType
+from .pool import InstancePool, Slot
 
 _DEFAULT_SECONDS: Final = 60.0
 
-# Our own clock runs out a little before the engine's, so that we, who know which instance it was, can say so.
+# Time out a little before the engine, because only here it is known which instance was late.
 _RESERVE_SECONDS: Final = 0.005
 
-# A call with less time than the instance usually takes says nothing about the instance: else one hasty caller
-# would open the circuit for everyone.
+# A call with less time than this, or than three times the usual latency, says nothing about the instance:
+# else one caller with a short deadline would open the circuit for everyone.
 _FAIR_SECONDS: Final = 0.1
 _FAIR_FACTOR: Final = 3
 
 # A worker that has lost its stream, or a plugin that restarts, is usually back within this.
-_COME_BACK_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 1.0
 
-# Fields of evald.plugin.v1.EvaluationTask, as they begin on the wire, and the values of `attempt`.
-_TASK_ID: Final = 1
-_CONTEXT, _TIMEOUT = b"\x22", b"\x32"
-_FIRST, _SECOND = b"\x40\x01", b"\x40\x02"
+_VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 
-class TaskTally(Protocol):
-    """Counts the tasks of one type."""
+class LatencyObserver(Protocol):
+    """Records the tasks of one type."""
 
     def observe(self, seconds: float) -> None:
-        """One attempt is over."""
+        """Record the time of one attempt."""
 
 
 class RemoteEvaluator:
     """One type in one version, bound to the pool of its instances."""
 
     def __init__(
-        self,
-        pool: Pool,
-        limits: Limits,
-        ids: TaskIds,
-        tally: TaskTally,
+        self, pool: InstancePool, limits: RemoteLimits, ids: TaskIds, latencies: LatencyObserver
     ) -> None:
         self._pool = pool
         self._limits = limits
         self._ids = ids
-        self._tally = tally
+        self._latencies = latencies
 
     def definition(self) -> EvaluatorDefinition:
-        """For the registry. A remote neither runs on every call by its own wish nor takes other names."""
-        offer = self._pool.offer
+        """Return the definition for the registry."""
+        plugin_type = self._pool.plugin_type
         return EvaluatorDefinition(
-            type=offer.type,
-            kind=offer.kind,
-            label=offer.label,
-            description=offer.description,
-            config_schema=offer.schema,
-            config_schema_json=offer.schema_json,
+            type=plugin_type.name,
+            kind=plugin_type.kind,
+            label=plugin_type.label,
+            description=plugin_type.description,
+            config_schema=plugin_type.schema,
+            config_schema_json=plugin_type.schema_json,
             compile=self._compile,
-            version=offer.version,
-            deterministic=offer.deterministic,
-            final_turn_only=offer.final_turn_only,
-            metric=offer.metric,
-            required_data=offer.required_data,
+            version=plugin_type.version,
+            deterministic=plugin_type.deterministic,
+            final_turn_only=plugin_type.final_turn_only,
+            metric=plugin_type.metric,
+            required_data=plugin_type.required_data,
             is_async=True,
         )
 
     def _compile(self, config: Mapping[str, Any]) -> Evaluate:
-        offer = self._pool.offer
-        offer.check_config(config)
-        task = task_pb2.EvaluationTask(type=offer.type, version=offer.version)
-        dict_to_struct(config, task.config)
-        head = task.SerializeToString()
-        return partial(self._run, offer, head)
+        plugin_type = self._pool.plugin_type
+        plugin_type.check_config(config)
+        template = task_pb2.EvaluationTask(type=plugin_type.name, version=plugin_type.version)
+        dict_to_struct(config, template.config)
+        return partial(self._evaluate, plugin_type, template)
 
-    async def _run(self, offer: Offer, head: bytes, ctx: EvaluatorContext) -> Result:
-        """The result of a task. head: what all tasks of a config have in common."""
+    async def _evaluate(
+        self, plugin_type: PluginType, template: task_pb2.EvaluationTask, ctx: EvaluatorContext
+    ) -> Result:
+        """Evaluate a turn, with at most one retry. template: the task without the turn."""
         scope = current_scope()
         deadline = scope.deadline
         if deadline is None:
             deadline = time.monotonic() + _DEFAULT_SECONDS
         context = ctx.serialized()
-        length = len(head) + len(context)
-        if length > self._limits.task_bytes:
+        size = template.ByteSize() + len(context)
+        if size > self._limits.task_bytes:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The task has {length} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
-                size=str(length),
+                f"The task has {size} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
+                size=str(size),
                 limit=str(self._limits.task_bytes),
             )
         pool = self._pool
-        pool.budget.offer()
+        pool.retry_budget.record_call()
         try:
-            slot = pool.enter() or await pool.wait(deadline - time.monotonic())
+            slot = pool.try_acquire() or await pool.acquire(deadline - time.monotonic())
         except NoPlace as problem:
             return errored(problem.code, problem.message)
-        task_id = self._ids.new()
-        parts = [head, _CONTEXT, size(context), context, delimited(_TASK_ID, task_id.encode())]
-        if scope.trace_context:
-            traced = task_pb2.EvaluationTask(trace_context=scope.trace_context)
-            parts.append(traced.SerializeToString())
+        task = task_pb2.EvaluationTask(task_id=self._ids.new(), attempt=1, trace_context=scope.trace_context)
+        task.MergeFrom(template)
+        task.context.MergeFromString(context)
         try:
-            return await self._attempt(offer, slot, task_id, parts, _FIRST, deadline, scope)
-        except Lost as problem:
-            lost = _note(slot.instance, problem)
-        if not pool.budget.take():
-            return lost
+            return await self._attempt(plugin_type, slot, task, deadline, scope)
+        except PluginUnavailable as problem:
+            unavailable = _unavailable(slot.instance, problem)
+        if not pool.retry_budget.take():
+            return unavailable
         try:
-            slot = await self._enter_again(slot.instance, deadline)
+            slot = await self._acquire_again(slot.instance, deadline)
         except NoPlace:
-            return lost
+            return unavailable
+        task.attempt = 2
         try:
-            return await self._attempt(offer, slot, task_id, parts, _SECOND, deadline, scope)
-        except Lost as problem:
-            return _note(slot.instance, problem)
+            return await self._attempt(plugin_type, slot, task, deadline, scope)
+        except PluginUnavailable as problem:
+            return _unavailable(slot.instance, problem)
 
-    async def _enter_again(self, failed: Instance, deadline: float) -> Slot:
-        """A place for the second attempt: on another instance, or on one that comes back soon."""
+    async def _acquire_again(self, failed: Instance, deadline: float) -> Slot:
+        """Acquire a slot for the second attempt: on another instance, or on one that reconnects soon."""
         seconds = deadline - time.monotonic()
         try:
-            return self._pool.enter(failed) or await self._pool.wait(seconds, failed)
+            return self._pool.try_acquire(failed) or await self._pool.acquire(seconds, failed)
         except NoPlace:
             if failed.reachable:
                 raise
-        return await self._pool.wait(min(_COME_BACK_SECONDS, seconds / 2), patient=True)
+        return await self._pool.acquire(min(_RECONNECT_SECONDS, seconds / 2), patient=True)
 
     async def _attempt(
         self,
-        offer: Offer,
+        plugin_type: PluginType,
         slot: Slot,
-        task_id: str,
-        parts: Sequence[bytes],
-        attempt: bytes,
+        task: task_pb2.EvaluationTask,
         deadline: float,
         scope: Scope,
     ) -> Result:
-        """What an instance says. Raises Lost.
-
-        parts: of the serialised task, but for what an attempt adds. attempt: which one, likewise.
-        """
+        """Send the task to an instance and return its result. Raises PluginUnavailable."""
         instance = slot.instance
-        began = time.monotonic()
-        seconds = deadline - began - _RESERVE_SECONDS
+        start = time.monotonic()
+        seconds = deadline - start - _RESERVE_SECONDS
         if seconds <= 0:
-            self._pool.leave(slot, worked=None, used=False)
-            return _late(instance, 0)
+            self._pool.release(slot, worked=None, sent=False)
+            return _timeout(instance, 0)
+        task.timeout.FromNanoseconds(int(seconds * 1e9))
+        headers = tuple(scope.trace_context.items())
         worked: bool | None = None
         try:
-            data = b"".join((*parts, _TIMEOUT, timestamp(int(seconds * 1e9)), attempt))
-            headers = tuple(scope.trace_context.items())
-            data = await instance.run(Task(task_id, data, seconds, headers, scope.progress))
+            output = await instance.run(RemoteTask(task, seconds, headers, scope.progress))
             worked = True
-            result = read_output(data, offer.kind, most_bytes=self._limits.output_bytes)
-        except Lost:
+            result = read_output(output, plugin_type.kind, max_bytes=self._limits.output_bytes)
+        except PluginUnavailable:
             worked = False
             raise
-        except Late:
-            worked = _judged(instance, seconds)
+        except PluginTimeout:
+            worked = False if _is_fair(instance, seconds) else None
             instance.last_error = f"no answer within {seconds:.3g}s"
-            return _late(instance, seconds)
+            return _timeout(instance, seconds)
         except asyncio.CancelledError:
-            # The engine's clock was faster, or the caller went away.
-            if time.monotonic() >= deadline - _RESERVE_SECONDS:
-                worked = _judged(instance, seconds)
+            # The engine's timeout came first, or the caller disconnected.
+            if time.monotonic() >= deadline - _RESERVE_SECONDS and _is_fair(instance, seconds):
+                worked = False
             raise
-        except Broken as problem:
+        except ContractError as problem:
             worked = True
-            return _broken(offer, instance, problem)
-        except Busy as problem:
+            return _contract_violation(plugin_type, instance, problem)
+        except PluginBusy as problem:
             instance.last_error = printable(f"busy: {problem}")
             return _of(instance, errored("EVALUATOR_BUSY", "The instance has no room for the task"))
-        except Failed as problem:
+        except PluginFailed as problem:
             worked = True
-            return _failed(offer, instance, problem)
+            return _failed(plugin_type, instance, problem)
         finally:
+            elapsed = time.monotonic() - start
             if worked:
-                later(self._over, slot, worked, time.monotonic() - began)
-            else:
-                # At once: who tries again must find it as it is.
-                self._over(slot, worked, time.monotonic() - began)
-        result.instance_id = instance.id
-        return result
-
-    def _over(self, slot: Slot, worked: bool | None, seconds: float) -> None:
-        """An attempt is over, and took so long."""
-        if worked:
-            slot.instance.took(seconds)
-        self._pool.leave(slot, worked=worked)
-        self._tally.observe(seconds)
+                instance.record_latency(elapsed)
+            self._pool.release(slot, worked=worked)
+            self._latencies.observe(elapsed)
+        return _of(instance, result)
 
 
-def _judged(instance: Instance, seconds: float) -> bool | None:
-    """Whether an instance that did not answer within so many seconds has failed."""
-    usual = instance.usual_seconds or 0.0
-    return False if seconds >= max(_FAIR_SECONDS, _FAIR_FACTOR * usual) else None
+def read_output(pb: task_pb2.EvaluationOutput, kind: Kind, *, max_bytes: int) -> Result:
+    """Convert an output to a result that keeps the contract. Raises ContractError that names the field."""
+    size = pb.ByteSize()
+    if not size:
+        raise ContractError("output: missing, or empty; wanted a verdict")
+    if size > max_bytes:
+        raise ContractError(f"output: {size} bytes; at most {max_bytes} are allowed")
+    verdict = _VERDICTS.get(pb.verdict)
+    if verdict is None:
+        raise ContractError(f"verdict: got {pb.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED")
+    result = Result(
+        verdict,
+        pb.reason,
+        pb.score if pb.HasField("score") else None,
+        pb.value if pb.HasField("value") else None,
+    )
+    if pb.HasField("metadata"):
+        result.metadata = struct_to_dict(pb.metadata)
+    if pb.checks:
+        result.checks = [Check(check.text, check.met, check.evidence) for check in pb.checks]
+    result.pending, result.unproven = pb.pending, pb.unproven
+    if pb.HasField("error"):
+        result.error = ErrorInfo(pb.error.code, pb.error.message, pb.error.metadata)
+    if pb.HasField("token_usage"):
+        usage = pb.token_usage
+        result.token_usage = TokenUsage(
+            *(getattr(usage, name) if usage.HasField(name) else None for name in TokenUsage._fields)
+        )
+    if pb.HasField("cost"):
+        result.cost_usd = _read_cost(pb)
+    try:
+        return checked(kind, result)
+    except ContractViolation as problem:
+        raise ContractError(str(problem)) from None
 
 
-def _note(instance: Instance, problem: Lost) -> Result:
+def _read_cost(pb: task_pb2.EvaluationOutput) -> float | None:
+    amount = pb.cost.amount
+    if not (math.isfinite(amount) and amount >= 0):
+        raise ContractError(f"cost.amount: got {amount}, wanted 0 or more")
+    # Amounts in other currencies cannot be added to these.
+    return amount if pb.cost.currency_code in ("USD", "") else None
+
+
+def _is_fair(instance: Instance, seconds: float) -> bool:
+    """Return whether an instance that did not answer in this time has failed."""
+    return seconds >= max(_FAIR_SECONDS, _FAIR_FACTOR * (instance.latency_seconds or 0.0))
+
+
+def _unavailable(instance: Instance, problem: PluginUnavailable) -> Result:
     instance.last_error = printable(str(problem))
     return _of(instance, errored("REMOTE_UNAVAILABLE", "The instance went away, or could not be reached"))
 
 
-def _late(instance: Instance, seconds: float) -> Result:
+def _timeout(instance: Instance, seconds: float) -> Result:
     return _of(
         instance,
         errored(
@@ -227,16 +257,16 @@ def _late(instance: Instance, seconds: float) -> Result:
     )
 
 
-def _broken(offer: Offer, instance: Instance, problem: Broken) -> Result:
-    instance.complain(f"broke the contract of {offer.type}: {problem}")
+def _contract_violation(plugin_type: PluginType, instance: Instance, problem: ContractError) -> Result:
+    instance.complain(f"broke the contract of {plugin_type.name}: {problem}")
     return _of(
         instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
     )
 
 
-def _failed(offer: Offer, instance: Instance, problem: Failed) -> Result:
+def _failed(plugin_type: PluginType, instance: Instance, problem: PluginFailed) -> Result:
     incident = secrets.token_hex(6)
-    instance.complain(f"failed on {offer.type}, incident {incident}: {problem}")
+    instance.complain(f"failed on {plugin_type.name}, incident {incident}: {problem}")
     return _of(
         instance,
         errored(

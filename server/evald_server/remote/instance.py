@@ -1,35 +1,36 @@
-"""One process that offers evaluators, as the server sees it."""
+"""One process that offers evaluators, however it is connected, and the tasks it is given."""
 
+import itertools
 import logging
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from .breaker import Breaker
-from .offer import Plugin
-from .task import Task
+from evald.plugin.v1 import task_pb2
 
-if TYPE_CHECKING:
-    from .lease import Lease
-    from .pool import Pool
+from .breaker import CircuitBreaker
+from .errors import printable
+from .lease import Lease
+from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
 
-_MOST_ERROR_TEXT: Final = 300
-_QUIET_SECONDS: Final = 1.0
+_COMPLAINT_SECONDS: Final = 1.0
 
 
 class Mode(IntEnum):
-    """How an instance came to be known. Equal to the wire's Registration.Mode."""
+    """How an instance came to be known. Equal to Registration.Mode of the contract."""
 
     CONNECTED = 1
     REGISTERED = 2
     STATIC = 3
 
 
-class State(IntEnum):
-    """Whether an instance gets tasks. Equal to the wire's Registration.State."""
+class InstanceState(IntEnum):
+    """Whether an instance gets tasks. Equal to Registration.State of the contract."""
 
     PENDING = 1
     ACTIVE = 2
@@ -37,19 +38,62 @@ class State(IntEnum):
     UNHEALTHY = 4
 
 
-class Instance:
-    """An instance, whatever the way to it.
+@dataclass(slots=True)
+class RemoteTask:
+    """One attempt at a task. pb: the message to send. seconds: time left for it.
 
-    plugin: None until a static target has described itself. active: tasks that it has from this server.
-    foreign: tasks that it says it has from others. pools: of the types that it offers.
-    registered, last_seen: Unix time in seconds.
+    headers: gRPC metadata of a unary call. progress: receives interim messages.
+    """
+
+    pb: task_pb2.EvaluationTask
+    seconds: float
+    headers: tuple[tuple[str, str], ...]
+    progress: Callable[[str, float | None], None]
+
+
+class TaskIds:
+    """Task ids that are unique across server processes, and that this process recognizes as its own."""
+
+    def __init__(self) -> None:
+        self._prefix: Final = f"{secrets.token_hex(4)}-"
+        self._numbers = itertools.count(1)
+        self._last = 0
+
+    def new(self) -> str:
+        """Return a new id."""
+        self._last = next(self._numbers)
+        return f"{self._prefix}{self._last:x}"
+
+    def were_given(self, task_id: str) -> bool:
+        """Return whether `new` has returned this id."""
+        prefix, number = task_id[: len(self._prefix)], task_id[len(self._prefix) :]
+        try:
+            return prefix == self._prefix and 0 < int(number, 16) <= self._last
+        except ValueError:
+            return False
+
+
+class WaitingCalls(Protocol):
+    """The calls of one evaluator type that wait for an instance."""
+
+    def wake(self) -> None:
+        """Assign free slots to waiting calls."""
+
+
+class Instance:
+    """One process that offers evaluators.
+
+    plugin: None until a static target has described itself. active: its tasks from this server.
+    foreign: tasks that it reports from other servers. waiting: the calls that may take a freed slot.
+    registered, last_seen: Unix time in seconds. latency_seconds: moving average of its tasks; None before
+    the first one.
     """
 
     mode: Mode
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - as it is
+        id: str,  # noqa: A002 - the word of the contract
         target: str,
         plugin: Plugin | None,
         changed: "Callable[[Instance], None]",
@@ -57,23 +101,22 @@ class Instance:
         self.id = id
         self.target = target
         self.plugin = plugin
-        self.breaker = Breaker()
+        self.breaker = CircuitBreaker()
         self.active = 0
         self.foreign = 0
-        self.state = State.PENDING
+        self.state = InstanceState.PENDING
         self.last_error = ""
         self.registered = self.last_seen = time.time()
         self.lease: Lease | None = None
-        self.pools: Sequence[Pool] = ()
-        # Seconds that its tasks usually take; None before the first one.
-        self.usual_seconds: float | None = None
+        self.waiting: Sequence[WaitingCalls] = ()
+        self.latency_seconds: float | None = None
         self._changed = changed
-        self._quiet_until = float("-inf")
-        self._unsaid = 0
+        self._complain_after = float("-inf")
+        self._unlogged = 0
 
     @property
     def name(self) -> str:
-        """For logs: which one it is."""
+        """Name for logs."""
         return (
             f"{self.plugin.name if self.plugin else '?'} {self.id} ({self.mode.name.lower()}, {self.target})"
         )
@@ -90,37 +133,38 @@ class Instance:
 
     @property
     def load(self) -> float:
-        """Share of its places that are taken."""
-        places = self.plugin.max_concurrency if self.plugin else 1
-        return (self.active + self.foreign) / places
+        """Share of its slots in use, from 0 to 1."""
+        slots = self.plugin.max_concurrency if self.plugin else 1
+        return (self.active + self.foreign) / slots
 
     @property
-    def shown_state(self) -> State:
+    def shown_state(self) -> InstanceState:
         """The state as operators see it: an open circuit is unhealthy."""
-        return State.UNHEALTHY if self.state is State.ACTIVE and self.breaker.is_open else self.state
+        is_open = self.state is InstanceState.ACTIVE and self.breaker.is_open
+        return InstanceState.UNHEALTHY if is_open else self.state
 
     def claim(self) -> None:
-        """Take a place."""
+        """Take a slot."""
         self.active += 1
 
-    def give_back(self, *, used: bool) -> None:
-        """Free a place. used: a task was sent."""
+    def release(self, *, sent: bool) -> None:
+        """Return a slot. sent: whether a task was sent."""
         self.active -= 1
 
-    def took(self, seconds: float) -> None:
-        """A task was done in so many seconds."""
+    def record_latency(self, seconds: float) -> None:
+        """Add the time of an answered task to the moving average."""
         self.last_seen = time.time()
-        usual = self.usual_seconds
-        self.usual_seconds = seconds if usual is None else usual + (seconds - usual) / 8
+        average = self.latency_seconds
+        self.latency_seconds = seconds if average is None else average + (seconds - average) / 8
 
-    def set_state(self, state: State, why: str = "") -> None:
-        """Change the state, and tell who wants to know. why: for the operator."""
+    def set_state(self, state: InstanceState, why: str = "") -> None:
+        """Change the state and notify the listener. why: shown to operators."""
         if why:
             self.last_error = printable(why)
         if state is self.state:
             return
         before, self.state = self.state, state
-        level = logging.WARNING if state is State.UNHEALTHY else logging.INFO
+        level = logging.WARNING if state is InstanceState.UNHEALTHY else logging.INFO
         _log.log(
             level,
             "remote instance %s: %s -> %s%s",
@@ -132,18 +176,18 @@ class Instance:
         self._changed(self)
 
     def complain(self, text: str) -> None:
-        """Log what is wrong with an answer: a line a second at most, however many bad answers there are."""
+        """Log what is wrong with an answer, at most once a second."""
         self.last_error = printable(text)
         now = time.monotonic()
-        if now < self._quiet_until:
-            self._unsaid += 1
+        if now < self._complain_after:
+            self._unlogged += 1
             return
-        more = f" ({self._unsaid} more like this before)" if self._unsaid else ""
-        self._quiet_until, self._unsaid = now + _QUIET_SECONDS, 0
+        more = f" ({self._unlogged} more like this before)" if self._unlogged else ""
+        self._complain_after, self._unlogged = now + _COMPLAINT_SECONDS, 0
         _log.error("remote instance %s %s%s", self.name, self.last_error, more)
 
     def circuit_changed(self) -> None:
-        """The circuit has opened or closed."""
+        """Log that the circuit has opened or closed, and notify the listener."""
         opened = self.breaker.is_open
         if opened:
             self.last_error = f"circuit opened; before: {self.last_error}"
@@ -156,19 +200,13 @@ class Instance:
         )
         self._changed(self)
 
-    def run(self, task: Task) -> Awaitable[bytes]:
-        """The serialised EvaluationOutput of a task. Raises Lost, Late, Busy, Failed or Broken.
+    async def run(self, task: RemoteTask) -> task_pb2.EvaluationOutput:
+        """Send a task and return its output. A slot must have been claimed. Cancelling cancels the task.
 
-        A place must have been claimed. Cancelling it cancels the task.
+        Raises PluginUnavailable, PluginTimeout, PluginBusy, PluginFailed or ContractError.
         """
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Disconnect."""
         raise NotImplementedError
-
-
-def printable(text: str) -> str:
-    """Text of a peer as one line of a log or a table."""
-    shown = "".join(character if character.isprintable() else " " for character in text[:_MOST_ERROR_TEXT])
-    return shown if len(text) <= _MOST_ERROR_TEXT else f"{shown}…"

@@ -1,4 +1,4 @@
-"""Leases: how long a listening plugin is believed to be there without a word from it."""
+"""Leases of listening plugins: granted, renewed, expired, revoked."""
 
 import heapq
 import secrets
@@ -9,23 +9,23 @@ from typing import Final
 
 
 class LeaseState(IntEnum):
-    """Equal to the wire's LeaseState."""
+    """State of a lease. Equal to LeaseState of the contract."""
 
     ACTIVE = 1
     EXPIRED = 2
     REVOKED = 3
 
 
-# Ids of revoked leases that are remembered, so that their plugins are told not to come back.
-_MOST_REVOKED: Final = 10_000
+# Revoked ids that are remembered, so that their plugins are told not to register again.
+_MAX_REVOKED: Final = 10_000
 
 
 class Lease:
-    """One lease. `expires`: on the clock of its Leases."""
+    """One lease. ttl: in seconds. expires: time on the clock of its Leases."""
 
     __slots__ = ("expires", "id", "instance_id", "ttl")
 
-    def __init__(self, id: str, instance_id: str, ttl: float, expires: float) -> None:  # noqa: A002 - as it is
+    def __init__(self, id: str, instance_id: str, ttl: float, expires: float) -> None:  # noqa: A002 - the word of the contract
         self.id = id
         self.instance_id = instance_id
         self.ttl = ttl
@@ -33,9 +33,9 @@ class Lease:
 
 
 class Leases:
-    """All leases. One that is over never lives again: whoever renews it is told to register anew.
+    """All leases by id. A lease that is over never becomes active again; its plugin must register again.
 
-    | state | renew | time runs out | end | revoke |
+    | state | renew | timeout | end | revoke |
     |---|---|---|---|---|
     | active | active, for a whole ttl | expired | expired | revoked |
     | expired, or never known | expired | | expired | |
@@ -48,15 +48,15 @@ class Leases:
         self._due: list[tuple[float, str]] = []
         self._revoked: dict[str, None] = {}
 
-    def grant(self, instance_id: str, ttl: float, id: str = "") -> Lease:  # noqa: A002 - as it is
-        """A new lease; id: that of a restored one."""
+    def grant(self, instance_id: str, ttl: float, id: str = "") -> Lease:  # noqa: A002 - the word of the contract
+        """Grant a lease. id: of a restored lease; by default a new one."""
         lease = Lease(id or secrets.token_hex(16), instance_id, ttl, self._clock() + ttl)
         self._live[lease.id] = lease
         heapq.heappush(self._due, (lease.expires, lease.id))
         return lease
 
     def renew(self, lease_id: str) -> tuple[LeaseState, Lease | None]:
-        """The state after a renewal, and the lease when it is active."""
+        """Renew a lease. Returns its state, and the lease if it is active."""
         lease = self._live.get(lease_id)
         if lease is None or lease.expires <= self._clock():
             return (LeaseState.REVOKED if lease_id in self._revoked else LeaseState.EXPIRED), None
@@ -64,21 +64,21 @@ class Leases:
         return LeaseState.ACTIVE, lease
 
     def end(self, lease_id: str) -> Lease | None:
-        """End a lease at once. None when it was over already."""
+        """End a lease. Returns None if it was over already."""
         return self._live.pop(lease_id, None)
 
     def revoke(self, lease_id: str) -> Lease | None:
-        """End a lease, and tell its plugin not to come back. None when it was over already."""
+        """End a lease and remember its id as revoked. Returns None if it was over already."""
         self._revoked[lease_id] = None
-        while len(self._revoked) > _MOST_REVOKED:
+        while len(self._revoked) > _MAX_REVOKED:
             del self._revoked[next(iter(self._revoked))]
         return self._live.pop(lease_id, None)
 
     def expire(self) -> list[Lease]:
-        """Take out the leases whose time has run out."""
+        """Remove and return the leases whose time is up."""
         now = self._clock()
         over: list[Lease] = []
-        # A renewal leaves its old time in the heap: pushing anew once a ttl is enough.
+        # A renewal does not update the heap: an entry is pushed again when its old time is up.
         while self._due and self._due[0][0] <= now:
             _, lease_id = heapq.heappop(self._due)
             lease = self._live.get(lease_id)
@@ -91,5 +91,5 @@ class Leases:
         return over
 
     def left(self, lease: Lease) -> float:
-        """Seconds until it runs out; 0 when it is over."""
+        """Return the seconds until a lease expires; 0 if it has."""
         return max(0.0, lease.expires - self._clock())

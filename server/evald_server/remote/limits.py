@@ -1,18 +1,18 @@
-"""What remote evaluators may take of the server."""
+"""Limits of remote evaluators: sizes, counts and times."""
 
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class RemoteLimits(NamedTuple):
     """Sizes in bytes, times in seconds.
 
-    inflight, queued, queue_seconds: of one evaluator type: most tasks at a time, most calls that wait for
-    a place, longest wait. instances, types: of the server.
+    inflight, queued, queue_seconds: per evaluator type: most tasks at a time, most calls that wait for
+    an instance, longest wait. instances, types: per server.
     task_bytes: largest task that is sent. gRPC's default limit is 4 MiB, and most plugins keep it.
     output_bytes: largest output that is accepted.
-    lease_seconds: of a plugin that does not say; min and max: what it may ask for.
-    health_seconds: between two health checks of a listening plugin, and how long it may take to answer one.
-    ping_seconds, ping_timeout: of sessions.
+    lease_seconds: default lease time; min and max bound what a plugin may ask for.
+    health_seconds: interval and timeout of the health checks of listening plugins.
+    ping_seconds, ping_timeout: of worker sessions.
     """
 
     inflight: int = 64

@@ -1,4 +1,4 @@
-"""The instances of one evaluator type in one version: which one gets the next task, and how many may wait."""
+"""Load balancing and admission of one evaluator type in one version."""
 
 import asyncio
 import itertools
@@ -7,166 +7,162 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from .budget import RetryBudget
-from .instance import Instance, State
-from .limits import Limits
-from .offer import Offer
+from .breaker import RetryBudget
+from .errors import NoPlace
+from .instance import Instance, InstanceState
+from .limits import RemoteLimits
+from .plugin_type import PluginType
 
-# Of many instances so many are looked at: the least loaded of 32 is hardly more loaded than that of 500.
-_ENOUGH: Final = 32
-
-
-class NoPlace(Exception):
-    """No instance takes the task. code: of evald.errorcodes."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+# The least loaded of 32 instances is hardly more loaded than the least loaded of 500.
+_MAX_COMPARED: Final = 32
 
 
 class Slot(NamedTuple):
-    """A place on an instance. probe: the task tries whether the instance works again."""
+    """A slot on an instance. probe: the task is the probe of an open circuit."""
 
     instance: Instance
     probe: bool
 
 
-class _Waiting(NamedTuple):
-    place: "asyncio.Future[Slot]"
+class _Waiter(NamedTuple):
+    slot: "asyncio.Future[Slot]"
     avoid: Instance | None
     patient: bool
 
 
-class Pool:
-    """Shares the tasks of one type out.
+class InstancePool:
+    """Assigns tasks of one type to instances.
 
-    The bulkhead: so many tasks at a time, so many calls that wait for a short while, the rest refused at
-    once, so that one slow type cannot take the places that all types share.
+    Also the bulkhead: at most `inflight` tasks run, at most `queued` calls wait for a short time, the rest
+    are refused at once, so that a slow type cannot take the capacity that all types share.
+
+    inflight: tasks at work. since: time of the last change of the instances. mode: of the instance added last.
+    leaves_at: when the type leaves the catalogue, because its last instance has left in order.
     """
 
-    def __init__(self, offer: Offer, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self.offer = offer
-        self.budget = RetryBudget()
+    def __init__(
+        self, plugin_type: PluginType, limits: RemoteLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.plugin_type = plugin_type
+        self.retry_budget = RetryBudget()
         self.instances: list[Instance] = []
         self.inflight = 0
-        self.since = clock()  # the last change of the instances
-        self.mode = ""  # by which way the last instance came
-        # When the type leaves the catalogue, by the pool's clock: its last instance has said goodbye.
+        self.since = clock()
+        self.mode = ""
         self.leaves_at: float | None = None
         self._limits = limits
         self._clock = clock
         self._live: set[Instance] = set()
-        self._waiting: deque[_Waiting] = deque()
-        self._turns = itertools.count()
+        self._waiters: deque[_Waiter] = deque()
+        self._rotation = itertools.count()
 
     @property
     def live(self) -> int:
-        """How many instances get tasks, or would if their circuit were closed."""
+        """Number of active instances, whatever their circuit says."""
         return len(self._live)
 
     @property
-    def waiting(self) -> int:
-        """How many calls wait for a place."""
-        return len(self._waiting)
+    def queued(self) -> int:
+        """Number of calls that wait for a slot."""
+        return len(self._waiters)
 
     def add(self, instance: Instance) -> None:
-        """One more instance."""
+        """Add an instance."""
         self.leaves_at = None
         self.instances.append(instance)
         self.mode = instance.mode.name.lower()
         self.since = self._clock()
-        self.note(instance)
-
-    def leave_after(self, seconds: float) -> None:
-        """The last instance has said goodbye: the type leaves in so many seconds, unless one comes."""
-        if not self.instances:
-            self.leaves_at = self._clock() + seconds
-
-    def has_left(self) -> bool:
-        """Whether its time to leave has come."""
-        return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
-
-    def note(self, instance: Instance) -> None:
-        """The state of an instance may be another one."""
-        if instance.state is State.ACTIVE:
-            self._live.add(instance)
-        else:
-            self._live.discard(instance)
+        self.update(instance)
 
     def discard(self, instance: Instance) -> None:
-        """One less."""
+        """Remove an instance."""
         if instance in self.instances:
             self.instances.remove(instance)
             self._live.discard(instance)
             self.since = self._clock()
 
-    def enter(self, avoid: Instance | None = None) -> Slot | None:
-        """A place, or None when all are taken at the moment. Raises NoPlace when waiting would not help."""
+    def update(self, instance: Instance) -> None:
+        """Take over the state of an instance."""
+        if instance.state is InstanceState.ACTIVE:
+            self._live.add(instance)
+        else:
+            self._live.discard(instance)
+
+    def leave_after(self, seconds: float) -> None:
+        """Let the type leave the catalogue after so many seconds, unless there is an instance."""
+        if not self.instances:
+            self.leaves_at = self._clock() + seconds
+
+    def has_left(self) -> bool:
+        """Return whether the type is to leave the catalogue now."""
+        return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
+
+    def try_acquire(self, avoid: Instance | None = None) -> Slot | None:
+        """Try to acquire a slot without waiting. avoid: an instance that has just failed.
+
+        Returns None if all slots are taken. Raises NoPlace if waiting would not help.
+        """
         instance = self._choose(avoid)
-        if instance is None or self._waiting or self.inflight >= self._limits.inflight:
-            self._check_hope(avoid)
+        if instance is None or self._waiters or self.inflight >= self._limits.inflight:
+            self._check_live(avoid)
             return None
         return self._take(instance)
 
-    async def wait(self, seconds: float, avoid: Instance | None = None, *, patient: bool = False) -> Slot:
-        """A place as soon as there is one. patient: an instance may still come. Raises NoPlace."""
-        if len(self._waiting) >= self._limits.queued:
+    async def acquire(self, seconds: float, avoid: Instance | None = None, *, patient: bool = False) -> Slot:
+        """Wait for a slot. patient: wait even if no instance is live now. Raises NoPlace."""
+        if len(self._waiters) >= self._limits.queued:
             raise NoPlace(
                 "EVALUATOR_BUSY",
-                f"{self.inflight} tasks of this remote evaluator run and {len(self._waiting)} calls wait, "
+                f"{self.inflight} tasks of this remote evaluator run and {len(self._waiters)} calls wait, "
                 "which is the limit",
             )
-        place: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(place, avoid, patient)
-        self._waiting.append(waiting)
+        slot: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(slot, avoid, patient)
+        self._waiters.append(waiter)
         try:
             async with asyncio.timeout(min(seconds, self._limits.queue_seconds)):
-                return await place
+                return await slot
         except TimeoutError:
-            self._abandon(waiting)
+            self._abandon(waiter)
             raise NoPlace(
                 "EVALUATOR_BUSY", "No instance of this remote evaluator had a place in time"
             ) from None
         except BaseException:
-            self._abandon(waiting)
+            self._abandon(waiter)
             raise
 
-    def leave(self, slot: Slot, *, worked: bool | None, used: bool = True) -> None:
-        """Give a place back.
-
-        worked: whether the instance did its part; None when that is not known. used: a task was sent.
-        """
+    def release(self, slot: Slot, *, worked: bool | None, sent: bool = True) -> None:
+        """Return a slot. worked: whether the instance did its part; None if unknown. sent: a task was sent."""
         instance, probe = slot
         self.inflight -= 1
-        instance.give_back(used=used)
+        instance.release(sent=sent)
         if instance.breaker.end(probe=probe, worked=worked):
             instance.circuit_changed()
-        # The instance may have had no room for tasks of its other types either.
-        for pool in instance.pools:
-            pool.wake()
+        # Calls of its other types may have waited for the instance too.
+        for waiting in instance.waiting:
+            waiting.wake()
         self.wake()
 
     def wake(self) -> None:
-        """Give places to those who wait, as far as there are any, and no hope to those who have none."""
-        if not self._waiting:
+        """Assign free slots in FIFO order; fail waiters that no live instance can serve."""
+        if not self._waiters:
             return
-        still: deque[_Waiting] = deque()
-        for waiting in self._waiting:
-            if waiting.place.done():
+        remaining: deque[_Waiter] = deque()
+        for waiter in self._waiters:
+            if waiter.slot.done():
                 continue
-            instance = self._choose(waiting.avoid) if self.inflight < self._limits.inflight else None
+            instance = self._choose(waiter.avoid) if self.inflight < self._limits.inflight else None
             if instance is not None:
-                waiting.place.set_result(self._take(instance))
+                waiter.slot.set_result(self._take(instance))
                 continue
             try:
-                if not waiting.patient:
-                    self._check_hope(waiting.avoid)
+                if not waiter.patient:
+                    self._check_live(waiter.avoid)
             except NoPlace as problem:
-                waiting.place.set_exception(problem)
+                waiter.slot.set_exception(problem)
                 continue
-            still.append(waiting)
-        self._waiting = still
+            remaining.append(waiter)
+        self._waiters = remaining
 
     def _take(self, instance: Instance) -> Slot:
         self.inflight += 1
@@ -174,27 +170,24 @@ class Pool:
         return Slot(instance, instance.breaker.begin())
 
     def _choose(self, avoid: Instance | None) -> Instance | None:
-        """The least loaded instance that may get a task. In turn where several are equal."""
+        """Return the least loaded instance that may get a task; round-robin among equals."""
         instances = self.instances
-        if len(instances) == 1:
-            instance = instances[0]
-            return instance if instance is not avoid and _is_ready(instance) else None
         best: Instance | None = None
         lowest = float("inf")
-        turn = next(self._turns)
+        first = next(self._rotation)
         for position in range(len(instances)):
-            instance = instances[(turn + position) % len(instances)]
+            instance = instances[(first + position) % len(instances)]
             if instance is avoid or not _is_ready(instance):
                 continue
             load = instance.load
             if load < lowest:
                 best, lowest = instance, load
-            if not lowest or (position >= _ENOUGH and best is not None):
+            if not lowest or (position >= _MAX_COMPARED and best is not None):
                 break
         return best
 
-    def _check_hope(self, avoid: Instance | None) -> None:
-        """Raise NoPlace when no instance will have a place soon."""
+    def _check_live(self, avoid: Instance | None) -> None:
+        """Raise NoPlace if no instance will have a slot soon."""
         if len(self._live) <= (avoid in self._live):
             raise NoPlace("REMOTE_UNAVAILABLE", "No live instance of this remote evaluator")
         if not any(instance.breaker.allows() for instance in self._live if instance is not avoid):
@@ -203,16 +196,16 @@ class Pool:
                 "Every instance of this remote evaluator failed too often and is left alone for a while",
             )
 
-    def _abandon(self, waiting: _Waiting) -> None:
-        """A call no longer waits. A place that it was given in the same moment goes to the next one."""
-        place = waiting.place
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
-        if not place.done():
-            place.cancel()
-        elif not place.cancelled() and place.exception() is None:
-            self.leave(place.result(), worked=None, used=False)
+    def _abandon(self, waiter: _Waiter) -> None:
+        """Remove a waiter that gave up. A slot assigned at the same moment goes to the next waiter."""
+        slot = waiter.slot
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        if not slot.done():
+            slot.cancel()
+        elif not slot.cancelled() and slot.exception() is None:
+            self.release(slot.result(), worked=None, sent=False)
 
 
 def _is_ready(instance: Instance) -> bool:
-    return instance.state is State.ACTIVE and instance.free and instance.breaker.allows()
+    return instance.state is InstanceState.ACTIVE and instance.free and instance.breaker.allows()

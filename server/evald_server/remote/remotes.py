@@ -1,92 +1,135 @@
-"""All remote evaluators of one server: the three ways in, wired together."""
+"""All remote evaluators of a server: the three ways in, wired together."""
 
 import asyncio
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .connection import Tls
-from .directory import Catalogue, Directory
-from .evaluator import TaskTally
-from .limits import Limits
-from .permission import Everyone, Permissions
-from .registrar import Registrar
-from .statics import Statics, StaticTarget
-from .store import NoStore, Store
-from .targets import Allowed, Resolve
-from .workers import Workers
+from .dial_allowlist import DialAllowlist, Resolve, Resolver
+from .evaluator import LatencyObserver
+from .grpc_instance import GrpcInstance
+from .instance import Mode
+from .instances import STATIC_PREFIX, Catalogue, InstanceRegistry
+from .lease_registry import LeaseRegistry
+from .limits import RemoteLimits
+from .plugin_type import Plugin
+from .store import LeaseStore, NoLeaseStore
+from .worker_sessions import WorkerSessions
 
-_IDLE_TICK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 class RemoteObserver(Protocol):
-    """What is counted."""
+    """Telemetry of remote evaluators."""
 
-    def remote_tasks(self, type: str, /) -> TaskTally:  # noqa: A002 - the word of the contract
-        """The tally of a type's tasks."""
+    def remote_tasks(self, type: str, /) -> LatencyObserver:  # noqa: A002 - the word of the contract
+        """Return the observer of a type's tasks."""
 
     def lease_expired(self) -> None:
-        """A lease ran out."""
+        """Count an expired lease."""
+
+
+class StaticTarget(NamedTuple):
+    """A target of the config. tls_profile: "" for none."""
+
+    target: str
+    tls_profile: str = ""
+
+
+class StaticTargets:
+    """The instances of the config. They are never given up, and may offer other types after each connect."""
+
+    def __init__(
+        self, instances: InstanceRegistry, targets: Iterable[StaticTarget], tls_profiles: Mapping[str, Tls]
+    ) -> None:
+        self._registry = instances
+        resolver = Resolver(None)
+        self._instances = [
+            GrpcInstance(
+                f"{STATIC_PREFIX}{one.target}",
+                one.target,
+                None,
+                Mode.STATIC,
+                instances.limits,
+                resolver,
+                self._confirm,
+                instances.changed,
+                tls_profiles[one.tls_profile] if one.tls_profile else None,
+            )
+            for one in targets
+        ]
+
+    def start(self) -> None:
+        """Connect in the background."""
+        for instance in self._instances:
+            self._registry.add(instance)
+            instance.start()
+
+    async def stop(self) -> None:
+        """Disconnect all instances."""
+        await asyncio.gather(*(instance.cut() for instance in self._instances))
+
+    def _confirm(self, instance: GrpcInstance, plugin: Plugin) -> None:
+        self._registry.check(plugin, instance, "Describe")
+        self._registry.bind(instance, plugin)
 
 
 class Remotes:
-    """Everything remote. `start`, then `drain` and `stop`; each once, in one event loop."""
+    """Everything remote. Call `start`, then `drain` and `stop`, each once, in one event loop."""
 
     def __init__(
         self,
         catalogue: Catalogue,
         observer: RemoteObserver,
         *,
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - immutable
         allowed: Iterable[str] = (),
         targets: Iterable[StaticTarget] = (),
         tls_profiles: Mapping[str, Tls] | None = None,
         blocked: Container[str] = (),
-        store: Store | None = None,
-        permissions: Permissions | None = None,
+        store: LeaseStore | None = None,
         resolve: Resolve | None = None,
     ) -> None:
         self.server_id = secrets.token_hex(8)
         profiles = tls_profiles or {}
-        permissions = permissions or Everyone()
-        self.directory = Directory(catalogue, limits, observer.remote_tasks)
-        self.workers = Workers(self.directory, permissions, self.server_id)
-        self.registrar = Registrar(
-            self.directory,
-            store or NoStore(),
-            Allowed(allowed),
-            permissions,
+        self.instances = InstanceRegistry(catalogue, limits, observer.remote_tasks)
+        self.sessions = WorkerSessions(self.instances, self.server_id)
+        self.leases = LeaseRegistry(
+            self.instances,
+            store or NoLeaseStore(),
+            DialAllowlist(allowed),
             tls_profiles=profiles,
             blocked=blocked,
             expired=observer.lease_expired,
             resolve=resolve,
         )
-        self._statics = Statics(self.directory, targets, profiles)
+        self._static_targets = StaticTargets(self.instances, targets, profiles)
 
     async def start(self) -> None:
-        """Restore registrations and dial. Raises Refusal when the registrations cannot be read."""
-        await self.registrar.start()
-        self._statics.start()
+        """Restore leases and connect to static targets. Raises Refusal if the leases cannot be read."""
+        await self.leases.start()
+        self._static_targets.start()
 
     async def drain(self, grace: float, queued: Callable[[], int], busy: Callable[[], int]) -> None:
         """Tell workers that the server stops, and end their sessions when no evaluation needs them.
 
-        queued: evaluations that have not sent their tasks yet: a worker that hears of the end too early
-        leaves before it has them. busy: those that run.
+        queued: number of evaluations that have not sent their tasks yet; a worker that is told too early
+        leaves before it gets them. busy: number of running evaluations.
         """
-        await _none(lambda: queued() + sum(pool.waiting for pool in self.directory.pools.values()))
-        self.workers.drain("the server stops", grace)
-        await _none(busy)
-        self.workers.end()
+        await _until_none(lambda: queued() + self.instances.queued())
+        self.sessions.drain("the server stops", grace)
+        await _until_none(busy)
+        self.sessions.end()
 
     async def stop(self) -> None:
-        """Let go of everything."""
-        self.workers.end()
-        await self.registrar.stop()
-        await self._statics.stop()
+        """Disconnect all instances."""
+        self.sessions.end()
+        await self.leases.stop()
+        await self._static_targets.stop()
 
 
-async def _none(count: Callable[[], int]) -> None:
-    """Wait until there are none. Admission has no event for it, and a stop may take a moment."""
+async def _until_none(count: Callable[[], int]) -> None:
+    """Poll until a count is 0, because admission has no event for it."""
     while count():  # noqa: ASYNC110
-        await asyncio.sleep(_IDLE_TICK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)

@@ -1,30 +1,26 @@
-"""A worker that has dialled out: tasks go down its stream, as many as it allows."""
+"""A worker that has dialled out: tasks go down its stream, as many as it gives credit for."""
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
-from evald_server.encoding import delimited
 
-from .instance import Instance, Mode, State
-from .limits import Limits
-from .offer import Plugin
-from .open_tasks import OpenTasks
-from .refusal import Refusal, invalid
-from .task import Lost, Task, TaskIds
+from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
+from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds
+from .limits import RemoteLimits
+from .plugin_type import Plugin
 
 _Frame = registry_service_pb2.ConnectResponse
 
-# The field of evald.plugin.v1.ConnectResponse.
-_TASK: Final = 2
-
 # A worker has no use for more, and sums of grants must not overflow.
-_MOST_CREDIT: Final = 10_000
+_MAX_CREDIT: Final = 10_000
 
 _RECONNECT_SECONDS: Final = 1.0
 
@@ -39,7 +35,7 @@ class Frames(Protocol):
 
 
 def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
-    """A worker's frame. Raises Refusal for bytes that are none."""
+    """Parse a worker's frame. Raises Refusal."""
     try:
         return wire_pb2.ConnectRequest.FromString(data)
     except DecodeError:
@@ -48,43 +44,118 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
         ) from None
 
 
-class Session(Instance):
+@dataclass(slots=True)
+class _Pending:
+    """A task that the worker has. output: serialized; None once its caller has left."""
+
+    output: "asyncio.Future[bytes] | None"
+    task: RemoteTask
+
+    def fail(self, problem: Exception) -> bool:
+        """Raise the problem in the caller. Returns False if the caller has left."""
+        if self.output is None or self.output.done():
+            return False
+        self.output.set_exception(problem)
+        return True
+
+
+class PendingTasks:
+    """The tasks that a worker has, by id; those whose caller has left are among them.
+
+    complain: called when the worker breaks the contract.
+    """
+
+    def __init__(self, ids: TaskIds, complain: Callable[[str], None]) -> None:
+        self.by_id: dict[str, _Pending] = {}
+        self._ids = ids
+        self._complain = complain
+
+    async def wait(self, task: RemoteTask, cancel: Callable[[], None]) -> bytes:
+        """Wait for the serialized output of a task that has been sent. cancel: tells the worker to stop it.
+
+        Raises PluginTimeout, and what `complete` and `fail` set.
+        """
+        task_id = task.pb.task_id
+        output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.by_id[task_id] = pending = _Pending(output, task)
+        try:
+            async with asyncio.timeout(task.seconds):
+                return await output
+        except (asyncio.CancelledError, TimeoutError) as problem:
+            pending.output = None
+            if task_id in self.by_id:
+                cancel()
+            if isinstance(problem, TimeoutError):
+                raise PluginTimeout from None
+            raise
+
+    def complete(self, task_id: str, output: bytes) -> bool:
+        """Take an answer. Returns False if the task was not pending."""
+        pending = self.by_id.pop(task_id, None)
+        if pending is None:
+            # A late or repeated answer is harmless.
+            if not self._ids.were_given(task_id):
+                self._reject(task_id)
+            return False
+        if pending.output is not None and not pending.output.done():
+            pending.output.set_result(output)
+        return True
+
+    def fail(self, why: str) -> None:
+        """Fail all tasks with PluginUnavailable."""
+        tasks, self.by_id = self.by_id, {}
+        for pending in tasks.values():
+            pending.fail(PluginUnavailable(why))
+
+    def _reject(self, task_id: str) -> None:
+        """Fail one task, because one will stay without an answer if the worker answers an unknown id."""
+        shown = printable(task_id)[:60]
+        self._complain(f"answered a task that it was never given: {shown!r}")
+        problem = ContractError(f"task_id: got {shown!r}, which this plugin was never given")
+        for pending in self.by_id.values():
+            if pending.fail(problem):
+                return
+
+
+class WorkerSession(Instance):
     """One stream of one worker.
 
-    Every task costs a credit, which comes back when the worker says that the task is done. A task that
-    was cancelled keeps its credit until then, because the worker may still be busy with it, or until
-    a pong says that it is not.
+    Each task costs a credit, which comes back with the worker's answer. A cancelled task keeps its credit
+    until then, because the worker may still be busy with it, or until a pong says that it is not.
     """
 
     mode = Mode.CONNECTED
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - as it is
+        id: str,  # noqa: A002 - the word of the contract
         session_id: str,
         peer: str,
         plugin: Plugin,
         credit: int,
-        limits: Limits,
+        limits: RemoteLimits,
         ids: TaskIds,
         changed: Callable[[Instance], None],
     ) -> None:
         super().__init__(id, peer, plugin, changed)
-        self.state = State.ACTIVE
+        self.state = InstanceState.ACTIVE
         self.session_id = session_id
-        self.credit = min(credit, _MOST_CREDIT)
+        self.credit = min(credit, _MAX_CREDIT)
         self._limits = limits
-        cancel = _cancel if plugin.can(task_pb2.CAPABILITY_CANCEL) else None
-        self._tasks = OpenTasks(ids, self.complain, cancel)
+        self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
+        self._tasks = PendingTasks(ids, self.complain)
+        self._outgoing: deque[bytes] = deque()
+        self._posted = asyncio.Event()
+        self._stop_writing = False
         self._writing: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._nonce = 0
-        self._asked: frozenset[str] | None = None  # the tasks that it had at the last ping; None: answered
-        self._answered = asyncio.Event()
+        self._pinged: frozenset[str] | None = None  # the pending tasks at the last ping; None: answered
+        self._ponged = asyncio.Event()
 
     @property
     def free(self) -> bool:
-        """Whether the worker allows one more task."""
+        """Whether the worker gives credit for one more task."""
         return self.credit > 0 and not self._over.done()
 
     @property
@@ -94,7 +165,7 @@ class Session(Instance):
 
     @property
     def load(self) -> float:
-        """Share of what it allows that is taken."""
+        """Share of its credit in use, from 0 to 1."""
         return self.active / max(1, self.active + self.credit)
 
     def claim(self) -> None:
@@ -102,58 +173,69 @@ class Session(Instance):
         self.active += 1
         self.credit -= 1
 
-    def give_back(self, *, used: bool) -> None:
-        """The call is over. A credit that was used comes back with the worker's word."""
+    def release(self, *, sent: bool) -> None:
+        """End a call. The credit of a task that was sent comes back with the worker's answer."""
         self.active -= 1
-        if not used:
+        if not sent:
             self.credit += 1
 
     async def serve(self, frames: Frames) -> None:
-        """Follow the stream to its end. Raises Refusal for frames that break the protocol."""
-        self._writing = writing = asyncio.create_task(self._tasks.write(frames.send))
+        """Serve the stream until it ends. Raises Refusal for frames that break the protocol."""
+        self._writing = writing = asyncio.create_task(self._write(frames))
         reading = asyncio.create_task(self._read(frames))
         pinging = asyncio.create_task(self._ping())
         try:
             await asyncio.wait({reading, writing, pinging, self._over}, return_when=asyncio.FIRST_COMPLETED)
-            # A write fails only when the stream is gone, of which the reader and gRPC tell.
+            # A write fails only when the stream is gone, which the reader or gRPC reports.
             for done in (self._over, reading, pinging):
                 if done.done():
                     done.result()
         except Refusal:
-            self._tasks.end(at_once=True)
+            self._outgoing.clear()
+            self._end_writing()
             raise
         finally:
             reading.cancel()
             pinging.cancel()
             await asyncio.gather(reading, pinging, return_exceptions=True)
-            self._lose("the stream ended")
+            self.end()
+            self._tasks.fail("the stream ended")
 
     async def flush(self) -> None:
-        """Wait until what is left to send has been sent, or cannot be. To be called after `serve`.
+        """Wait until all frames are sent, or cannot be. To be called after `serve`.
 
-        A write must not be cut short: gRPC could then not send the status either, and the worker would
-        wait for it. One that does not read keeps its stream, and nothing else, until it does or is gone.
+        A write must not be cancelled: gRPC could then not send the status, and the worker would wait for it.
+        A worker that does not read keeps its stream, and nothing else, until it reads or disconnects.
         """
         if self._writing is not None:
-            self._tasks.end()
+            self._end_writing()
             try:
                 await asyncio.wait([self._writing])
             finally:
                 self._writing.cancel()
                 await asyncio.gather(self._writing, return_exceptions=True)
 
-    async def run(self, task: Task) -> bytes:
-        """See Instance. The credit comes back when the worker says that it is done."""
+    async def run(self, task: RemoteTask) -> task_pb2.EvaluationOutput:
+        """See Instance."""
         if self._over.done():
-            raise Lost("the session is over")
-        return await self._tasks.run(task, delimited(_TASK, task.data))
+            raise PluginUnavailable("the session is over")
+        task_id = task.pb.task_id
+        self._send(_Frame(task=task.pb))
+        data = await self._tasks.wait(task, lambda: self._cancel(task_id))
+        try:
+            return task_pb2.EvaluationOutput.FromString(data)
+        except DecodeError:
+            raise ContractError(
+                "output: not a readable EvaluationOutput: garbage, text that is not UTF-8, or metadata "
+                "nested deeper than 32 levels"
+            ) from None
 
     async def close(self) -> None:
-        """End the stream well. The worker may connect again."""
+        """End the stream with OK. The worker may connect again."""
         self.end()
 
     def welcome(self, contract: str, server_id: str) -> None:
-        """Say what the worker needs to know. The first frame."""
+        """Send the first frame."""
         limits = self._limits
         frame = _Frame()
         welcome = frame.welcome
@@ -166,16 +248,16 @@ class Session(Instance):
         self._send(frame)
 
     def end(self, why: Refusal | None = None) -> None:
-        """End the stream, with a status that says why, or well."""
+        """End the stream: with OK, or with the status of a refusal."""
         if self._over.done():
             return
         if why is None:
             self._over.set_result(None)
         else:
             self._over.set_exception(why)
-            self._over.exception()  # looked at, even if the stream has just ended by itself
+            self._over.exception()  # mark as retrieved: the stream may have ended by itself
 
-    def tell_draining(self, reason: str, grace: float) -> None:
+    def send_draining(self, reason: str, grace: float) -> None:
         """Tell the worker that the server stops."""
         frame = _Frame()
         frame.draining.reason = reason
@@ -189,86 +271,90 @@ class Session(Instance):
             frame = read_frame(data)
             kind = frame.WhichOneof("frame")
             if kind == "completed":
-                self._complete(frame.completed)
+                # A task that was not pending has given its credit back already.
+                if self._tasks.complete(frame.completed.task_id, frame.completed.output):
+                    self._grant(1)
             elif kind == "progress":
                 self._progress(frame.progress)
             elif kind == "credit":
                 self._grant(frame.credit.delta)
             elif kind == "pong":
-                self._hear(frame.pong)
+                self._pong(frame.pong)
             elif kind == "draining":
-                self._drain(frame.draining.reason)
+                reason = frame.draining.reason
+                why = f"the worker drains: {reason}" if reason else "the worker drains"
+                self.set_state(InstanceState.DRAINING, why)
             elif kind == "hello":
                 raise invalid("frame", "a second hello; wanted it once, as the first frame")
-            # Else a case that this server does not know, which it skips.
+            # Cases of a later contract are skipped.
+
+    async def _write(self, frames: Frames) -> None:
+        """Send frames one at a time, until `_end_writing`."""
+        outgoing = self._outgoing
+        while True:
+            while outgoing:
+                await frames.send(outgoing.popleft())
+            if self._stop_writing:
+                return
+            self._posted.clear()
+            await self._posted.wait()
+
+    def _send(self, frame: registry_service_pb2.ConnectResponse) -> None:
+        self._outgoing.append(frame.SerializeToString())
+        self._posted.set()
+
+    def _end_writing(self) -> None:
+        self._stop_writing = True
+        self._posted.set()
+
+    def _cancel(self, task_id: str) -> None:
+        if self._can_cancel:
+            self._send(_Frame(cancel_task_id=task_id))
 
     async def _ping(self) -> None:
         limits = self._limits
         while True:
             await asyncio.sleep(limits.ping_seconds)
             self._nonce += 1
-            self._asked = frozenset(self._tasks.by_id)
-            self._answered.clear()
+            self._pinged = frozenset(self._tasks.by_id)
+            self._ponged.clear()
             ping = _Frame()
             ping.ping.nonce = self._nonce
             self._send(ping)
             try:
                 async with asyncio.timeout(limits.ping_timeout):
-                    await self._answered.wait()
+                    await self._ponged.wait()
             except TimeoutError:
                 why = f"no pong within {limits.ping_timeout:g}s"
-                self.set_state(State.UNHEALTHY, why)
+                self.set_state(InstanceState.UNHEALTHY, why)
                 raise Refusal("WORKER_SILENT", why) from None
 
-    def _complete(self, completed: wire_pb2.TaskCompleted) -> None:
-        # What was not expected gave its credit back already.
-        if self._tasks.complete(completed.task_id, completed.output):
-            self._credit_back(1)
-
-    def _progress(self, progress: registry_service_pb2.TaskProgress) -> None:
-        opened = self._tasks.by_id.get(progress.task_id)
-        if opened is not None and opened.done is not None:
-            opened.task.progress(
-                progress.message, progress.fraction if progress.HasField("fraction") else None
-            )
-
-    def _grant(self, delta: int) -> None:
-        self.credit = max(-_MOST_CREDIT, min(self.credit + delta, _MOST_CREDIT))
-        for pool in self.pools:
-            pool.wake()
-
-    def _credit_back(self, count: int) -> None:
-        if count:
-            self._grant(count)
-
-    def _hear(self, pong: registry_service_pb2.Pong) -> None:
-        if pong.nonce != self._nonce or self._asked is None:
+    def _pong(self, pong: registry_service_pb2.Pong) -> None:
+        """Take a pong, and the credit of cancelled tasks that the worker no longer works on."""
+        if pong.nonce != self._nonce or self._pinged is None:
             return
-        had, self._asked = self._asked, None
-        self._answered.set()
-        # Frames keep their order: whatever the worker had when it read the ping and has finished since
-        # is out of `by_id` by now. So of the cancelled tasks it can have no more than it counts beyond the
-        # others.
+        pinged, self._pinged = self._pinged, None
+        self._ponged.set()
+        # Frames keep their order: tasks that the worker had at the ping and has finished since are no longer
+        # in `by_id`. So it has at most as many cancelled tasks as it counts beyond the others.
         by_id = self._tasks.by_id
-        left = [task_id for task_id in had if task_id in by_id]
-        cancelled = [task_id for task_id in left if by_id[task_id].done is None]
+        left = [task_id for task_id in pinged if task_id in by_id]
+        cancelled = [task_id for task_id in left if by_id[task_id].output is None]
         busy = max(0, pong.active_tasks - (len(left) - len(cancelled)))
         gone = cancelled[: max(0, len(cancelled) - busy)]
         for task_id in gone:
             del by_id[task_id]
-        self._credit_back(len(gone))
+        if gone:
+            self._grant(len(gone))
 
-    def _drain(self, reason: str) -> None:
-        self.set_state(State.DRAINING, f"the worker drains: {reason}" if reason else "the worker drains")
+    def _progress(self, progress: registry_service_pb2.TaskProgress) -> None:
+        pending = self._tasks.by_id.get(progress.task_id)
+        if pending is not None and pending.output is not None:
+            pending.task.progress(
+                progress.message, progress.fraction if progress.HasField("fraction") else None
+            )
 
-    def _lose(self, why: str) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
-        self._tasks.fail(Lost(why))
-
-    def _send(self, frame: registry_service_pb2.ConnectResponse) -> None:
-        self._tasks.post(frame.SerializeToString())
-
-
-def _cancel(task_id: str) -> bytes:
-    return _Frame(cancel_task_id=task_id).SerializeToString()
+    def _grant(self, delta: int) -> None:
+        self.credit = max(-_MAX_CREDIT, min(self.credit + delta, _MAX_CREDIT))
+        for waiting in self.waiting:
+            waiting.wake()

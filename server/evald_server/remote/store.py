@@ -1,4 +1,4 @@
-"""Registrations on disk, so that a restarted server knows its listening plugins."""
+"""Leases on disk, so that a restarted server knows its listening plugins."""
 
 import asyncio
 import logging
@@ -6,10 +6,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from .refusal import Refusal
+from .errors import Refusal
+
+T = TypeVar("T")
 
 _log = logging.getLogger("evald.remote")
 
@@ -24,7 +27,6 @@ _MIGRATIONS: Final = (
         plugin BLOB NOT NULL,
         target TEXT NOT NULL,
         tls_profile TEXT NOT NULL,
-        principal TEXT NOT NULL,
         ttl_seconds REAL NOT NULL,
         registered REAL NOT NULL,
         revoked INTEGER NOT NULL
@@ -32,20 +34,20 @@ _MIGRATIONS: Final = (
     """,
 )
 
-_PUT: Final = "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT: Final = "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM registrations WHERE lease_id = ?"
 _SELECT: Final = (
-    "SELECT lease_id, instance_id, plugin, target, tls_profile, principal, ttl_seconds, registered, revoked "
+    "SELECT lease_id, instance_id, plugin, target, tls_profile, ttl_seconds, registered, revoked "
     "FROM registrations ORDER BY registered"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """One lease. plugin: serialised PluginInfo. registered: Unix time in seconds.
+class StoredLease:
+    """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds.
 
-    When it runs out is not kept: a plugin cannot renew while the server is down, so a restored lease gets its
-    whole time.
+    The time of expiry is not stored: a plugin cannot renew while the server is down, so a restored lease
+    gets its full time.
     """
 
     lease_id: str
@@ -53,53 +55,52 @@ class Registration:
     plugin: bytes
     target: str
     tls_profile: str
-    principal: str
     ttl_seconds: float
     registered: float
     revoked: bool = False
 
 
-class Store(Protocol):
-    """Keeps registrations. What has been awaited is durable."""
+class LeaseStore(Protocol):
+    """Stores leases. What has been awaited is durable."""
 
-    async def load(self) -> list[Registration]:
-        """All registrations, oldest first."""
+    async def load(self) -> list[StoredLease]:
+        """Return all leases, oldest first. Raises Refusal."""
 
-    async def put(self, registration: Registration, *, instead: str = "") -> None:
-        """Keep one. instead: lease id of one that goes away for it. Raises Refusal."""
+    async def put(self, lease: StoredLease, *, instead: str = "") -> None:
+        """Store a lease. instead: id of a lease to delete. Raises Refusal."""
 
     async def delete(self, lease_id: str) -> None:
-        """Forget one. Raises Refusal."""
+        """Delete a lease. Raises Refusal."""
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
-class NoStore:
-    """Without a data directory: after a restart plugins register anew, as their next renewal tells them."""
+class NoLeaseStore:
+    """Stores nothing: after a restart plugins register again, when their next renewal says EXPIRED."""
 
-    async def load(self) -> list[Registration]:
-        """None."""
+    async def load(self) -> list[StoredLease]:
+        """See LeaseStore."""
         return []
 
-    async def put(self, registration: Registration, *, instead: str = "") -> None:
-        """Nothing."""
+    async def put(self, lease: StoredLease, *, instead: str = "") -> None:
+        """See LeaseStore."""
 
     async def delete(self, lease_id: str) -> None:
-        """Nothing."""
+        """See LeaseStore."""
 
     async def close(self) -> None:
-        """Nothing."""
+        """See LeaseStore."""
 
 
 _Statement = tuple[str, Sequence[object]]
 
 
-class SqliteStore:
-    """A SQLite file, written in a thread of its own.
+class SqliteLeaseStore:
+    """A SQLite file, written by its own thread.
 
-    Whatever is asked for while a commit is under way goes into the next one, because a commit waits for the
-    disk: 5 ms, whether it holds one row or 500.
+    All changes requested during a commit go into the next one, because a commit waits 5 ms for the disk,
+    whether it holds one row or 500.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -109,13 +110,13 @@ class SqliteStore:
         self._pending: list[tuple[list[_Statement], asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def load(self) -> list[Registration]:
-        """All registrations, oldest first. Raises Refusal."""
+    async def load(self) -> list[StoredLease]:
+        """See LeaseStore."""
         return await self._run(self._load)
 
-    async def put(self, registration: Registration, *, instead: str = "") -> None:
-        """See Store."""
-        row = registration
+    async def put(self, lease: StoredLease, *, instead: str = "") -> None:
+        """See LeaseStore."""
+        row = lease
         statements: list[_Statement] = [
             (
                 _PUT,
@@ -125,7 +126,6 @@ class SqliteStore:
                     row.plugin,
                     row.target,
                     row.tls_profile,
-                    row.principal,
                     row.ttl_seconds,
                     row.registered,
                     int(row.revoked),
@@ -137,11 +137,11 @@ class SqliteStore:
         await self._write(statements)
 
     async def delete(self, lease_id: str) -> None:
-        """See Store."""
+        """See LeaseStore."""
         await self._write([(_DELETE, (lease_id,))])
 
     async def close(self) -> None:
-        """Finish what is under way and let go of the file."""
+        """Finish pending commits and close the file."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         connection, self._connection = self._connection, None
@@ -162,7 +162,7 @@ class SqliteStore:
             statements = [statement for group, _ in batch for statement in group]
             problem: Refusal | None = None
             try:
-                await self._run(lambda statements=statements: self._commit(statements))  # type: ignore[misc]
+                await self._run(partial(self._commit, statements))
             except Refusal as refusal:
                 problem = refusal
             for _, done in batch:
@@ -173,7 +173,7 @@ class SqliteStore:
                 else:
                     done.set_exception(problem)
 
-    async def _run(self, work: "Callable[[], list[Registration]]") -> list[Registration]:
+    async def _run(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as problem:
@@ -192,7 +192,7 @@ class SqliteStore:
                 self._path, timeout=1.0, isolation_level=None, check_same_thread=False
             )
             connection.execute("PRAGMA journal_mode = WAL")
-            # What is acknowledged outlives the power, too.
+            # Acknowledged commits survive a power failure.
             connection.execute("PRAGMA synchronous = FULL")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > len(_MIGRATIONS):
@@ -206,11 +206,11 @@ class SqliteStore:
             self._connection = connection
         return self._connection
 
-    def _load(self) -> list[Registration]:
-        found = [Registration(*row) for row in self._open().execute(_SELECT).fetchall()]
+    def _load(self) -> list[StoredLease]:
+        found = [StoredLease(*row) for row in self._open().execute(_SELECT).fetchall()]
         return [replace(one, revoked=bool(one.revoked)) for one in found]
 
-    def _commit(self, statements: Sequence[_Statement]) -> list[Registration]:
+    def _commit(self, statements: Sequence[_Statement]) -> None:
         connection = self._open()
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -220,4 +220,3 @@ class SqliteStore:
         except sqlite3.Error:
             connection.rollback()
             raise
-        return []

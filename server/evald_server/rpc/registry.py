@@ -1,4 +1,4 @@
-"""RegistryService: where plugins make themselves known, and operators see them."""
+"""RegistryService: plugins register here, and operators see them."""
 
 import asyncio
 import base64
@@ -9,10 +9,10 @@ from typing import Any, Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.plugin.v1 import registry_service_pb2
-from evald_server.remote.directory import Change, RevisionGone
+from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
-from evald_server.remote.offer import CONTRACT
-from evald_server.remote.refusal import Refusal
+from evald_server.remote.instances import InstanceChange, UnknownRevision
+from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
 from .errors import BadField, CallError, invalid
@@ -30,34 +30,34 @@ _pb = registry_service_pb2
 
 
 class RegistrationService:
-    """The handlers of RegistryService. connect_allowed: whether plugins may dial in."""
+    """Handlers of RegistryService. connect_allowed: whether plugins may dial in."""
 
     def __init__(self, remotes: Remotes, *, connect_allowed: bool = True) -> None:
         self._remotes = remotes
-        self._directory = remotes.directory
+        self._instances = remotes.instances
         self._connect_allowed = connect_allowed
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
-        """End the streams that would hold up the server's stop: renewals and watches."""
+        """End the streams that would delay the server's stop: renewals and watches."""
         self._draining.set()
 
     async def connect(self, stream: RpcStream) -> None:
-        """A worker's session."""
+        """Serve a worker's session."""
         if not self._connect_allowed:
             raise CallError(
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
             )
         try:
-            await self._remotes.workers.serve(stream, stream.context.peer(), _principal(stream.context))
+            await self._remotes.sessions.serve(stream, stream.context.peer())
         except Refusal as problem:
             raise refused(problem) from None
 
-    async def register(self, data: bytes, context: Context) -> bytes:
+    async def register(self, data: bytes, _context: Context) -> bytes:
         """Grant a lease."""
         request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
         try:
-            granted = await self._remotes.registrar.register(request, _principal(context))
+            granted = await self._remotes.leases.register(request)
         except Refusal as problem:
             raise refused(problem) from None
         response = _pb.RegisterResponse(
@@ -71,7 +71,7 @@ class RegistrationService:
         """Renew leases, one answer per request, in order."""
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
-            state, ttl = self._remotes.registrar.renew(request.lease_id, request.active_tasks)
+            state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks)
             response = _pb.KeepAliveResponse(
                 lease_id=request.lease_id,
                 state=int(state),  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ class RegistrationService:
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
         request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
-        state, ttl = self._remotes.registrar.renew(request.lease_id, request.active_tasks)
+        state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks)
         response = _pb.RenewLeaseResponse(
             state=int(state),  # type: ignore[arg-type]
             server_id=self._remotes.server_id,
@@ -97,13 +97,13 @@ class RegistrationService:
         """End a lease."""
         request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
         try:
-            await self._remotes.registrar.deregister(request.lease_id, drain=request.drain)
+            await self._remotes.leases.deregister(request.lease_id, drain=request.drain)
         except Refusal as problem:
             raise refused(problem) from None
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
-        """A page of instances, ordered by id."""
+        """List a page of instances, ordered by id."""
         request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
         if request.page_size < 0:
             raise invalid("page_size", f"got {request.page_size}, wanted 0 or more")
@@ -112,30 +112,30 @@ class RegistrationService:
         found = sorted(
             (
                 instance
-                for instance in self._directory.instances.values()
+                for instance in self._instances.by_id.values()
                 if instance.id > after and (not request.type or _offers(instance, request.type))
             ),
             key=lambda instance: instance.id,
         )
-        response = _pb.ListRegistrationsResponse(revision=self._directory.revision)
+        response = _pb.ListRegistrationsResponse(revision=self._instances.revision)
         response.registrations.extend(self._describe(instance) for instance in found[:size])
         if len(found) > size:
             response.next_page_token = base64.urlsafe_b64encode(found[size - 1].id.encode()).decode()
         return response.SerializeToString()
 
     async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
-        """The instances, then their changes, for as long as the caller listens."""
+        """Send the instances, then their changes, until the caller disconnects."""
         request = parse(_pb.WatchRegistrationsRequest, data, "evald.plugin.v1.WatchRegistrationsRequest")
-        directory = self._directory
+        instances = self._instances
         revision = request.after_revision
         if revision < 0:
             raise invalid("after_revision", f"got {revision}, wanted 0 or more")
         changed = asyncio.Event()
-        unsubscribe = directory.watch(changed.set)
+        unsubscribe = instances.watch(changed.set)
         try:
             if revision == 0:
-                revision = directory.revision
-                for instance in list(directory.instances.values()):
+                revision = instances.revision
+                for instance in list(instances.by_id.values()):
                     await _send(stream, revision, upserted=self._describe(instance))
                 await _send(stream, revision, snapshot_complete=_pb.SnapshotComplete())
             while True:
@@ -150,10 +150,10 @@ class RegistrationService:
         finally:
             unsubscribe()
 
-    def _changes(self, revision: int) -> list[Change]:
+    def _changes(self, revision: int) -> list[InstanceChange]:
         try:
-            return self._directory.changes_after(revision)
-        except RevisionGone as problem:
+            return self._instances.changes_after(revision)
+        except UnknownRevision as problem:
             raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
 
     def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
@@ -170,7 +170,7 @@ class RegistrationService:
             server_id=self._remotes.server_id,
         )
         if instance.lease is not None:
-            left = self._remotes.registrar.left(instance.lease)
+            left = self._remotes.leases.left(instance.lease)
             now = Timestamp()
             now.GetCurrentTime()
             pb.expire_time.FromMilliseconds(now.ToMilliseconds() + round(left * 1000))
@@ -185,7 +185,7 @@ class RegistrationService:
             yield data
 
     async def _or_drained(self, work: Awaitable[Any]) -> Any:
-        """The result of the work, unless the server stops first. Raises CallError then."""
+        """Await the work. Raises CallError if the server stops first."""
         doing = asyncio.ensure_future(_completed(work))
         draining = asyncio.ensure_future(self._draining.wait())
         try:
@@ -210,7 +210,7 @@ def handlers(
     stream: Callable[[str, str, Any], Any],
     watch: Callable[[str, str, Any], Any],
 ) -> dict[str, Any]:
-    """Handlers by method name."""
+    """Return the gRPC handlers by method name."""
     return {
         "Connect": stream(NAME, "Connect", service.connect),
         "Register": unary(NAME, "Register", service.register),
@@ -223,7 +223,7 @@ def handlers(
 
 
 def refused(problem: Refusal) -> CallError:
-    """The refusal as a status."""
+    """Return the status of a refusal."""
     violations = [BadField(problem.field, problem.message)] if problem.field else []
     message = problem.message
     if problem.field and not message.startswith(problem.field):
@@ -232,13 +232,8 @@ def refused(problem: Refusal) -> CallError:
     return CallError(problem.reason, message, violations, **metadata)
 
 
-def _principal(context: Context) -> str:
-    """Who calls. Nobody is told apart until there is authentication."""
-    return ""
-
-
 def _offers(instance: Instance, name: str) -> bool:
-    return any(pool.offer.type == name for pool in instance.pools)
+    return instance.plugin is not None and any(one.name == name for one in instance.plugin.types)
 
 
 def _timestamp(seconds: float) -> Timestamp:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from evald.plugin.v1 import task_pb2 as evald_dot_plugin_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.evald/plugin/v1/evaluator_plugin_service.proto\x12\x0f\x65vald.plugin.v1\x1a\x1a\x65vald/plugin/v1/task.proto\",\n\x0f\x44\x65scribeRequest\x12\x19\n\x11\x63ontract_versions\x18\x01 \x03(\t\"?\n\x10\x44\x65scribeResponse\x12+\n\x06plugin\x18\x01 \x01(\x0b\x32\x1b.evald.plugin.v1.PluginInfo\"@\n\x0f\x45valuateRequest\x12-\n\x04task\x18\x01 \x01(\x0b\x32\x1f.evald.plugin.v1.EvaluationTask\"E\n\x10\x45valuateResponse\x12\x31\n\x06output\x18\x01 \x01(\x0b\x32!.evald.plugin.v1.EvaluationOutput\"k\n\x15\x45valuateStreamRequest\x12/\n\x04task\x18\x01 \x01(\x0b\x32\x1f.evald.plugin.v1.EvaluationTaskH\x00\x12\x18\n\x0e\x63\x61ncel_task_id\x18\x02 \x01(\tH\x00\x42\x07\n\x05\x66rame\"\\\n\x16\x45valuateStreamResponse\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x31\n\x06output\x18\x02 \x01(\x0b\x32!.evald.plugin.v1.EvaluationOutput2\xab\x02\n\x16\x45valuatorPluginService\x12T\n\x08\x44\x65scribe\x12 .evald.plugin.v1.DescribeRequest\x1a!.evald.plugin.v1.DescribeResponse\"\x03\x90\x02\x01\x12T\n\x08\x45valuate\x12 .evald.plugin.v1.EvaluateRequest\x1a!.evald.plugin.v1.EvaluateResponse\"\x03\x90\x02\x02\x12\x65\n\x0e\x45valuateStream\x12&.evald.plugin.v1.EvaluateStreamRequest\x1a\'.evald.plugin.v1.EvaluateStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.evald/plugin/v1/evaluator_plugin_service.proto\x12\x0f\x65vald.plugin.v1\x1a\x1a\x65vald/plugin/v1/task.proto\",\n\x0f\x44\x65scribeRequest\x12\x19\n\x11\x63ontract_versions\x18\x01 \x03(\t\"?\n\x10\x44\x65scribeResponse\x12+\n\x06plugin\x18\x01 \x01(\x0b\x32\x1b.evald.plugin.v1.PluginInfo\"@\n\x0f\x45valuateRequest\x12-\n\x04task\x18\x01 \x01(\x0b\x32\x1f.evald.plugin.v1.EvaluationTask\"E\n\x10\x45valuateResponse\x12\x31\n\x06output\x18\x01 \x01(\x0b\x32!.evald.plugin.v1.EvaluationOutput2\xc4\x01\n\x16\x45valuatorPluginService\x12T\n\x08\x44\x65scribe\x12 .evald.plugin.v1.DescribeRequest\x1a!.evald.plugin.v1.DescribeResponse\"\x03\x90\x02\x01\x12T\n\x08\x45valuate\x12 .evald.plugin.v1.EvaluateRequest\x1a!.evald.plugin.v1.EvaluateResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,10 +44,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVALUATEREQUEST']._serialized_end=270
   _globals['_EVALUATERESPONSE']._serialized_start=272
   _globals['_EVALUATERESPONSE']._serialized_end=341
-  _globals['_EVALUATESTREAMREQUEST']._serialized_start=343
-  _globals['_EVALUATESTREAMREQUEST']._serialized_end=450
-  _globals['_EVALUATESTREAMRESPONSE']._serialized_start=452
-  _globals['_EVALUATESTREAMRESPONSE']._serialized_end=544
-  _globals['_EVALUATORPLUGINSERVICE']._serialized_start=547
-  _globals['_EVALUATORPLUGINSERVICE']._serialized_end=846
+  _globals['_EVALUATORPLUGINSERVICE']._serialized_start=344
+  _globals['_EVALUATORPLUGINSERVICE']._serialized_end=540
 # @@protoc_insertion_point(module_scope)

@@ -29,19 +29,3 @@ class EvaluateResponse(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     output: _task_pb2.EvaluationOutput
     def __init__(self, output: _Optional[_Union[_task_pb2.EvaluationOutput, _Mapping]] = ...) -> None: ...
-
-class EvaluateStreamRequest(_message.Message):
-    __slots__ = ("task", "cancel_task_id")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    CANCEL_TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    task: _task_pb2.EvaluationTask
-    cancel_task_id: str
-    def __init__(self, task: _Optional[_Union[_task_pb2.EvaluationTask, _Mapping]] = ..., cancel_task_id: _Optional[str] = ...) -> None: ...
-
-class EvaluateStreamResponse(_message.Message):
-    __slots__ = ("task_id", "output")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    task_id: str
-    output: _task_pb2.EvaluationOutput
-    def __init__(self, task_id: _Optional[str] = ..., output: _Optional[_Union[_task_pb2.EvaluationOutput, _Mapping]] = ...) -> None: ...

@@ -28,7 +28,7 @@ if _version_not_supported:
 class EvaluatorPluginServiceStub(object):
     """EvaluatorPluginService is what a listening evaluator process implements, in
     any language. It must also serve grpc.health.v1.Health, with the status of
-    this service under its full name. Only Describe and Evaluate are required.
+    this service under its full name.
     """
 
     def __init__(self, channel):
@@ -47,17 +47,12 @@ class EvaluatorPluginServiceStub(object):
                 request_serializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateRequest.SerializeToString,
                 response_deserializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateResponse.FromString,
                 _registered_method=True)
-        self.EvaluateStream = channel.stream_stream(
-                '/evald.plugin.v1.EvaluatorPluginService/EvaluateStream',
-                request_serializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamRequest.SerializeToString,
-                response_deserializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamResponse.FromString,
-                _registered_method=True)
 
 
 class EvaluatorPluginServiceServicer(object):
     """EvaluatorPluginService is what a listening evaluator process implements, in
     any language. It must also serve grpc.health.v1.Health, with the status of
-    this service under its full name. Only Describe and Evaluate are required.
+    this service under its full name.
     """
 
     def Describe(self, request, context):
@@ -70,13 +65,6 @@ class EvaluatorPluginServiceServicer(object):
 
     def Evaluate(self, request, context):
         """Evaluate works on one task. Must be safe to repeat with the same task_id.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def EvaluateStream(self, request_iterator, context):
-        """EvaluateStream works on many tasks over one stream, answered in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,11 +83,6 @@ def add_EvaluatorPluginServiceServicer_to_server(servicer, server):
                     request_deserializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateRequest.FromString,
                     response_serializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateResponse.SerializeToString,
             ),
-            'EvaluateStream': grpc.stream_stream_rpc_method_handler(
-                    servicer.EvaluateStream,
-                    request_deserializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamRequest.FromString,
-                    response_serializer=evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamResponse.SerializeToString,
-            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'evald.plugin.v1.EvaluatorPluginService', rpc_method_handlers)
@@ -111,7 +94,7 @@ def add_EvaluatorPluginServiceServicer_to_server(servicer, server):
 class EvaluatorPluginService(object):
     """EvaluatorPluginService is what a listening evaluator process implements, in
     any language. It must also serve grpc.health.v1.Health, with the status of
-    this service under its full name. Only Describe and Evaluate are required.
+    this service under its full name.
     """
 
     @staticmethod
@@ -158,33 +141,6 @@ class EvaluatorPluginService(object):
             '/evald.plugin.v1.EvaluatorPluginService/Evaluate',
             evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateRequest.SerializeToString,
             evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def EvaluateStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/evald.plugin.v1.EvaluatorPluginService/EvaluateStream',
-            evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamRequest.SerializeToString,
-            evald_dot_plugin_dot_v1_dot_evaluator__plugin__service__pb2.EvaluateStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

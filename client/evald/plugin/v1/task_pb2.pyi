@@ -15,11 +15,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CAPABILITY_UNSPECIFIED: _ClassVar[Capability]
-    CAPABILITY_EVALUATE_STREAM: _ClassVar[Capability]
     CAPABILITY_PROGRESS: _ClassVar[Capability]
     CAPABILITY_CANCEL: _ClassVar[Capability]
 CAPABILITY_UNSPECIFIED: Capability
-CAPABILITY_EVALUATE_STREAM: Capability
 CAPABILITY_PROGRESS: Capability
 CAPABILITY_CANCEL: Capability
 

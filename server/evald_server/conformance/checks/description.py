@@ -1,4 +1,4 @@
-"""What a plugin says of itself."""
+"""Rules for the description of a plugin."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from evald.v1 import evaluator_pb2
 from evald.worker.offer import CONTRACT
 
 from ..samples import schema_of
-from ..trial import Broken, Trial
+from ..trial import RuleBroken, Trial
 
 _SERVING: Final = 1
 _MAX_SCHEMA_BYTES: Final = 64 << 10
@@ -26,24 +26,24 @@ async def is_named(trial: Trial) -> None:
     info = trial.link.info
     for field in ("name", "version"):
         if not getattr(info, field):
-            raise Broken(f"plugin.{field} is empty")
+            raise RuleBroken(f"plugin.{field} is empty")
 
 
 async def speaks_the_contract(trial: Trial) -> None:
     """It speaks this contract."""
     versions = list(trial.link.info.contract_versions)
     if CONTRACT not in versions:
-        raise Broken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
+        raise RuleBroken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
 
 
 async def offers_types_once(trial: Trial) -> None:
     """It offers something, and each type once."""
     counts = Counter((found.type, found.version) for found in trial.link.info.evaluator_types)
     if not counts:
-        raise Broken("evaluator_types is empty")
+        raise RuleBroken("evaluator_types is empty")
     for (name, version), count in counts.items():
         if count > 1:
-            raise Broken(f'"{name}" {version} is offered {count} times')
+            raise RuleBroken(f'"{name}" {version} is offered {count} times')
 
 
 async def names_fit_the_pattern(trial: Trial) -> None:
@@ -51,7 +51,7 @@ async def names_fit_the_pattern(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         for name in (found.type, *found.aliases):
             if not TYPE_PATTERN.fullmatch(name):
-                raise Broken(
+                raise RuleBroken(
                     f"{name[:80]!r}; wanted lower case letters, digits, '-' and '.', at most 63 bytes"
                 )
 
@@ -60,14 +60,14 @@ async def names_have_a_prefix(trial: Trial) -> None:
     """Names do not meet those of others."""
     for found in trial.link.info.evaluator_types:
         if "." not in found.type.strip("."):
-            raise Broken(f'"{found.type}"; wanted a prefix, for example "acme.{found.type.strip(".")}"')
+            raise RuleBroken(f'"{found.type}"; wanted a prefix, for example "acme.{found.type.strip(".")}"')
 
 
 async def types_have_versions(trial: Trial) -> None:
     """Every type says its version."""
     for found in trial.link.info.evaluator_types:
         if not found.version:
-            raise Broken(f'"{found.type}" has no version')
+            raise RuleBroken(f'"{found.type}" has no version')
 
 
 async def types_have_kinds(trial: Trial) -> None:
@@ -75,7 +75,7 @@ async def types_have_kinds(trial: Trial) -> None:
     known = (evaluator_pb2.EVALUATOR_KIND_ASSERTION, evaluator_pb2.EVALUATOR_KIND_METRIC)
     for found in trial.link.info.evaluator_types:
         if found.kind not in known:
-            raise Broken(f'"{found.type}" has kind {found.kind}, wanted ASSERTION or METRIC')
+            raise RuleBroken(f'"{found.type}" has kind {found.kind}, wanted ASSERTION or METRIC')
 
 
 async def schemas_are_valid(trial: Trial) -> None:
@@ -84,17 +84,17 @@ async def schemas_are_valid(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         size = len(found.config_schema_json.encode())
         if size > _MAX_SCHEMA_BYTES:
-            raise Broken(
+            raise RuleBroken(
                 f'"{found.type}": config_schema_json has {size} bytes, wanted at most {_MAX_SCHEMA_BYTES}'
             )
         schema = schema_of(found)
         if schema is None:
-            raise Broken(f'"{found.type}": config_schema_json is no JSON object')
+            raise RuleBroken(f'"{found.type}": config_schema_json is no JSON object')
         problem = next(is_schema.iter_errors(schema), None)
         if problem is not None:
-            raise Broken(f'"{found.type}": config_schema_json: {problem.message[:200]}')
+            raise RuleBroken(f'"{found.type}": config_schema_json: {problem.message[:200]}')
         if schema.get("type", "object") != "object":
-            raise Broken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
+            raise RuleBroken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
 
 
 async def schemas_stand_alone(trial: Trial) -> None:
@@ -102,7 +102,7 @@ async def schemas_stand_alone(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         for reference in _references(schema_of(found)):
             if not reference.startswith("#") and _DRAFT not in reference:
-                raise Broken(f'"{found.type}": the schema refers to {reference[:200]!r}, wanted "#..."')
+                raise RuleBroken(f'"{found.type}": the schema refers to {reference[:200]!r}, wanted "#..."')
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _references(schema: Any) -> Iterator[str]:
 async def concurrency_is_a_number(trial: Trial) -> None:
     """max_concurrency can be kept to."""
     if trial.link.info.max_concurrency < 0:
-        raise Broken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
+        raise RuleBroken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
 
 
 async def metrics_can_be_read(trial: Trial) -> None:
@@ -130,18 +130,20 @@ async def metrics_can_be_read(trial: Trial) -> None:
         metric = found.metric
         bounds = list(metric.bucket_bounds)
         if not all(map(math.isfinite, bounds)) or bounds != sorted(set(bounds)):
-            raise Broken(f'"{found.type}": metric.bucket_bounds are not strictly increasing: {bounds}')
+            raise RuleBroken(f'"{found.type}": metric.bucket_bounds are not strictly increasing: {bounds}')
         if len(bounds) > _MAX_BUCKETS:
-            raise Broken(f'"{found.type}": {len(bounds)} metric.bucket_bounds, wanted at most {_MAX_BUCKETS}')
+            raise RuleBroken(
+                f'"{found.type}": {len(bounds)} metric.bucket_bounds, wanted at most {_MAX_BUCKETS}'
+            )
         if metric.HasField("minimum") and metric.HasField("maximum") and metric.minimum > metric.maximum:
-            raise Broken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
+            raise RuleBroken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
 
 
 async def describes_itself_alike(trial: Trial) -> None:
     """Describe has no side effects."""
     again = await trial.target.describe()
     if again != trial.link.info:
-        raise Broken("a second Describe gives another description")
+        raise RuleBroken("a second Describe gives another description")
 
 
 async def is_healthy(trial: Trial) -> None:
@@ -149,9 +151,9 @@ async def is_healthy(trial: Trial) -> None:
     try:
         status = await trial.target.health()
     except grpc.aio.AioRpcError as problem:
-        raise Broken(
+        raise RuleBroken(
             f"grpc.health.v1.Health/Check of the service's full name: {problem.code().name} "
             f"{problem.details()}"
         ) from None
     if status != _SERVING:
-        raise Broken(f"grpc.health.v1 says {status}, wanted SERVING ({_SERVING})")
+        raise RuleBroken(f"grpc.health.v1 says {status}, wanted SERVING ({_SERVING})")

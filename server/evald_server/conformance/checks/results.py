@@ -1,4 +1,4 @@
-"""What holds for every output, whatever the task was."""
+"""Rules for every output of the checks before."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ from evald.plugin.v1 import task_pb2
 from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 
-from ..links import MAX_OUTPUT_BYTES, Said
-from ..trial import Broken, NotShown, Trial
+from ..link import MAX_OUTPUT_BYTES, RecordedOutput
+from ..trial import NotTestable, RuleBroken, Trial
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     result_pb2.VERDICT_PASSED,
@@ -21,10 +21,10 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = (
 _Output = task_pb2.EvaluationOutput
 
 
-def _outputs(trial: Trial) -> Iterator[tuple[Said, _Output]]:
-    if not trial.link.said:
-        raise NotShown("there was no output to look at")
-    for said in trial.link.said:
+def _outputs(trial: Trial) -> Iterator[tuple[RecordedOutput, _Output]]:
+    if not trial.link.outputs:
+        raise NotTestable("there was no output to look at")
+    for said in trial.link.outputs:
         if said.output is not None:
             yield said, said.output
 
@@ -33,7 +33,7 @@ def _all(trial: Trial, problem: Callable[[_Output], str | None]) -> None:
     for said, output in _outputs(trial):
         found = problem(output)
         if found:
-            raise Broken(f'"{said.task.type}": {found}')
+            raise RuleBroken(f'"{said.task.type}": {found}')
 
 
 async def verdicts_are_known(trial: Trial) -> None:
@@ -88,11 +88,11 @@ async def metrics_never_fail(trial: Trial) -> None:
     for said, output in _outputs(trial):
         if said.task.type in metrics:
             if output.verdict == _FAILED:
-                raise Broken(f'"{said.task.type}" is a metric, but its verdict is FAILED')
+                raise RuleBroken(f'"{said.task.type}" is a metric, but its verdict is FAILED')
             if output.HasField("score") and output.verdict != _ERROR:
-                raise Broken(f'"{said.task.type}" is a metric, but has a score')
+                raise RuleBroken(f'"{said.task.type}" is a metric, but has a score')
             if output.verdict == _PASSED and not output.HasField("value"):
-                raise Broken(f'"{said.task.type}" is a metric, but has no value')
+                raise RuleBroken(f'"{said.task.type}" is a metric, but has no value')
 
 
 async def errors_are_explained(trial: Trial) -> None:
@@ -133,9 +133,9 @@ async def reasons_are_short(trial: Trial) -> None:
 
 async def outputs_are_small(trial: Trial) -> None:
     """Servers refuse outputs that are too large or too deep."""
-    for said in trial.link.said:
+    for said in trial.link.outputs:
         if said.output is None:
-            raise Broken(f'"{said.task.type}": the output cannot be read')
+            raise RuleBroken(f'"{said.task.type}": the output cannot be read')
 
     def problem(output: _Output) -> str | None:
         size = output.ByteSize()

@@ -1,14 +1,14 @@
-"""The protocol of plugins that dial out."""
+"""Rules for the protocol of plugins that dial out."""
 
 import asyncio
 from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2 as pb
 
-from ..links import Gone
+from ..link import PluginGone
 from ..samples import new_task
-from ..session import Stream
-from ..trial import Broken, Trial
+from ..session_link import ConnectStream
+from ..trial import RuleBroken, Trial
 
 # Field 1999, length-delimited: a case of the oneof that nobody knows yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
@@ -18,9 +18,9 @@ async def begins_with_hello(trial: Trial) -> None:
     """The first frame says who is there."""
     hello = trial.session.stream.hello
     if hello is None:
-        raise Broken("the first frame is not hello")
+        raise RuleBroken("the first frame is not hello")
     if not hello.instance_id:
-        raise Broken("hello.instance_id is empty")
+        raise RuleBroken("hello.instance_id is empty")
 
 
 async def allows_what_it_can_take(trial: Trial) -> None:
@@ -29,11 +29,11 @@ async def allows_what_it_can_take(trial: Trial) -> None:
     first = link.streams[0].hello
     if first is None or first.initial_credit < 1:
         given = 0 if first is None else first.initial_credit
-        raise Broken(f"hello.initial_credit is {given}, wanted 1 or more")
+        raise RuleBroken(f"hello.initial_credit is {given}, wanted 1 or more")
     wanted = max(1, link.info.max_concurrency)
     for stream in link.streams:
         if stream.most_credit > wanted:
-            raise Broken(
+            raise RuleBroken(
                 f"the server could have had {stream.most_credit} tasks open, but max_concurrency is {wanted}"
             )
 
@@ -42,14 +42,14 @@ async def answers_pings(trial: Trial) -> None:
     """A ping is answered at once, with its nonce."""
     pong = await trial.session.ping(trial.pace.notice)
     if pong is None:
-        raise Broken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
+        raise RuleBroken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
 
 
 async def keeps_to_the_protocol(trial: Trial) -> None:
     """Tasks are completed once, progress belongs to open tasks."""
     for stream in trial.session.streams:
         for problem in stream.problems:
-            raise Broken(problem)
+            raise RuleBroken(problem)
 
 
 async def skips_frames(trial: Trial) -> None:
@@ -59,7 +59,7 @@ async def skips_frames(trial: Trial) -> None:
     await stream.send(cancel_task_id="conformance-no-such-task")
     reply = await trial.link.evaluate(new_task(trial.need_samples()[0]))
     if reply.output is None or stream.ended.is_set():
-        raise Broken("after a frame that it cannot know it answers no more")
+        raise RuleBroken("after a frame that it cannot know it answers no more")
 
 
 async def drains(trial: Trial) -> None:
@@ -67,7 +67,7 @@ async def drains(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     sample = trial.need_samples()[0]
-    # On their way together with the word that the server stops, so that they are open when it arrives.
+    # Sent just before ServerDraining, so that they are open when it arrives.
     works = [await link.start(new_task(sample)) for _ in range(link.places)]
     draining = pb.ServerDraining(reason="conformance")
     draining.reconnect_delay.FromMilliseconds(round(1000 * trial.pace.away))
@@ -77,13 +77,13 @@ async def drains(trial: Trial) -> None:
     await stream.send(draining=draining)
     for work in works:
         if (await work.reply(trial.pace.grace)).output is None:
-            raise Broken("a task that was open when the server began to stop was not finished")
+            raise RuleBroken("a task that was open when the server began to stop was not finished")
     if not await stream.until(lambda: stream.closed_by_plugin, trial.pace.grace):
-        raise Broken(f"the plugin has not closed its stream within the grace of {trial.pace.grace:g}s")
+        raise RuleBroken(f"the plugin has not closed its stream within the grace of {trial.pace.grace:g}s")
     stream.end()
     await _back(trial, count)
     if loop.time() - began < 0.9 * trial.pace.away:
-        raise Broken(
+        raise RuleBroken(
             f"back after {loop.time() - began:.2f}s, wanted at least reconnect_delay, {trial.pace.away:g}s"
         )
 
@@ -97,7 +97,7 @@ async def comes_back(trial: Trial) -> None:
     before = stream.hello.instance_id if stream.hello else ""
     now = again.hello.instance_id if again.hello else ""
     if now != before:
-        raise Broken(f"instance_id was {before[:60]!r}, and is {now[:60]!r} after the stream broke")
+        raise RuleBroken(f"instance_id was {before[:60]!r}, and is {now[:60]!r} after the stream broke")
 
 
 async def offers_to_go_on(trial: Trial) -> None:
@@ -108,7 +108,7 @@ async def offers_to_go_on(trial: Trial) -> None:
     await _back(trial, count)
     offered = link.resume_offered[-1]
     if offered != stream.session_id:
-        raise Broken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
+        raise RuleBroken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
 
 
 async def outlives_the_server(trial: Trial) -> None:
@@ -121,12 +121,12 @@ async def outlives_the_server(trial: Trial) -> None:
     await _back(trial, count)
     reply = await link.evaluate(new_task(trial.need_samples()[0]))
     if reply.output is None:
-        raise Broken(f"it came back, but does not answer: {reply}")
+        raise RuleBroken(f"it came back, but does not answer: {reply}")
 
 
-async def _back(trial: Trial, count: int) -> Stream:
-    """The next stream."""
+async def _back(trial: Trial, count: int) -> ConnectStream:
+    """Wait for the next stream."""
     try:
         return await trial.session.arrived(trial.pace.back, after=count)
-    except Gone:
-        raise Broken(f"it was not back within {trial.pace.back:g}s") from None
+    except PluginGone:
+        raise RuleBroken(f"it was not back within {trial.pace.back:g}s") from None

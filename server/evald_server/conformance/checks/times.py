@@ -1,4 +1,4 @@
-"""Time that is up, tasks that are cancelled, and a plugin that is busy."""
+"""Rules for timeouts, cancellation and busy plugins."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,24 +6,24 @@ from contextlib import asynccontextmanager
 
 from evald.plugin.v1 import task_pb2
 
-from ..links import Work
+from ..link import PendingReply
 from ..samples import new_task
-from ..trial import Broken, NotShown, Trial
+from ..trial import NotTestable, RuleBroken, Trial
 
 
 @asynccontextmanager
-async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list[Work]]:
-    """The plugin works on as many slow tasks as it can. Raises NotShown when they are not slow."""
+async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list[PendingReply]]:
+    """Keep the plugin busy with as many slow tasks as it takes. Raises NotTestable if they are not slow."""
     slow = trial.need_slow()
     works = [await trial.link.start(new_task(slow, seconds=seconds)) for _ in range(trial.link.places)]
     replies = await asyncio.gather(*(work.reply(trial.pace.short / 2) for work in works))
     for reply in replies:
         if reply.gave_verdict:
-            raise NotShown(f'"{slow.type.type}" is not slow with that config: {reply}')
+            raise NotTestable(f'"{slow.type.type}" is not slow with that config: {reply}')
     try:
         yield works
-    except Broken:
-        # What it does not end by itself must not be in the way of the next rule.
+    except RuleBroken:
+        # Tasks that still run must not disturb the next rule.
         for work in works:
             await work.cancel()
         await asyncio.sleep(4 * trial.pace.notice)
@@ -31,13 +31,13 @@ async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list
 
 
 async def _places_are_free(trial: Trial, when: str) -> None:
-    """A task is answered soon, although every place was taken just now."""
+    """Require a quick answer, although every slot was taken just now."""
     slow = trial.need_slow().type.type
     samples = trial.need_samples()
     quick = next((sample for sample in samples if sample.type.type != slow), samples[0])
     reply = await trial.link.evaluate(new_task(quick), trial.pace.notice)
     if not reply.gave_verdict:
-        raise Broken(f"{when} its place was not free {trial.pace.notice:g}s later: {reply}")
+        raise RuleBroken(f"{when} its place was not free {trial.pace.notice:g}s later: {reply}")
 
 
 async def time_that_is_up(trial: Trial) -> None:
@@ -47,9 +47,9 @@ async def time_that_is_up(trial: Trial) -> None:
         for work in works:
             reply = await work.reply(pace.short + pace.notice)
             if reply.output is None and reply.status is None:
-                raise Broken(f"a task with {pace.short:g}s was not answered {pace.notice:g}s after that")
+                raise RuleBroken(f"a task with {pace.short:g}s was not answered {pace.notice:g}s after that")
             if reply.gave_verdict:
-                raise Broken(f"a task whose time was up got {reply}, wanted ERROR TIMEOUT")
+                raise RuleBroken(f"a task whose time was up got {reply}, wanted ERROR TIMEOUT")
         await _places_are_free(trial, f"when a task's {pace.short:g}s were up")
 
 
@@ -57,7 +57,7 @@ async def cancelled_tasks(trial: Trial) -> None:
     """A task that is cancelled ends, and its place is free."""
     trial.need_slow()
     if not trial.link.can(task_pb2.CAPABILITY_CANCEL):
-        raise NotShown("the plugin does not claim CAPABILITY_CANCEL")
+        raise NotTestable("the plugin does not claim CAPABILITY_CANCEL")
     async with _every_place_taken(trial, 4 * trial.pace.notice) as works:
         for work in works:
             await work.cancel()
@@ -70,7 +70,9 @@ async def busy(trial: Trial) -> None:
     async with _every_place_taken(trial, 4 * pace.notice) as works:
         if not await trial.link.respond(pace.notice):
             how = "a ping" if trial.link.mode == "connect" else "a health check"
-            raise Broken(f"with {len(works)} tasks at work, {how} was not answered within {pace.notice:g}s")
+            raise RuleBroken(
+                f"with {len(works)} tasks at work, {how} was not answered within {pace.notice:g}s"
+            )
         for work in works:
             await work.cancel()
             await work.reply(4 * pace.notice)

@@ -1,4 +1,4 @@
-"""Turns of every kind, and tasks that make no sense."""
+"""Rules for turns of every kind, and for invalid tasks."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import grpc
 from evald.evaluator import compile_schema
 from evald.v1 import context_pb2
 
-from ..links import Reply
+from ..link import PluginReply
 from ..samples import (
     NON_LATIN,
     ONE_MEGABYTE,
@@ -22,9 +22,9 @@ from ..samples import (
     with_unknown_fields,
     without_messages,
 )
-from ..trial import Broken, NotShown, Trial
+from ..trial import NotTestable, RuleBroken, Trial
 
-# How a call may refuse a task instead of answering with an ERROR.
+# Statuses that may refuse a task instead of an ERROR.
 _REFUSALS = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -38,11 +38,11 @@ async def plain_turn(trial: Trial) -> None:
     for sample in trial.need_samples():
         reply = await trial.link.evaluate(new_task(sample))
         if not reply.gave_verdict and not _is_unknown(reply):
-            raise Broken(f'"{sample.type.type}": {reply}')
+            raise RuleBroken(f'"{sample.type.type}": {reply}')
 
 
-def _is_unknown(reply: Reply) -> bool:
-    """A verdict that is none of the four breaks a rule of its own."""
+def _is_unknown(reply: PluginReply) -> bool:
+    """Return whether the verdict is unknown, which breaks a rule of its own."""
     return reply.output is not None and reply.output.verdict not in (1, 2, 3, 4)
 
 
@@ -54,11 +54,11 @@ async def same_task_again(trial: Trial) -> None:
         task.attempt = 2
         again = await trial.link.evaluate(task)
         if first.output is None or again.output is None:
-            raise Broken(f'"{sample.type.type}": {again if first.output else first}')
+            raise RuleBroken(f'"{sample.type.type}": {again if first.output else first}')
         for field in ("verdict", "score", "value"):
             before, after = getattr(first.output, field), getattr(again.output, field)
             if before != after and not _both_nan(before, after):
-                raise Broken(f'"{sample.type.type}": {field} was {before}, and {after} the second time')
+                raise RuleBroken(f'"{sample.type.type}": {field} was {before}, and {after} the second time')
 
 
 def _both_nan(*numbers: Any) -> bool:
@@ -96,14 +96,14 @@ async def every_form(trial: Trial) -> None:
 
 
 async def _survives(trial: Trial, context: Callable[[], context_pb2.EvaluatorContext]) -> None:
-    """Every type says something, and not that its code broke."""
+    """Require an answer of every type, other than EVALUATOR_EXCEPTION."""
     for sample in trial.need_samples():
         _require_answer(sample, await trial.link.evaluate(new_task(sample, context())))
 
 
-def _require_answer(sample: Sample, reply: Reply) -> None:
+def _require_answer(sample: Sample, reply: PluginReply) -> None:
     if reply.output is None or (reply.is_error and reply.output.error.code == "EVALUATOR_EXCEPTION"):
-        raise Broken(f'"{sample.type.type}": {reply}')
+        raise RuleBroken(f'"{sample.type.type}": {reply}')
 
 
 async def unknown_fields(trial: Trial) -> None:
@@ -112,7 +112,7 @@ async def unknown_fields(trial: Trial) -> None:
         plain = await trial.link.evaluate(new_task(sample))
         later = await trial.link.evaluate(with_unknown_fields(new_task(sample)))
         if later.output is None or later.is_error is not plain.is_error:
-            raise Broken(f'"{sample.type.type}": {later}')
+            raise RuleBroken(f'"{sample.type.type}": {later}')
 
 
 async def unknown_type(trial: Trial) -> None:
@@ -122,7 +122,7 @@ async def unknown_type(trial: Trial) -> None:
         task.type, task.version = "conformance.no-such-type", ""
         _require_refusal(f'the type "{task.type}", which is not offered', await trial.link.evaluate(task))
         if not (await trial.link.evaluate(new_task(sample))).output:
-            raise Broken("after a task of an unknown type it answers no more")
+            raise RuleBroken("after a task of an unknown type it answers no more")
 
 
 async def unfit_config(trial: Trial) -> None:
@@ -135,7 +135,7 @@ async def unfit_config(trial: Trial) -> None:
             reply = await trial.link.evaluate(new_task(sample, config=config))
             _require_refusal(f'"{sample.type.type}" with the config {config}', reply)
     if not tried:
-        raise NotShown("the schemas take every config")
+        raise NotTestable("the schemas take every config")
 
 
 def _unfit(sample: Sample) -> dict[str, Any] | None:
@@ -146,16 +146,16 @@ def _unfit(sample: Sample) -> dict[str, Any] | None:
 
 
 def fits(schema: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a config fits a schema, as far as that can be said without looking outside of it."""
+    """Return whether a config fits a schema, without following external references."""
     try:
         return compile_schema(schema).is_valid(config)
     except Exception:  # noqa: BLE001 - a schema that is none, or refers elsewhere, has a rule of its own
         return True
 
 
-def _require_refusal(what: str, reply: Reply) -> None:
+def _require_refusal(what: str, reply: PluginReply) -> None:
     if not (reply.is_error or reply.status in _REFUSALS):
-        raise Broken(f"{what}: {reply}; wanted ERROR, or status NOT_FOUND or INVALID_ARGUMENT")
+        raise RuleBroken(f"{what}: {reply}; wanted ERROR, or status NOT_FOUND or INVALID_ARGUMENT")
 
 
 async def side_by_side(trial: Trial) -> None:
@@ -170,6 +170,6 @@ async def side_by_side(trial: Trial) -> None:
         replies += await trial.link.evaluate_all(tasks[start : start + places])
     for task, reply in zip(tasks, replies, strict=True):
         if reply.output is None and reply.status not in _REFUSALS:
-            raise Broken(f"of {places} tasks at the same time one got {reply}")
+            raise RuleBroken(f"of {places} tasks at the same time one got {reply}")
         if reply.gave_verdict is (task.type != sample.type.type):
-            raise Broken(f'a task of type "{task.type}" got the answer of another one: {reply}')
+            raise RuleBroken(f'a task of type "{task.type}" got the answer of another one: {reply}')

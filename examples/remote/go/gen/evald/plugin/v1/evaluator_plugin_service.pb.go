@@ -205,148 +205,6 @@ func (x *EvaluateResponse) GetOutput() *EvaluationOutput {
 	return nil
 }
 
-// EvaluateStreamRequest is one frame from the server.
-type EvaluateStreamRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The frame.
-	//
-	// Types that are valid to be assigned to Frame:
-	//
-	//	*EvaluateStreamRequest_Task
-	//	*EvaluateStreamRequest_CancelTaskId
-	Frame         isEvaluateStreamRequest_Frame `protobuf_oneof:"frame"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EvaluateStreamRequest) Reset() {
-	*x = EvaluateStreamRequest{}
-	mi := &file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EvaluateStreamRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EvaluateStreamRequest) ProtoMessage() {}
-
-func (x *EvaluateStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EvaluateStreamRequest.ProtoReflect.Descriptor instead.
-func (*EvaluateStreamRequest) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_evaluator_plugin_service_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *EvaluateStreamRequest) GetFrame() isEvaluateStreamRequest_Frame {
-	if x != nil {
-		return x.Frame
-	}
-	return nil
-}
-
-func (x *EvaluateStreamRequest) GetTask() *EvaluationTask {
-	if x != nil {
-		if x, ok := x.Frame.(*EvaluateStreamRequest_Task); ok {
-			return x.Task
-		}
-	}
-	return nil
-}
-
-func (x *EvaluateStreamRequest) GetCancelTaskId() string {
-	if x != nil {
-		if x, ok := x.Frame.(*EvaluateStreamRequest_CancelTaskId); ok {
-			return x.CancelTaskId
-		}
-	}
-	return ""
-}
-
-type isEvaluateStreamRequest_Frame interface {
-	isEvaluateStreamRequest_Frame()
-}
-
-type EvaluateStreamRequest_Task struct {
-	// Do this.
-	Task *EvaluationTask `protobuf:"bytes,1,opt,name=task,proto3,oneof"`
-}
-
-type EvaluateStreamRequest_CancelTaskId struct {
-	// Stop doing the task of this id.
-	CancelTaskId string `protobuf:"bytes,2,opt,name=cancel_task_id,json=cancelTaskId,proto3,oneof"`
-}
-
-func (*EvaluateStreamRequest_Task) isEvaluateStreamRequest_Frame() {}
-
-func (*EvaluateStreamRequest_CancelTaskId) isEvaluateStreamRequest_Frame() {}
-
-// EvaluateStreamResponse is one frame from the plugin.
-type EvaluateStreamResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the task.
-	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The output.
-	Output        *EvaluationOutput `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EvaluateStreamResponse) Reset() {
-	*x = EvaluateStreamResponse{}
-	mi := &file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EvaluateStreamResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EvaluateStreamResponse) ProtoMessage() {}
-
-func (x *EvaluateStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EvaluateStreamResponse.ProtoReflect.Descriptor instead.
-func (*EvaluateStreamResponse) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_evaluator_plugin_service_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *EvaluateStreamResponse) GetTaskId() string {
-	if x != nil {
-		return x.TaskId
-	}
-	return ""
-}
-
-func (x *EvaluateStreamResponse) GetOutput() *EvaluationOutput {
-	if x != nil {
-		return x.Output
-	}
-	return nil
-}
-
 var File_evald_plugin_v1_evaluator_plugin_service_proto protoreflect.FileDescriptor
 
 const file_evald_plugin_v1_evaluator_plugin_service_proto_rawDesc = "" +
@@ -359,18 +217,10 @@ const file_evald_plugin_v1_evaluator_plugin_service_proto_rawDesc = "" +
 	"\x0fEvaluateRequest\x123\n" +
 	"\x04task\x18\x01 \x01(\v2\x1f.evald.plugin.v1.EvaluationTaskR\x04task\"M\n" +
 	"\x10EvaluateResponse\x129\n" +
-	"\x06output\x18\x01 \x01(\v2!.evald.plugin.v1.EvaluationOutputR\x06output\"\x7f\n" +
-	"\x15EvaluateStreamRequest\x125\n" +
-	"\x04task\x18\x01 \x01(\v2\x1f.evald.plugin.v1.EvaluationTaskH\x00R\x04task\x12&\n" +
-	"\x0ecancel_task_id\x18\x02 \x01(\tH\x00R\fcancelTaskIdB\a\n" +
-	"\x05frame\"l\n" +
-	"\x16EvaluateStreamResponse\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\tR\x06taskId\x129\n" +
-	"\x06output\x18\x02 \x01(\v2!.evald.plugin.v1.EvaluationOutputR\x06output2\xab\x02\n" +
+	"\x06output\x18\x01 \x01(\v2!.evald.plugin.v1.EvaluationOutputR\x06output2\xc4\x01\n" +
 	"\x16EvaluatorPluginService\x12T\n" +
 	"\bDescribe\x12 .evald.plugin.v1.DescribeRequest\x1a!.evald.plugin.v1.DescribeResponse\"\x03\x90\x02\x01\x12T\n" +
-	"\bEvaluate\x12 .evald.plugin.v1.EvaluateRequest\x1a!.evald.plugin.v1.EvaluateResponse\"\x03\x90\x02\x02\x12e\n" +
-	"\x0eEvaluateStream\x12&.evald.plugin.v1.EvaluateStreamRequest\x1a'.evald.plugin.v1.EvaluateStreamResponse(\x010\x01B\xc0\x01\n" +
+	"\bEvaluate\x12 .evald.plugin.v1.EvaluateRequest\x1a!.evald.plugin.v1.EvaluateResponse\"\x03\x90\x02\x02B\xc0\x01\n" +
 	"\x13com.evald.plugin.v1B\x1bEvaluatorPluginServiceProtoP\x01Z.example.com/evald/gen/evald/plugin/v1;pluginv1\xa2\x02\x03EPX\xaa\x02\x0fEvald.Plugin.V1\xca\x02\x0fEvald\\Plugin\\V1\xe2\x02\x1bEvald\\Plugin\\V1\\GPBMetadata\xea\x02\x11Evald::Plugin::V1b\x06proto3"
 
 var (
@@ -385,35 +235,29 @@ func file_evald_plugin_v1_evaluator_plugin_service_proto_rawDescGZIP() []byte {
 	return file_evald_plugin_v1_evaluator_plugin_service_proto_rawDescData
 }
 
-var file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_evald_plugin_v1_evaluator_plugin_service_proto_goTypes = []any{
-	(*DescribeRequest)(nil),        // 0: evald.plugin.v1.DescribeRequest
-	(*DescribeResponse)(nil),       // 1: evald.plugin.v1.DescribeResponse
-	(*EvaluateRequest)(nil),        // 2: evald.plugin.v1.EvaluateRequest
-	(*EvaluateResponse)(nil),       // 3: evald.plugin.v1.EvaluateResponse
-	(*EvaluateStreamRequest)(nil),  // 4: evald.plugin.v1.EvaluateStreamRequest
-	(*EvaluateStreamResponse)(nil), // 5: evald.plugin.v1.EvaluateStreamResponse
-	(*PluginInfo)(nil),             // 6: evald.plugin.v1.PluginInfo
-	(*EvaluationTask)(nil),         // 7: evald.plugin.v1.EvaluationTask
-	(*EvaluationOutput)(nil),       // 8: evald.plugin.v1.EvaluationOutput
+	(*DescribeRequest)(nil),  // 0: evald.plugin.v1.DescribeRequest
+	(*DescribeResponse)(nil), // 1: evald.plugin.v1.DescribeResponse
+	(*EvaluateRequest)(nil),  // 2: evald.plugin.v1.EvaluateRequest
+	(*EvaluateResponse)(nil), // 3: evald.plugin.v1.EvaluateResponse
+	(*PluginInfo)(nil),       // 4: evald.plugin.v1.PluginInfo
+	(*EvaluationTask)(nil),   // 5: evald.plugin.v1.EvaluationTask
+	(*EvaluationOutput)(nil), // 6: evald.plugin.v1.EvaluationOutput
 }
 var file_evald_plugin_v1_evaluator_plugin_service_proto_depIdxs = []int32{
-	6, // 0: evald.plugin.v1.DescribeResponse.plugin:type_name -> evald.plugin.v1.PluginInfo
-	7, // 1: evald.plugin.v1.EvaluateRequest.task:type_name -> evald.plugin.v1.EvaluationTask
-	8, // 2: evald.plugin.v1.EvaluateResponse.output:type_name -> evald.plugin.v1.EvaluationOutput
-	7, // 3: evald.plugin.v1.EvaluateStreamRequest.task:type_name -> evald.plugin.v1.EvaluationTask
-	8, // 4: evald.plugin.v1.EvaluateStreamResponse.output:type_name -> evald.plugin.v1.EvaluationOutput
-	0, // 5: evald.plugin.v1.EvaluatorPluginService.Describe:input_type -> evald.plugin.v1.DescribeRequest
-	2, // 6: evald.plugin.v1.EvaluatorPluginService.Evaluate:input_type -> evald.plugin.v1.EvaluateRequest
-	4, // 7: evald.plugin.v1.EvaluatorPluginService.EvaluateStream:input_type -> evald.plugin.v1.EvaluateStreamRequest
-	1, // 8: evald.plugin.v1.EvaluatorPluginService.Describe:output_type -> evald.plugin.v1.DescribeResponse
-	3, // 9: evald.plugin.v1.EvaluatorPluginService.Evaluate:output_type -> evald.plugin.v1.EvaluateResponse
-	5, // 10: evald.plugin.v1.EvaluatorPluginService.EvaluateStream:output_type -> evald.plugin.v1.EvaluateStreamResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 0: evald.plugin.v1.DescribeResponse.plugin:type_name -> evald.plugin.v1.PluginInfo
+	5, // 1: evald.plugin.v1.EvaluateRequest.task:type_name -> evald.plugin.v1.EvaluationTask
+	6, // 2: evald.plugin.v1.EvaluateResponse.output:type_name -> evald.plugin.v1.EvaluationOutput
+	0, // 3: evald.plugin.v1.EvaluatorPluginService.Describe:input_type -> evald.plugin.v1.DescribeRequest
+	2, // 4: evald.plugin.v1.EvaluatorPluginService.Evaluate:input_type -> evald.plugin.v1.EvaluateRequest
+	1, // 5: evald.plugin.v1.EvaluatorPluginService.Describe:output_type -> evald.plugin.v1.DescribeResponse
+	3, // 6: evald.plugin.v1.EvaluatorPluginService.Evaluate:output_type -> evald.plugin.v1.EvaluateResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_evald_plugin_v1_evaluator_plugin_service_proto_init() }
@@ -422,17 +266,13 @@ func file_evald_plugin_v1_evaluator_plugin_service_proto_init() {
 		return
 	}
 	file_evald_plugin_v1_task_proto_init()
-	file_evald_plugin_v1_evaluator_plugin_service_proto_msgTypes[4].OneofWrappers = []any{
-		(*EvaluateStreamRequest_Task)(nil),
-		(*EvaluateStreamRequest_CancelTaskId)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_plugin_v1_evaluator_plugin_service_proto_rawDesc), len(file_evald_plugin_v1_evaluator_plugin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

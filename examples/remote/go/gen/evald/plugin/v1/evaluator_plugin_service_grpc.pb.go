@@ -19,9 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	EvaluatorPluginService_Describe_FullMethodName       = "/evald.plugin.v1.EvaluatorPluginService/Describe"
-	EvaluatorPluginService_Evaluate_FullMethodName       = "/evald.plugin.v1.EvaluatorPluginService/Evaluate"
-	EvaluatorPluginService_EvaluateStream_FullMethodName = "/evald.plugin.v1.EvaluatorPluginService/EvaluateStream"
+	EvaluatorPluginService_Describe_FullMethodName = "/evald.plugin.v1.EvaluatorPluginService/Describe"
+	EvaluatorPluginService_Evaluate_FullMethodName = "/evald.plugin.v1.EvaluatorPluginService/Evaluate"
 )
 
 // EvaluatorPluginServiceClient is the client API for EvaluatorPluginService service.
@@ -30,15 +29,13 @@ const (
 //
 // EvaluatorPluginService is what a listening evaluator process implements, in
 // any language. It must also serve grpc.health.v1.Health, with the status of
-// this service under its full name. Only Describe and Evaluate are required.
+// this service under its full name.
 type EvaluatorPluginServiceClient interface {
 	// Describe tells what the plugin offers. Called after every (re)connection;
 	// cheap and without side effects.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// Evaluate works on one task. Must be safe to repeat with the same task_id.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateResponse, error)
-	// EvaluateStream works on many tasks over one stream, answered in any order.
-	EvaluateStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EvaluateStreamRequest, EvaluateStreamResponse], error)
 }
 
 type evaluatorPluginServiceClient struct {
@@ -69,34 +66,19 @@ func (c *evaluatorPluginServiceClient) Evaluate(ctx context.Context, in *Evaluat
 	return out, nil
 }
 
-func (c *evaluatorPluginServiceClient) EvaluateStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EvaluateStreamRequest, EvaluateStreamResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &EvaluatorPluginService_ServiceDesc.Streams[0], EvaluatorPluginService_EvaluateStream_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[EvaluateStreamRequest, EvaluateStreamResponse]{ClientStream: stream}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type EvaluatorPluginService_EvaluateStreamClient = grpc.BidiStreamingClient[EvaluateStreamRequest, EvaluateStreamResponse]
-
 // EvaluatorPluginServiceServer is the server API for EvaluatorPluginService service.
 // All implementations must embed UnimplementedEvaluatorPluginServiceServer
 // for forward compatibility.
 //
 // EvaluatorPluginService is what a listening evaluator process implements, in
 // any language. It must also serve grpc.health.v1.Health, with the status of
-// this service under its full name. Only Describe and Evaluate are required.
+// this service under its full name.
 type EvaluatorPluginServiceServer interface {
 	// Describe tells what the plugin offers. Called after every (re)connection;
 	// cheap and without side effects.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// Evaluate works on one task. Must be safe to repeat with the same task_id.
 	Evaluate(context.Context, *EvaluateRequest) (*EvaluateResponse, error)
-	// EvaluateStream works on many tasks over one stream, answered in any order.
-	EvaluateStream(grpc.BidiStreamingServer[EvaluateStreamRequest, EvaluateStreamResponse]) error
 	mustEmbedUnimplementedEvaluatorPluginServiceServer()
 }
 
@@ -112,9 +94,6 @@ func (UnimplementedEvaluatorPluginServiceServer) Describe(context.Context, *Desc
 }
 func (UnimplementedEvaluatorPluginServiceServer) Evaluate(context.Context, *EvaluateRequest) (*EvaluateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Evaluate not implemented")
-}
-func (UnimplementedEvaluatorPluginServiceServer) EvaluateStream(grpc.BidiStreamingServer[EvaluateStreamRequest, EvaluateStreamResponse]) error {
-	return status.Error(codes.Unimplemented, "method EvaluateStream not implemented")
 }
 func (UnimplementedEvaluatorPluginServiceServer) mustEmbedUnimplementedEvaluatorPluginServiceServer() {
 }
@@ -174,13 +153,6 @@ func _EvaluatorPluginService_Evaluate_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
-func _EvaluatorPluginService_EvaluateStream_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(EvaluatorPluginServiceServer).EvaluateStream(&grpc.GenericServerStream[EvaluateStreamRequest, EvaluateStreamResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type EvaluatorPluginService_EvaluateStreamServer = grpc.BidiStreamingServer[EvaluateStreamRequest, EvaluateStreamResponse]
-
 // EvaluatorPluginService_ServiceDesc is the grpc.ServiceDesc for EvaluatorPluginService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -197,13 +169,6 @@ var EvaluatorPluginService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _EvaluatorPluginService_Evaluate_Handler,
 		},
 	},
-	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "EvaluateStream",
-			Handler:       _EvaluatorPluginService_EvaluateStream_Handler,
-			ServerStreams: true,
-			ClientStreams: true,
-		},
-	},
+	Streams:  []grpc.StreamDesc{},
 	Metadata: "evald/plugin/v1/evaluator_plugin_service.proto",
 }

@@ -31,8 +31,6 @@ type Capability int32
 const (
 	// Not said.
 	Capability_CAPABILITY_UNSPECIFIED Capability = 0
-	// EvaluateStream is implemented.
-	Capability_CAPABILITY_EVALUATE_STREAM Capability = 1
 	// Sends progress.
 	Capability_CAPABILITY_PROGRESS Capability = 2
 	// Stops work when a task is cancelled.
@@ -43,15 +41,13 @@ const (
 var (
 	Capability_name = map[int32]string{
 		0: "CAPABILITY_UNSPECIFIED",
-		1: "CAPABILITY_EVALUATE_STREAM",
 		2: "CAPABILITY_PROGRESS",
 		3: "CAPABILITY_CANCEL",
 	}
 	Capability_value = map[string]int32{
-		"CAPABILITY_UNSPECIFIED":     0,
-		"CAPABILITY_EVALUATE_STREAM": 1,
-		"CAPABILITY_PROGRESS":        2,
-		"CAPABILITY_CANCEL":          3,
+		"CAPABILITY_UNSPECIFIED": 0,
+		"CAPABILITY_PROGRESS":    2,
+		"CAPABILITY_CANCEL":      3,
 	}
 )
 
@@ -482,13 +478,12 @@ const file_evald_plugin_v1_task_proto_rawDesc = "" +
 	" \x01(\bR\apending\x12\x1a\n" +
 	"\bunproven\x18\v \x01(\bR\bunprovenB\b\n" +
 	"\x06_valueB\b\n" +
-	"\x06_score*x\n" +
+	"\x06_score*z\n" +
 	"\n" +
 	"Capability\x12\x1a\n" +
-	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x1e\n" +
-	"\x1aCAPABILITY_EVALUATE_STREAM\x10\x01\x12\x17\n" +
+	"\x16CAPABILITY_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CAPABILITY_PROGRESS\x10\x02\x12\x15\n" +
-	"\x11CAPABILITY_CANCEL\x10\x03B\xae\x01\n" +
+	"\x11CAPABILITY_CANCEL\x10\x03\"\x04\b\x01\x10\x01*\x1aCAPABILITY_EVALUATE_STREAMB\xae\x01\n" +
 	"\x13com.evald.plugin.v1B\tTaskProtoP\x01Z.example.com/evald/gen/evald/plugin/v1;pluginv1\xa2\x02\x03EPX\xaa\x02\x0fEvald.Plugin.V1\xca\x02\x0fEvald\\Plugin\\V1\xe2\x02\x1bEvald\\Plugin\\V1\\GPBMetadata\xea\x02\x11Evald::Plugin::V1b\x06proto3"
 
 var (

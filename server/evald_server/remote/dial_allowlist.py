@@ -1,8 +1,7 @@
-"""Where the server may dial to, in the name of somebody else.
+"""Which addresses the server may dial when a plugin registers: protection against request forgery (SSRF).
 
-A plugin that registers gives an address, and the server connects to it: without care that is a way to make the
-server talk to its own network's insides. So nothing is allowed until the operator allows it; names are
-resolved here, every address is checked, and the connection goes to the checked addresses.
+Nothing is allowed until the operator allows it. Names are resolved here, every address is checked, and the
+connection goes to the checked addresses.
 """
 
 import asyncio
@@ -12,18 +11,18 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from .refusal import Refusal
+from .errors import Refusal
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host name, as text."""
+"""Resolves a host name and port to addresses."""
 
-_LONGEST: Final = 255
+_MAX_LENGTH: Final = 255
 _SCHEMES: Final = ("dns", "ipv4", "ipv6", "unix")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# What some resolver or other takes for an IPv4 address: 2852039166, 0xa9fea9fe, 0251.0376.0251.0376, 169.254.43518.
+# What some resolvers take for an IPv4 address: 2852039166, 0xa9fea9fe, 0251.0376.0251.0376, 169.254.43518.
 _NUMERIC = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
@@ -31,7 +30,7 @@ def _networks(*texts: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-# Never a plugin, whatever is allowed.
+# Never dialled, whatever is allowed.
 _NEVER: Final = _networks(
     "0.0.0.0/8",  # this host
     "169.254.0.0/16",  # link-local; the metadata services of most clouds
@@ -59,7 +58,7 @@ _LOOPBACK: Final = _networks("127.0.0.0/8", "::1/128")
 
 
 class Target(NamedTuple):
-    """A gRPC target, read. host: in lower case, without brackets. path: of a Unix socket, else ""."""
+    """A parsed gRPC target. host: in lower case, without brackets. path: of a Unix socket, else ""."""
 
     scheme: str
     host: str
@@ -68,18 +67,18 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What the plugin's server sees as its own name, and what its certificate is checked against."""
+        """The :authority of calls, and the name that the certificate must have."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def read_target(text: str) -> Target:
-    """The target: HOST:PORT, dns:///HOST:PORT, ipv4:ADDRESS:PORT, ipv6:[ADDRESS]:PORT or unix:PATH.
+    """Parse HOST:PORT, dns:///HOST:PORT, ipv4:ADDRESS:PORT, ipv6:[ADDRESS]:PORT or unix:PATH.
 
-    Raises Refusal for anything else, and for addresses that are not written in the usual way.
+    Raises Refusal for anything else, and for addresses in an unusual notation.
     """
-    if not text or len(text) > _LONGEST or not text.isascii() or not text.isprintable() or " " in text:
+    if not text or len(text) > _MAX_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
         raise _unreadable(text, "wanted up to 255 printable ASCII characters without spaces")
     scheme, separator, rest = text.partition(":")
     scheme = scheme.lower()
@@ -131,7 +130,7 @@ def _read_host(text: str, scheme: str, rest: str) -> Target:
 
 
 def _literal(text: str, host: str) -> Address:
-    """Strictly: no octal, hexadecimal or missing parts, no zone, no trailing dot."""
+    """Parse an address strictly: no octal, hexadecimal or missing parts, no zone, no trailing dot."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -141,13 +140,13 @@ def _literal(text: str, host: str) -> Address:
     return address
 
 
-class Allowed:
-    """What the operator allows.
+class DialAllowlist:
+    """The targets that the operator allows.
 
     A rule is a network (`10.0.0.0/8`, `fd12::/16`, `127.0.0.1`), a host name (`pii.evals.svc`, or
-    `*.evals.svc` for what ends so) or a directory of Unix sockets (`unix:/run/evald/`). Addresses that no rule
-    names, and those that can be no plugin, are refused, however they are written. Loopback must be named
-    itself: a rule for all addresses does not mean it.
+    `*.evals.svc` for its subdomains) or a directory of Unix sockets (`unix:/run/evald/`). Addresses that no rule
+    names, and those that cannot be a plugin, are refused in every notation. Loopback needs a rule of its own:
+    a rule for all addresses does not include it.
     """
 
     def __init__(self, rules: Iterable[str]) -> None:
@@ -182,12 +181,12 @@ class Allowed:
             self._names.append(rule)
 
     def check_socket(self, target: Target) -> None:
-        """Raises Refusal for a Unix socket that is not allowed."""
+        """Raise Refusal if a Unix socket is not allowed."""
         if not any(target.path.startswith(directory) for directory in self._directories):
             raise _not_allowed(f"unix:{target.path}", "no rule names its directory")
 
     def check(self, target: Target, address: Address) -> None:
-        """Raises Refusal for an address of the target that is not allowed."""
+        """Raise Refusal if an address of a target is not allowed."""
         shown = target.authority if target.scheme != "dns" else f"{target.authority}, which is {address},"
         if any(address in network for network in _LOOPBACK):
             if not any(_within(address, network, _LOOPBACK) for network in self._networks):
@@ -202,37 +201,37 @@ class Allowed:
 
 
 class Dial(NamedTuple):
-    """What to connect to. pinned: a gRPC target of checked addresses, which is resolved no more."""
+    """What to connect to. pinned: a gRPC target of checked addresses, without names."""
 
     pinned: str
     authority: str
 
 
 class Resolver:
-    """Turns targets into checked addresses, anew for every connection.
+    """Resolves targets to checked addresses, again for every connection.
 
-    allowed: None for targets that the operator has named, which are not checked.
+    allowlist: None for targets of the operator's config, which are not checked.
     """
 
-    def __init__(self, allowed: Allowed | None, resolve: Resolve | None = None) -> None:
-        self._allowed = allowed
+    def __init__(self, allowlist: DialAllowlist | None, resolve: Resolve | None = None) -> None:
+        self._allowlist = allowlist
         self._resolve = resolve or look_up
 
     async def dial(self, text: str) -> Dial:
-        """Where to connect. Raises Refusal, or OSError when the name has no address."""
+        """Resolve a target. Raises Refusal, or OSError if its name has no address."""
         target = read_target(text)
-        allowed = self._allowed
+        allowlist = self._allowlist
         if target.scheme == "unix":
-            if allowed is not None:
-                allowed.check_socket(target)
+            if allowlist is not None:
+                allowlist.check_socket(target)
             return Dial(f"unix:{target.path}", target.authority)
         found = await self._resolve(target.host, target.port) if target.scheme == "dns" else [target.host]
         addresses = [_parsed(target, address) for address in found]
         if not addresses:
             raise OSError(f"{target.host} has no address")
-        if allowed is not None:
+        if allowlist is not None:
             for address in addresses:
-                allowed.check(target, address)
+                allowlist.check(target, address)
         # One gRPC target takes addresses of one family.
         version = addresses[0].version
         same = [address for address in dict.fromkeys(addresses) if address.version == version]
@@ -242,7 +241,7 @@ class Resolver:
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """The addresses of a host name, from the system's resolver."""
+    """Resolve a host name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 

@@ -1,4 +1,4 @@
-"""What a plugin says that it offers, checked."""
+"""What a plugin offers: validates PluginInfo, as sent by Describe, Register or Connect."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from evald.strict_json import TooLarge, parse_json
 from evald.v1 import evaluator_pb2
 from evald_server.jsonschema.schema import Schema
 
-from .refusal import Refusal, invalid
+from .errors import Refusal, invalid
 
 CONTRACT: Final = "evald.plugin.v1"
 
@@ -28,15 +28,14 @@ MAX_DESCRIPTION: Final = 2000
 MAX_BUCKETS: Final = 20
 MAX_CONCURRENCY: Final = 10_000
 
-# The same as an in-process evaluator without a schema: it takes no config.
+# A type without a schema takes no config, like an in-process evaluator.
 NO_CONFIG: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 
-# Shortest config that every schema must be able to check in the event loop. One that cannot is made to
-# take long.
-_LEAST_INLINE_BYTES: Final = 256
-# How much longer than an answer a config may be: it is checked once a plan, not once a call.
+# A schema that cannot check a config of this size in the event loop is hostile, and refused.
+_MIN_INLINE_BYTES: Final = 256
+# A config may be this much larger than what is checked on every call, because it is checked once per plan.
 _PLAN_FACTOR: Final = 16
 
 Key: TypeAlias = tuple[str, str]
@@ -44,14 +43,14 @@ Key: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class PluginType:
     """One evaluator type in one version.
 
-    fingerprint: equal on all instances: of the kind and of the schema as data, because two processes
-    need not write the keys of one schema in the same order.
+    fingerprint: hash of the kind and of the schema as data, because two processes may write the keys of
+    the same schema in another order. It must be equal on all instances.
     """
 
-    type: str
+    name: str
     version: str
     kind: Kind
     label: str
@@ -68,11 +67,13 @@ class Offer:
     @property
     def key(self) -> Key:
         """Type and version."""
-        return self.type, self.version
+        return self.name, self.version
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Raise InvalidConfig with everything that is wrong. Nothing is ever fetched, patterns take
-        linear time."""
+        """Validate a config. Raises InvalidConfig with all problems.
+
+        Never fetches a reference; patterns take linear time.
+        """
         data = dict(config)
         if self.checker.is_valid(data):
             return
@@ -87,41 +88,41 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
-    """A process that offers evaluators. max_concurrency: tasks at a time, at least 1."""
+    """A validated PluginInfo. max_concurrency: tasks at a time, at least 1."""
 
     name: str
     version: str
     sdk: str
     max_concurrency: int
     capabilities: frozenset[int]
-    offers: tuple[Offer, ...]
+    types: tuple[PluginType, ...]
     pb: task_pb2.PluginInfo
 
     def can(self, capability: int) -> bool:
         """Whether the plugin lists a capability."""
         return capability in self.capabilities
 
-    def same_offers(self, other: "Plugin") -> bool:
-        """Whether both offer the same types in the same versions with the same schemas."""
-        return {offer.key: offer.fingerprint for offer in self.offers} == {
-            offer.key: offer.fingerprint for offer in other.offers
+    def same_types(self, other: "Plugin") -> bool:
+        """Whether both offer the same types, versions, kinds and schemas."""
+        return {one.key: one.fingerprint for one in self.types} == {
+            one.key: one.fingerprint for one in other.types
         }
 
 
-# Hundreds of instances of one plugin share what is known of it. By digest, as long as one of them lives.
-_read: Final[WeakValueDictionary[bytes, Plugin]] = WeakValueDictionary()
+# By digest: hundreds of instances of one plugin share one object.
+_plugins: Final[WeakValueDictionary[bytes, Plugin]] = WeakValueDictionary()
 
 
 def read_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
-    """The plugin that describes itself so. Raises Refusal that names the field."""
+    """Validate a plugin's description. Raises Refusal that names the field."""
     size = pb.ByteSize()
     if size > MAX_PLUGIN_BYTES:
         raise invalid(path, f"{size} bytes; at most {MAX_PLUGIN_BYTES} are allowed")
     digest = sha256(pb.SerializeToString(deterministic=True)).digest()
-    known = _read.get(digest)
-    if known is None:
-        known = _read[digest] = _read_plugin(pb, path)
-    return known
+    plugin = _plugins.get(digest)
+    if plugin is None:
+        plugin = _plugins[digest] = _read_plugin(pb, path)
+    return plugin
 
 
 def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
@@ -144,26 +145,24 @@ def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
         raise invalid(
             f"{path}.evaluator_types", f"{len(pb.evaluator_types)} of them; at most {MAX_TYPES} are allowed"
         )
-    offers: list[Offer] = []
-    known: set[str] = set()
+    types: dict[str, PluginType] = {}
     for index, item in enumerate(pb.evaluator_types):
-        offer = _read_offer(item, f"{path}.evaluator_types[{index}]")
-        if offer.type in known:
-            raise invalid(f"{path}.evaluator_types[{index}].type", f'"{offer.type}" is offered twice')
-        known.add(offer.type)
-        offers.append(offer)
+        plugin_type = _read_type(item, f"{path}.evaluator_types[{index}]")
+        if plugin_type.name in types:
+            raise invalid(f"{path}.evaluator_types[{index}].type", f'"{plugin_type.name}" is offered twice')
+        types[plugin_type.name] = plugin_type
     return Plugin(
         name=pb.name,
         version=pb.version,
         sdk=pb.sdk,
         max_concurrency=min(max(1, pb.max_concurrency), MAX_CONCURRENCY),
         capabilities=frozenset(pb.capabilities),
-        offers=tuple(offers),
+        types=tuple(types.values()),
         pb=pb,
     )
 
 
-def _read_offer(pb: evaluator_pb2.EvaluatorType, path: str) -> Offer:
+def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
     if not TYPE_PATTERN.fullmatch(pb.type):
         raise invalid(
             f"{path}.type",
@@ -180,8 +179,8 @@ def _read_offer(pb: evaluator_pb2.EvaluatorType, path: str) -> Offer:
     _check_text(pb.label, f"{path}.label", MAX_TEXT)
     _check_text(pb.description, f"{path}.description", MAX_DESCRIPTION)
     schema, checker = _read_schema(pb.config_schema_json, f"{path}.config_schema_json")
-    return Offer(
-        type=pb.type,
+    return PluginType(
+        name=pb.type,
         version=version,
         kind=kind,
         label=pb.label or default_label(pb.type),
@@ -211,7 +210,7 @@ def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
     except InvalidConfig as problem:
         first = problem.problems[0]
         raise invalid(path, f"{first.path}: {first.message}" if first.path else first.message) from None
-    if checker.inline_bytes < _LEAST_INLINE_BYTES:
+    if checker.inline_bytes < _MIN_INLINE_BYTES:
         raise invalid(path, "checking a config with this schema could take very long; make it simpler")
     return schema, checker
 
@@ -237,9 +236,9 @@ def _read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metr
     )
 
 
-def _check_text(text: str, path: str, longest: int) -> None:
-    if len(text) > longest:
-        raise invalid(path, f"{len(text)} characters; at most {longest} are allowed")
-    # It is shown in terminals and logs.
+def _check_text(text: str, path: str, max_length: int) -> None:
+    if len(text) > max_length:
+        raise invalid(path, f"{len(text)} characters; at most {max_length} are allowed")
+    # Shown in terminals and logs.
     if not all(character.isprintable() or character == "\n" for character in text):
         raise invalid(path, "holds control characters; wanted text for people")

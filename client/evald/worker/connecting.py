@@ -1,4 +1,4 @@
-"""Channels from a worker to evald servers."""
+"""Connecting a worker to evald servers: channels, addresses, backoff."""
 
 import asyncio
 import random
@@ -9,7 +9,11 @@ import grpc
 
 from ..connection import MAX_MESSAGE_BYTES
 
-# What does not get better by asking again: somebody has to change something first.
+# Short enough that a worker is back within 10 s of a restart, long enough that a thousand workers, spread by the
+# jitter, make some hundred attempts a second.
+MAX_DELAY_SECONDS: Final = 3.0
+
+# A retry does not help: somebody has to change something first.
 _FINAL: Final = frozenset(
     (
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -22,26 +26,51 @@ _FINAL: Final = frozenset(
 )
 
 
+class Backoff:
+    """Exponential backoff with full jitter: each delay is random between 0 and a bound that doubles.
+
+    first: bound of the first delay in seconds. maximum: largest bound.
+    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+
+    def __init__(
+        self, first: float = 0.2, maximum: float = MAX_DELAY_SECONDS, rng: random.Random | None = None
+    ) -> None:
+        self._first = first
+        self._maximum = maximum
+        self._bound = first
+        self._rng = rng or random.SystemRandom()
+
+    def next(self) -> float:
+        """Return the next delay in seconds."""
+        delay = self._rng.uniform(0, self._bound)
+        self._bound = min(self._maximum, 2 * self._bound)
+        return delay
+
+    def reset(self) -> None:
+        """Start again with the first bound, after a success."""
+        self._bound = self._first
+
+
 def is_final(code: grpc.StatusCode) -> bool:
-    """Whether a refusal stays the same however often one asks."""
+    """Return whether a retry after this status is pointless."""
     return code in _FINAL
 
 
 def new_channel(
     server: str, credentials: grpc.ChannelCredentials | None, authority: str = ""
 ) -> grpc.aio.Channel:
-    """A channel with a connection of its own.
+    """Open a channel with its own connection.
 
-    authority: whom TLS and HTTP take the server for, where `server` is just one address of it.
+    authority: name for TLS and HTTP, where `server` is only one address of it.
     """
     options: list[tuple[str, Any]] = [
-        # Another channel's connection would bring back the server that is known already, and its
-        # back-off would keep this one waiting.
+        # A shared connection would lead to the server that is connected already, and share its backoff.
         ("grpc.use_local_subchannel_pool", 1),
-        # The server decides how large its tasks are.
+        # The server limits the size of its tasks.
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
+        # Finds a dead peer of an idle session; twice the shortest interval that the server allows.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
@@ -55,10 +84,10 @@ def new_channel(
     return grpc.aio.secure_channel(server, credentials, options=options)
 
 
-async def targets(server: str) -> list[str]:
-    """The addresses behind a server's name, in random order, so that workers spread over them.
+async def resolve_targets(server: str) -> list[str]:
+    """Resolve a server's name to its addresses, in random order, so that workers spread over them.
 
-    A name with one address, or of a scheme that only gRPC understands, stays as it is.
+    Returns the name itself if it has one address, or a scheme that only gRPC understands.
     """
     scheme, colon, rest = server.partition(":")
     if colon and scheme in ("ipv4", "ipv6"):
@@ -81,7 +110,7 @@ async def _resolved(host: str, port: str) -> list[str]:
     try:
         found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except OSError:
-        return []  # gRPC asks again, and says what is wrong
+        return []  # gRPC resolves it again, and reports the problem
     targets = [
         f"ipv6:[{address[0]}]:{port}" if family is socket.AF_INET6 else f"ipv4:{address[0]}:{port}"
         for family, _, _, _, address in found

@@ -1,4 +1,4 @@
-"""Plugins that listen and register: leases, on disk and in memory."""
+"""Plugins that listen and register: their leases, in memory and on disk."""
 
 import asyncio
 import logging
@@ -11,48 +11,45 @@ from typing import Final, NamedTuple
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 
 from .connection import Tls
-from .dialled import Dialled
-from .directory import Directory
-from .instance import Mode, State
+from .dial_allowlist import DialAllowlist, Resolve, Resolver
+from .errors import Refusal, invalid
+from .grpc_instance import GrpcInstance
+from .instance import InstanceState, Mode
+from .instances import InstanceRegistry, check_instance_id
 from .lease import Lease, Leases, LeaseState
-from .offer import Plugin, read_plugin
-from .permission import Permissions
-from .refusal import Refusal, invalid
-from .store import Registration, Store
-from .targets import Allowed, Resolve, Resolver
-from .workers import check_instance_id, check_permission, check_replaceable
+from .plugin_type import Plugin, read_plugin
+from .store import LeaseStore, StoredLease
 
 _log = logging.getLogger("evald.remote")
 
-# Register answers when the plugin is confirmed, so that the very next call finds it, but does not wait for
-# one that begins to listen later.
+# Register waits for the first health check, so that the next call finds the plugin, but not for a plugin that
+# begins to listen later.
 _CONFIRM_SECONDS: Final = 1.0
 
 _TICK_SECONDS: Final = 0.25
 
-_LOOK_UP_SECONDS: Final = 2.0
+_RESOLVE_SECONDS: Final = 2.0
 
 
-class Granted(NamedTuple):
-    """A lease that was granted. ttl: in seconds."""
+class GrantedLease(NamedTuple):
+    """A granted lease. ttl: in seconds."""
 
     lease_id: str
     ttl: float
 
 
-class Registrar:
-    """Grants leases, renews them, and takes the instances of those that are over out of rotation.
+class LeaseRegistry:
+    """Grants and renews leases, and removes the instances whose lease is over.
 
-    allowed: where the server may dial to; without a rule nobody can register. blocked: names of plugins that
-    the operator has removed. expired: called for every lease that runs out.
+    allowlist: without a rule nobody can register. blocked: names of plugins that the operator has removed.
+    expired: called for every lease that expires.
     """
 
     def __init__(
         self,
-        directory: Directory,
-        store: Store,
-        allowed: Allowed,
-        permissions: Permissions,
+        instances: InstanceRegistry,
+        store: LeaseStore,
+        allowlist: DialAllowlist,
         *,
         tls_profiles: Mapping[str, Tls],
         blocked: Container[str] = (),
@@ -60,41 +57,40 @@ class Registrar:
         resolve: Resolve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory
+        self._instances = instances
         self._store = store
-        self._allowed = allowed
-        self._permissions = permissions
+        self._allowlist = allowlist
         self._tls_profiles = tls_profiles
         self._blocked = blocked
         self._expired = expired
-        self._resolver = Resolver(allowed, resolve)
+        self._resolver = Resolver(allowlist, resolve)
         self._leases = Leases(clock)
         self._ticking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._gone: set[Dialled] = set()  # those that still have tasks, or connections to close
+        self._gone: set[GrpcInstance] = set()  # removed, but with open tasks or connections
 
     async def start(self) -> None:
-        """Restore what was registered before the server stopped. Raises Refusal when the file cannot be had."""
+        """Restore the stored leases. Raises Refusal if they cannot be read."""
         rows = await self._store.load()
-        # At the same time, because a name server that does not answer must not hold up the start row by row.
-        problems = await asyncio.gather(*(self._forbidden(row.target) for row in rows))
+        # Concurrently: a name server that does not answer must not delay the start once per row.
+        problems = await asyncio.gather(*(self._refusal(row.target) for row in rows))
         for row, problem in zip(rows, problems, strict=True):
             await self._restore(row, problem)
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Let go of all instances. Their leases stay on disk."""
+        """Disconnect all instances. Their leases stay on disk."""
         if self._ticking is not None:
             self._ticking.cancel()
-        known = self._directory.instances.values()
-        registered = {one for one in known if isinstance(one, Dialled) and one.mode is Mode.REGISTERED}
+        known = self._instances.by_id.values()
+        registered = {one for one in known if isinstance(one, GrpcInstance) and one.mode is Mode.REGISTERED}
         await asyncio.gather(*(one.cut() for one in registered | self._gone))
         await asyncio.gather(*self._leaving)
         await self._store.close()
 
-    async def register(self, request: registry_service_pb2.RegisterRequest, principal: str) -> Granted:
+    async def register(self, request: registry_service_pb2.RegisterRequest) -> GrantedLease:
         """Grant a lease. Raises Refusal."""
-        if not self._allowed:
+        if not self._allowlist:
             raise Refusal(
                 "TARGET_NOT_ALLOWED",
                 "target: this server dials back to nobody. The operator allows targets with remote_allowed; "
@@ -107,32 +103,30 @@ class Registrar:
             raise Refusal(
                 "PLUGIN_BLOCKED", f'plugin.name: the operator has blocked "{plugin.name}"', "plugin.name"
             )
-        check_permission(self._permissions, principal, plugin.offers, "plugin")
         ttl = self._ttl(request)
         tls = self._tls(request.tls_profile)
-        # A name that has no address yet may have one soon.
+        # A name without an address may get one soon.
         with suppress(OSError):
             await self._resolver.dial(request.target)
-        directory = self._directory
-        old = check_replaceable(directory, request.instance_id, Mode.REGISTERED)
-        directory.check(plugin, old)
+        instances = self._instances
+        old = instances.replaced_by(request.instance_id, Mode.REGISTERED)
+        instances.check(plugin, old)
         replaced = self._leases.end(old.lease.id) if old is not None and old.lease is not None else None
-        if isinstance(old, Dialled) and _is_same(old, request):
+        if isinstance(old, GrpcInstance) and _is_same(old, request):
             instance = old
         else:
-            if isinstance(old, Dialled):
-                directory.remove(old)
-                self._leave(old)
+            if isinstance(old, GrpcInstance):
+                instances.remove(old)
+                self._disconnect(old)
             instance = self._new(request.instance_id, request.target, plugin, tls)
-            directory.add(instance)
+            instances.add(instance)
         lease = instance.lease = self._leases.grant(instance.id, ttl)
-        row = Registration(
+        row = StoredLease(
             lease.id,
             instance.id,
             request.plugin.SerializeToString(),
             request.target,
             request.tls_profile,
-            principal,
             ttl,
             instance.registered,
         )
@@ -152,44 +146,44 @@ class Registrar:
             self._drop(lease)
             await self._store.delete(lease.id)
             raise refused
-        return Granted(lease.id, ttl)
+        return GrantedLease(lease.id, ttl)
 
     def renew(self, lease_id: str, active_tasks: int) -> tuple[LeaseState, float]:
-        """The state of a lease after its renewal, and the seconds that it has left."""
+        """Renew a lease. Returns its state, and its time to live in seconds."""
         state, lease = self._leases.renew(lease_id)
         if lease is None:
             return state, 0.0
-        instance = self._directory.instances.get(lease.instance_id)
+        instance = self._instances.by_id.get(lease.instance_id)
         if instance is not None:
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
         return state, lease.ttl
 
     def left(self, lease: Lease) -> float:
-        """Seconds until a lease runs out."""
+        """Return the seconds until a lease expires."""
         return self._leases.left(lease)
 
     async def deregister(self, lease_id: str, *, drain: bool) -> None:
-        """End a lease at once. Raises Refusal when that cannot be written down."""
+        """End a lease. drain: let open tasks finish. Raises Refusal if it cannot be stored."""
         lease = self._leases.end(lease_id)
         if lease is None:
             return
-        instance = self._directory.instances.get(lease.instance_id)
-        if isinstance(instance, Dialled):
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance):
             _log.info("remote instance %s: deregistered%s", instance.name, ", drains" if drain else "")
             if drain and instance.active:
-                instance.set_state(State.DRAINING, "deregistered")
-                self._later(self._drained(instance, lease.ttl))
+                instance.set_state(InstanceState.DRAINING, "deregistered")
+                self._in_background(self._drained(instance, lease.ttl))
             else:
-                self._directory.remove(instance)
-                self._directory.said_goodbye(instance, lease.ttl)
-                self._leave(instance, cut=not drain)
+                self._instances.remove(instance)
+                self._instances.left_in_order(instance, lease.ttl)
+                self._disconnect(instance, cut=not drain)
         await self._store.delete(lease_id)
 
-    async def _forbidden(self, target: str) -> Refusal | None:
-        """Why the target is no longer allowed; None when it is, or when nobody knows yet."""
+    async def _refusal(self, target: str) -> Refusal | None:
+        """Return why a target is not allowed; None if it is, or if its name cannot be resolved now."""
         try:
-            async with asyncio.timeout(_LOOK_UP_SECONDS):
+            async with asyncio.timeout(_RESOLVE_SECONDS):
                 await self._resolver.dial(target)
         except (OSError, TimeoutError):
             return None
@@ -197,7 +191,7 @@ class Registrar:
             return problem
         return None
 
-    async def _restore(self, row: Registration, forbidden: Refusal | None) -> None:
+    async def _restore(self, row: StoredLease, forbidden: Refusal | None) -> None:
         if row.revoked:
             self._leases.revoke(row.lease_id)
             return
@@ -205,14 +199,13 @@ class Registrar:
             plugin = read_plugin(task_pb2.PluginInfo.FromString(row.plugin))
             if plugin.name in self._blocked:
                 raise Refusal("PLUGIN_BLOCKED", "the operator has blocked it")
-            check_permission(self._permissions, row.principal, plugin.offers, "plugin")
             if forbidden is not None:
                 raise forbidden
-            self._directory.check(plugin)
+            self._instances.check(plugin)
             instance = self._new(row.instance_id, row.target, plugin, self._tls(row.tls_profile))
         except Refusal as problem:
-            # What the operator no longer allows must not come back by itself; the rest may.
-            revoked = problem.reason in ("PLUGIN_BLOCKED", "TARGET_NOT_ALLOWED", "TYPE_NOT_ALLOWED")
+            # A plugin that the operator no longer allows must not register again by itself.
+            revoked = problem.reason in ("PLUGIN_BLOCKED", "TARGET_NOT_ALLOWED")
             _log.warning(
                 "remote instance %s (%s): not restored%s: %s",
                 row.instance_id,
@@ -228,27 +221,25 @@ class Registrar:
             return
         instance.registered = row.registered
         instance.lease = self._leases.grant(row.instance_id, row.ttl_seconds, row.lease_id)
-        self._directory.add(instance)
+        self._instances.add(instance)
         _log.info("remote instance %s: restored", instance.name)
         instance.start()
 
-    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: Tls | None) -> Dialled:
-        directory = self._directory
-        return Dialled(
+    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: Tls | None) -> GrpcInstance:
+        return GrpcInstance(
             instance_id,
             target,
             plugin,
             Mode.REGISTERED,
-            directory.limits,
+            self._instances.limits,
             self._resolver,
-            directory.ids,
             _confirm,
-            directory.changed,
+            self._instances.changed,
             tls,
         )
 
     def _ttl(self, request: registry_service_pb2.RegisterRequest) -> float:
-        limits = self._directory.limits
+        limits = self._instances.limits
         if not request.HasField("ttl"):
             return limits.lease_seconds
         wanted = request.ttl.seconds + request.ttl.nanos / 1e9
@@ -268,51 +259,51 @@ class Registrar:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expire(lease)
-            self._directory.forget_left()
+            self._instances.forget_left()
 
     def _expire(self, lease: Lease) -> None:
         self._expired()
-        instance = self._directory.instances.get(lease.instance_id)
-        if isinstance(instance, Dialled):
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance):
             _log.warning("remote instance %s: lease ran out after %g s", instance.name, lease.ttl)
-            self._directory.remove(instance)
-            self._leave(instance)
-        self._later(self._forget(lease.id))
+            self._instances.remove(instance)
+            self._disconnect(instance)
+        self._in_background(self._forget(lease.id))
 
     async def _forget(self, lease_id: str) -> None:
-        # Restored by mistake, it runs out again.
+        # Restored after a failed delete, it expires again.
         with suppress(Refusal):
             await self._store.delete(lease_id)
 
     def _drop(self, lease: Lease) -> None:
         self._leases.end(lease.id)
-        instance = self._directory.instances.get(lease.instance_id)
-        if isinstance(instance, Dialled) and instance.lease is lease:
-            self._directory.remove(instance)
-            self._leave(instance)
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance) and instance.lease is lease:
+            self._instances.remove(instance)
+            self._disconnect(instance)
 
-    def _leave(self, instance: Dialled, *, cut: bool = False) -> None:
+    def _disconnect(self, instance: GrpcInstance, *, cut: bool = False) -> None:
         self._gone.add(instance)
-        self._later(self._let_go(instance, cut=cut))
+        self._in_background(self._close(instance, cut=cut))
 
-    async def _let_go(self, instance: Dialled, *, cut: bool) -> None:
+    async def _close(self, instance: GrpcInstance, *, cut: bool) -> None:
         await (instance.cut() if cut else instance.close())
-        await instance.retired()
+        await instance.closed()
         self._gone.discard(instance)
 
-    async def _drained(self, instance: Dialled, ttl: float) -> None:
+    async def _drained(self, instance: GrpcInstance, ttl: float) -> None:
         await instance.idle()
-        self._directory.remove(instance)
-        self._directory.said_goodbye(instance, ttl)
-        await self._let_go(instance, cut=False)
+        self._instances.remove(instance)
+        self._instances.left_in_order(instance, ttl)
+        await self._close(instance, cut=False)
 
-    def _later(self, work: "Coroutine[None, None, None]") -> None:
+    def _in_background(self, work: "Coroutine[None, None, None]") -> None:
         task = asyncio.create_task(work)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
 
-def _is_same(instance: Dialled, request: registry_service_pb2.RegisterRequest) -> bool:
+def _is_same(instance: GrpcInstance, request: registry_service_pb2.RegisterRequest) -> bool:
     return (
         instance.target == request.target
         and instance.plugin is not None
@@ -321,10 +312,10 @@ def _is_same(instance: Dialled, request: registry_service_pb2.RegisterRequest) -
     )
 
 
-def _confirm(instance: Dialled, plugin: Plugin) -> None:
-    """What listens there must be what has registered."""
-    if instance.plugin is not None and not instance.plugin.same_offers(plugin):
-        offered = ", ".join(f"{offer.type} {offer.version}" for offer in plugin.offers)
+def _confirm(instance: GrpcInstance, plugin: Plugin) -> None:
+    """Raise Refusal if the target offers other types than were registered."""
+    if instance.plugin is not None and not instance.plugin.same_types(plugin):
+        offered = ", ".join(f"{one.name} {one.version}" for one in plugin.types)
         raise Refusal(
             "PLUGIN_DIFFERS",
             f"target: Describe offers {offered}, with other types, versions or schemas than were registered",

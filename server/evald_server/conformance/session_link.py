@@ -1,4 +1,4 @@
-"""A plugin that dials out: the kit is the tiny registry that it dials."""
+"""Link to a plugin that dials out: the kit serves RegistryService.Connect."""
 
 import asyncio
 from typing import Any, Final
@@ -10,18 +10,18 @@ from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
 
-from .links import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Gone, Link, Reply, Work
+from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 _GOODBYE_SECONDS: Final = 0.5
-# Longer than the kit ever runs: it pings when a rule wants it.
+# Longer than a check runs: only rules send pings.
 _PING_SECONDS: Final = 3600
 
 
-class Stream:
+class ConnectStream:
     """One Connect stream.
 
-    hello: None when the first frame was another one. frames: what came after it, for rules that look at
-        the protocol. ended: it is over. closed_by_plugin: the plugin closed its side.
+    hello: None if the first frame was another one. frames: all frames after it. problems: broken rules of
+        the protocol. ended: the stream is over. closed_by_plugin: the plugin half-closed it.
     """
 
     def __init__(self, hello: pb.WorkerHello | None, session_id: str, context: Any) -> None:
@@ -41,7 +41,7 @@ class Stream:
         self._context = context
 
     async def serve(self) -> None:
-        """Read until one side ends it."""
+        """Read frames until one side ends the stream."""
         reading = asyncio.create_task(self._read())
         ending = asyncio.create_task(self._ending.wait())
         try:
@@ -58,33 +58,33 @@ class Stream:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Break it off."""
+        """Abort the stream."""
         self._ending.set()
 
     async def send(self, **frame: Any) -> None:
-        """Send a frame. Raises Gone."""
+        """Send a frame. Raises PluginGone."""
         await self.send_bytes(pb.ConnectResponse(**frame).SerializeToString())
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send a frame of a contract that the kit does not know. Raises Gone."""
+        """Send raw bytes as a frame. Raises PluginGone."""
         if self.ended.is_set():
-            raise Gone("the plugin has ended the session")
+            raise PluginGone("the plugin has ended the session")
         try:
             async with self._writing:
                 await self._context.write(data)
         except (grpc.aio.BaseError, asyncio.InvalidStateError, grpc.aio.UsageError):
             self.end()
             await self.ended.wait()
-            raise Gone("the plugin has ended the session") from None
+            raise PluginGone("the plugin has ended the session") from None
 
     async def give(self, task: task_pb2.EvaluationTask) -> "asyncio.Future[pb.TaskCompleted]":
-        """Give a task as soon as there is credit for it. Raises Gone."""
+        """Send a task as soon as there is credit for it. Raises PluginGone."""
         async with self._changed:
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await self._changed.wait_for(lambda: self.credit > 0 or self.ended.is_set())
             except TimeoutError:
-                raise Gone(f"no credit within {PATIENCE_SECONDS:g}s") from None
+                raise PluginGone(f"no credit within {PATIENCE_SECONDS:g}s") from None
             self.credit -= 1
             completed: asyncio.Future[pb.TaskCompleted] = asyncio.get_running_loop().create_future()
             self.open[task.task_id] = completed
@@ -93,7 +93,7 @@ class Stream:
         return completed
 
     async def until(self, holds: Any, seconds: float) -> bool:
-        """Whether something comes true within so many seconds. holds: looks at the frames."""
+        """Return whether a condition on the frames becomes true within so many seconds."""
         async with self._changed:
             try:
                 async with asyncio.timeout(seconds):
@@ -143,21 +143,21 @@ class Stream:
 
 
 class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
-    """A plugin that dials the kit. `open`, then `arrived`."""
+    """A plugin that dials the kit. Call `open`, then `arrived`."""
 
     mode = "connect"
 
     def __init__(self, listen: str) -> None:
         super().__init__()
-        self.info = task_pb2.PluginInfo()  # until it has said more
+        self.info = task_pb2.PluginInfo()  # until its hello
         self.address = listen
-        self.streams: list[Stream] = []
+        self.streams: list[ConnectStream] = []
         self.resume_offered: list[str] = []
         self._arrived = asyncio.Condition()
         self._server: Any = None
 
     async def open(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError if the address cannot be bound."""
         server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -176,37 +176,37 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await server.start()
         self._server = server
 
-    async def arrived(self, seconds: float, *, after: int = 0) -> Stream:
-        """The newest stream, when more than `after` have come. Raises Gone after so many seconds."""
+    async def arrived(self, seconds: float, *, after: int = 0) -> ConnectStream:
+        """Wait until there are more than `after` streams; return the newest. Raises PluginGone."""
         async with self._arrived:
             try:
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait_for(lambda: len(self.streams) > after)
             except TimeoutError:
-                raise Gone(f"no plugin has dialled {self.address} within {seconds:g}s") from None
+                raise PluginGone(f"no plugin has dialled {self.address} within {seconds:g}s") from None
         stream = self.streams[-1]
         if stream.hello is not None:
             self.info = stream.hello.plugin
         return stream
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> ConnectStream:
         """The newest stream."""
         return self.streams[-1]
 
-    async def start(self, task: task_pb2.EvaluationTask) -> Work:
-        """As `Link` says."""
+    async def start(self, task: task_pb2.EvaluationTask) -> PendingReply:
+        """See Link."""
         stream = self.stream
         if stream.ended.is_set():
             stream = await self.arrived(PATIENCE_SECONDS, after=len(self.streams))
-        return _Given(self, stream, task, await stream.give(task))
+        return _SessionTask(self, stream, task, await stream.give(task))
 
     async def respond(self, seconds: float) -> bool:
-        """As `Link` says."""
+        """See Link."""
         return await self.ping(seconds) is not None
 
     async def ping(self, seconds: float) -> pb.Pong | None:
-        """The pong, or None when it does not come within so many seconds. Raises Gone."""
+        """Ping and return the pong, or None after so many seconds. Raises PluginGone."""
         stream = self.stream
         nonce = len(stream.frames) + 1000
         await stream.send(ping=pb.Ping(nonce=nonce))
@@ -225,18 +225,18 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         return pong()
 
     async def recover(self, seconds: float) -> None:
-        """As `Link` says."""
+        """See Link."""
         if self.stream.ended.is_set():
             await self.arrived(seconds, after=len(self.streams))
 
     async def go_away(self) -> None:
-        """Close the port and break off every stream, as a server that is killed."""
+        """Close the port and all streams, like a server that is killed."""
         await self._server.stop(None)
 
     async def close(self) -> None:
-        """As `Link` says."""
+        """See Link."""
         if self._server is not None:
-            # Ended here, and not by the server's stop: that one logs every handler that it cuts off.
+            # The server's stop would log every handler that it cancels.
             for stream in self.streams:
                 stream.end()
             await self._server.stop(_GOODBYE_SECONDS)
@@ -248,7 +248,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
             first = pb.ConnectRequest.FromString(data)
             if first.WhichOneof("frame") == "hello":
                 hello = first.hello
-        stream = Stream(hello, f"session-{len(self.streams) + 1}", context)
+        stream = ConnectStream(hello, f"session-{len(self.streams) + 1}", context)
         welcome = pb.ServerWelcome(
             session_id=stream.session_id,
             contract_version=CONTRACT,
@@ -266,13 +266,13 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await stream.serve()
 
 
-class _Given(Work):
-    """A task on a session."""
+class _SessionTask(PendingReply):
+    """A task sent over a session."""
 
     def __init__(
         self,
         link: SessionLink,
-        stream: Stream,
+        stream: ConnectStream,
         task: task_pb2.EvaluationTask,
         completed: "asyncio.Future[pb.TaskCompleted]",
     ) -> None:
@@ -281,15 +281,15 @@ class _Given(Work):
         self._task = task
         self._completed = completed
 
-    async def reply(self, seconds: float = PATIENCE_SECONDS) -> Reply:
-        """As `Work` says."""
+    async def reply(self, seconds: float = PATIENCE_SECONDS) -> PluginReply:
+        """See PendingReply."""
         await asyncio.wait((self._completed,), timeout=seconds)
         if not self._completed.done():
             return NO_ANSWER
         if self._completed.cancelled():
-            return Reply(detail="the session ended before there was an answer")
-        return self._link.heard(self._task, self._completed.result().output)
+            return PluginReply(detail="the session ended before there was an answer")
+        return self._link.record(self._task, self._completed.result().output)
 
     async def cancel(self) -> None:
-        """As `Work` says."""
+        """See PendingReply."""
         await self._stream.send(cancel_task_id=self._task.task_id)

@@ -1,4 +1,4 @@
-"""A plugin that listens: the kit dials it, as a server would."""
+"""Link to a plugin that listens: the kit dials it."""
 
 import asyncio
 from typing import Any, Final, Self
@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from evald.plugin.v1 import evaluator_plugin_service_pb2, evaluator_plugin_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
 
-from .links import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Gone, Link, Reply, Work
+from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
 
@@ -19,80 +19,76 @@ _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 
 class TargetLink(Link):
-    """A plugin that listens. `open` comes first."""
+    """A plugin that listens. Call `open` first."""
 
     mode = "target"
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self.address = address
-        # The kit's own limit lies above the servers', so that it can say what is too large.
+        # Above the servers' limit, so that the kit can report what is too large.
         options = [("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES)]
         self.channel: Any = grpc.aio.insecure_channel(address, options=options)
         self._stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(self.channel)
         self._evaluate: Any = self.channel.unary_unary(f"/{SERVICE}/Evaluate")
 
     async def open(self, seconds: float = _CALL_SECONDS) -> Self:
-        """Dial, for so many seconds, and ask what it is. Raises Gone."""
+        """Connect and call Describe. Raises PluginGone after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
             self.info = await self.describe()
         except TimeoutError:
             await self.close()
-            raise Gone(f"nobody answers at {self.address} within {seconds:g}s") from None
+            raise PluginGone(f"nobody answers at {self.address} within {seconds:g}s") from None
         except grpc.aio.AioRpcError as problem:
             await self.close()
-            raise Gone(
+            raise PluginGone(
                 f"{self.address} answers Describe with {problem.code().name}: {problem.details()}"
             ) from None
         return self
 
     async def describe(self) -> task_pb2.PluginInfo:
-        """Ask what it is. Raises AioRpcError."""
+        """Call Describe. Raises AioRpcError."""
         request = evaluator_plugin_service_pb2.DescribeRequest(contract_versions=[CONTRACT])
         response = await self._stub.Describe(request, timeout=_CALL_SECONDS)
         return response.plugin  # type: ignore[no-any-return]
 
-    async def start(self, task: task_pb2.EvaluationTask) -> Work:
-        """As `Link` says."""
+    async def start(self, task: task_pb2.EvaluationTask) -> PendingReply:
+        """See Link."""
         request = evaluator_plugin_service_pb2.EvaluateRequest(task=task)
         timeout = task.timeout.ToNanoseconds() / 1e9 if task.HasField("timeout") else None
         call = self._evaluate(request.SerializeToString(), timeout=timeout)
-        return _Call(self, task, call)
+        return _UnaryTask(self, task, call)
 
     async def respond(self, seconds: float) -> bool:
-        """As `Link` says."""
+        """See Link."""
         try:
             return bool(await self.health(seconds) == _SERVING)
         except grpc.aio.AioRpcError as problem:
-            # Whether it has health at all is a rule of its own.
+            # Whether there is a health service is a rule of its own.
             return problem.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
     async def recover(self, seconds: float) -> None:
-        """As `Link` says."""
+        """See Link."""
         try:
             async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
         except TimeoutError:
-            raise Gone(f"nobody answers at {self.address} any more") from None
+            raise PluginGone(f"nobody answers at {self.address} any more") from None
 
     async def health(self, seconds: float = _CALL_SECONDS) -> int:
-        """The status of the service. Raises AioRpcError."""
+        """Return the health status of the service. Raises AioRpcError."""
         stub = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         return (await stub.Check(request, timeout=seconds)).status  # type: ignore[no-any-return]
 
-    def stream(self) -> Any:
-        """A new EvaluateStream."""
-        return self._stub.EvaluateStream()
-
     async def close(self) -> None:
-        """As `Link` says."""
+        """See Link."""
         await self.channel.close()
 
 
-class _Call(Work):
+class _UnaryTask(PendingReply):
     """One unary call."""
 
     def __init__(self, link: TargetLink, task: task_pb2.EvaluationTask, call: Any) -> None:
@@ -101,26 +97,26 @@ class _Call(Work):
         self._call = call
         self._waiting = asyncio.ensure_future(self._wait())
 
-    async def reply(self, seconds: float = PATIENCE_SECONDS) -> Reply:
-        """As `Work` says."""
+    async def reply(self, seconds: float = PATIENCE_SECONDS) -> PluginReply:
+        """See PendingReply."""
         await asyncio.wait((self._waiting,), timeout=seconds)
         return self._waiting.result() if self._waiting.done() else NO_ANSWER
 
     async def cancel(self) -> None:
-        """As `Work` says."""
+        """See PendingReply."""
         self._call.cancel()
 
-    async def _wait(self) -> Reply:
+    async def _wait(self) -> PluginReply:
         try:
             data: bytes = await self._call
         except grpc.aio.AioRpcError as problem:
-            return Reply(status=problem.code(), detail=problem.details() or "")
+            return PluginReply(status=problem.code(), detail=problem.details() or "")
         except asyncio.CancelledError:
             if not self._call.cancelled():
                 raise
-            return Reply(status=grpc.StatusCode.CANCELLED, detail="cancelled")
+            return PluginReply(status=grpc.StatusCode.CANCELLED, detail="cancelled")
         try:
             response = evaluator_plugin_service_pb2.EvaluateResponse.FromString(data)
         except DecodeError:
-            return self._link.unreadable(self._task, data)
-        return self._link.heard(self._task, response.output)
+            return self._link.record_unreadable(self._task, data)
+        return self._link.record(self._task, response.output)

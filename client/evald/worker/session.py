@@ -1,7 +1,8 @@
-"""One session with one server: tasks come down it, outputs go up."""
+"""A session with one server: tasks come in, outputs go out."""
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -11,30 +12,32 @@ import grpc
 from ..contract import progress_said
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import task_pb2
-from .outbox import Outbox
 from .outputs import error_output
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
 
-# A server that says nothing for so long after hello is none.
+# How long to wait for the welcome.
 WELCOME_SECONDS: Final = 10.0
-# How long the server may take to close its side when we have closed ours.
+# How long the server may take to end the stream after the worker has half-closed it.
 _GOODBYE_SECONDS: Final = 1.0
-# On top of the server's own ping interval and time-out before a silent server is given up.
+# Added to the server's ping interval and timeout before a silent server is given up.
 _SLACK_SECONDS: Final = 2.0
-# Open tasks get this long when a server says that it stops, but not how long they have.
+# For open tasks when the server stops without saying how long they have.
 _DEFAULT_GRACE_SECONDS: Final = 30.0
 
 
 class SessionLost(Exception):
-    """The stream broke, or the server fell silent."""
+    """The stream broke, or the server sent no ping."""
 
 
 async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
-    """Introduce the worker over a new stream. Raises AioRpcError, SessionLost, TimeoutError."""
+    """Send hello over a new stream and wait for the welcome.
+
+    Raises AioRpcError, SessionLost, TimeoutError.
+    """
     async with asyncio.timeout(WELCOME_SECONDS):
-        with suppress(asyncio.InvalidStateError):  # over already; the reader knows why
+        with suppress(asyncio.InvalidStateError):  # the stream is over; `read` reports why
             await call.write(pb.ConnectRequest(hello=hello))
         frame = await call.read()
     if frame is grpc.aio.EOF:
@@ -45,12 +48,79 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     return welcome
 
 
-class Session:
-    """What a server has given to this worker. It may outlive the stream: `attach` takes the next one.
+class Outbox:
+    """Outgoing frames: pongs first, then the others in order; only the latest progress of each task.
 
-    id, server_id: as the server said in its welcome. target: where it was dialled.
-    credit: how many tasks the server may have open.
-    server_stops: the server has said that it stops; reconnect_seconds: how long to stay away then.
+    It outlives a broken stream, so that outputs are sent over the next one.
+    """
+
+    def __init__(self) -> None:
+        self._pong: pb.Pong | None = None
+        self._frames: deque[pb.ConnectRequest] = deque()
+        self._progress: dict[str, pb.TaskProgress] = {}
+        self._filled = asyncio.Event()
+
+    def put(self, frame: pb.ConnectRequest) -> None:
+        """Queue a frame."""
+        self._frames.append(frame)
+        self._filled.set()
+
+    def put_pong(self, pong: pb.Pong) -> None:
+        """Queue the answer to a ping, before all other frames."""
+        self._pong = pong
+        self._filled.set()
+
+    def put_progress(self, progress: pb.TaskProgress) -> None:
+        """Queue the progress of a task, in place of its last one that is not sent yet."""
+        self._progress[progress.task_id] = progress
+        self._filled.set()
+
+    def drop_progress(self, task_id: str) -> None:
+        """Drop the progress of a task that is over."""
+        self._progress.pop(task_id, None)
+
+    def drop_transient(self) -> None:
+        """Drop all frames that make no sense on another stream."""
+        self._pong = None
+        self._progress.clear()
+        self._frames = deque(frame for frame in self._frames if frame.WhichOneof("frame") == "completed")
+
+    async def next(self) -> pb.ConnectRequest:
+        """Wait for the next frame. It stays first until `sent`."""
+        while True:
+            if self._pong is not None:
+                return pb.ConnectRequest(pong=self._pong)
+            if self._frames:
+                return self._frames[0]
+            if self._progress:
+                return pb.ConnectRequest(progress=next(iter(self._progress.values())))
+            self._filled.clear()
+            await self._filled.wait()
+
+    def sent(self, frame: pb.ConnectRequest) -> None:
+        """Remove the frame that `next` returned."""
+        kind = frame.WhichOneof("frame")
+        if kind == "pong":
+            if self._pong is not None and self._pong.nonce == frame.pong.nonce:
+                self._pong = None
+        elif kind == "progress":
+            if self._progress.get(frame.progress.task_id) == frame.progress:
+                del self._progress[frame.progress.task_id]
+        elif self._frames and self._frames[0] is frame:
+            self._frames.popleft()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all frames are sent."""
+        return not (self._pong or self._frames or self._progress)
+
+
+class ServerSession:
+    """The tasks that a server has given to this worker. It may outlive its stream: `attach` takes the next one.
+
+    id, server_id: from the server's welcome. target: the address that was dialled.
+    credit: tasks that the server may have open. server_stops: set when the server says that it stops.
+    reconnect_seconds: how long to stay away then.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -67,17 +137,17 @@ class Session:
         self._idle.set()
         self._flushed = asyncio.Event()
         self._call: Any = None
-        self._patience: float | None = None
+        self._silence_seconds: float | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._is_over = False
 
     @property
     def open_tasks(self) -> int:
-        """Tasks that the server waits for."""
+        """Number of tasks that the server waits for."""
         return len(self._open)
 
     def attach(self, call: Any, welcome: pb.ServerWelcome, credit: int) -> None:
-        """Go on over this stream. credit: as said in the hello, on top of the open tasks."""
+        """Continue over a new stream. credit: as sent in hello, on top of the open tasks."""
         self._call = call
         self.id, self.server_id = welcome.session_id, welcome.server_id
         self.credit = credit + len(self._open)
@@ -86,17 +156,17 @@ class Session:
         self._finishing = None
         self._is_over = False
         interval, limit = _seconds(welcome.ping_interval), _seconds(welcome.ping_timeout)
-        self._patience = interval + limit + _SLACK_SECONDS if interval else None
+        self._silence_seconds = interval + limit + _SLACK_SECONDS if interval else None
 
     async def serve(self) -> None:
-        """Do what the server says until the stream ends. Raises SessionLost when it broke."""
+        """Serve the stream until it ends. Raises SessionLost if it broke."""
         sending = asyncio.create_task(self._send())
         try:
             await self._receive()
         except grpc.aio.AioRpcError as problem:
             raise SessionLost(f"{problem.code().name} {problem.details()}") from None
         except TimeoutError:
-            raise SessionLost(f"no ping within {self._patience:g}s") from None
+            raise SessionLost(f"no ping within {self._silence_seconds:g}s") from None
         finally:
             self._is_over = True
             sending.cancel()
@@ -107,13 +177,13 @@ class Session:
             self._outbox.drop_transient()
 
     def set_credit(self, credit: int) -> None:
-        """Let the server have so many tasks open."""
+        """Allow the server so many open tasks."""
         if credit != self.credit:
             self._outbox.put(pb.ConnectRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
             self.credit = credit
 
     async def drain(self, reason: str, grace_seconds: float) -> None:
-        """Take no more tasks, finish the open ones within the grace, close the stream."""
+        """Refuse new tasks, finish the open ones within the grace, and close the stream."""
         if self._is_over:
             return
         self._outbox.put(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
@@ -122,28 +192,28 @@ class Session:
         await asyncio.wait((self._finishing,), timeout=grace_seconds + _GOODBYE_SECONDS)
 
     def abandon(self) -> None:
-        """Stop what still runs: its server will not take the outputs."""
+        """Cancel all tasks, because the server will not take their outputs."""
         for work in self._open.values():
             work.cancel()
 
     async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._patience) as limit:
+        async with asyncio.timeout(self._silence_seconds) as limit:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 if frame is None:
                     raise SessionLost("the server sent bytes that are no frame")
-                if self._patience is not None:
-                    limit.reschedule(loop.time() + self._patience)
-                self._take(frame)
+                if self._silence_seconds is not None:
+                    limit.reschedule(loop.time() + self._silence_seconds)
+                self._handle(frame)
 
-    def _take(self, frame: pb.ConnectResponse) -> None:
+    def _handle(self, frame: pb.ConnectResponse) -> None:
         kind = frame.WhichOneof("frame")
         if kind == "task":
             task = frame.task
-            # One that is open already has been sent again after a broken stream.
+            # After a broken stream the server may send an open task again.
             if task.task_id not in self._open:
                 self._idle.clear()
-                self._open[task.task_id] = asyncio.create_task(self._do(task))
+                self._open[task.task_id] = asyncio.create_task(self._run_task(task))
         elif kind == "ping":
             self._outbox.put_pong(pb.Pong(nonce=frame.ping.nonce, active_tasks=len(self._open)))
         elif kind == "cancel_task_id":
@@ -158,20 +228,20 @@ class Session:
             if self._finishing is None:
                 self._finishing = asyncio.create_task(self._finish(grace))
 
-    async def _do(self, task: task_pb2.EvaluationTask) -> None:
+    async def _run_task(self, task: task_pb2.EvaluationTask) -> None:
         loop = asyncio.get_running_loop()
         tell = partial(self._tell, task.task_id)
 
         def progress(message: str, fraction: float | None = None) -> None:
-            # From whatever thread the evaluator runs in.
+            # Called in the evaluator's thread.
             said = progress_said(message, fraction)
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, *said)
 
         try:
             output = await self._tasks.run(task, progress=progress)
         except asyncio.CancelledError:
-            # Said all the same: it gives the credit back.
+            # Sent all the same, because it gives the credit back.
             output = error_output("CANCELLED", "The task was cancelled")
         del self._open[task.task_id]
         self._outbox.drop_progress(task.task_id)
@@ -186,7 +256,7 @@ class Session:
         self._outbox.put_progress(pb.TaskProgress(task_id=task_id, message=message[:1000], fraction=fraction))
 
     async def _send(self) -> None:
-        # A stream that broke is found out by the reader, who knows why.
+        # The reader reports a broken stream.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 frame = await self._outbox.next()
@@ -196,7 +266,7 @@ class Session:
                     self._flushed.set()
 
     async def _finish(self, grace_seconds: float) -> None:
-        """Wait for the open tasks, then close the stream. Ends with the stream."""
+        """Wait for the open tasks, then close the stream."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 await self._idle.wait()

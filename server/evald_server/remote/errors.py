@@ -1,0 +1,59 @@
+"""Why a plugin is refused, and how a task of a remote evaluator can fail."""
+
+from typing import Final
+
+_MAX_SHOWN: Final = 300
+
+
+class Refusal(Exception):
+    """A plugin, or what it asks for, is refused.
+
+    reason: stable code, a row of protos/README.md. message: what is wrong, got and wanted.
+    field: path of the wrong field, such as `plugin.evaluator_types[0].type`, or "".
+    """
+
+    def __init__(self, reason: str, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.field = field
+
+
+def invalid(field: str, message: str) -> Refusal:
+    """Refuse a request because of one field."""
+    return Refusal("INVALID_FIELD", message, field)
+
+
+class NoPlace(Exception):
+    """No instance can take the task. code: one of evald.errorcodes."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class PluginUnavailable(Exception):
+    """The instance cannot be reached, or disconnected during the task. Another instance may be tried."""
+
+
+class PluginTimeout(Exception):
+    """The instance did not answer in time."""
+
+
+class PluginBusy(Exception):
+    """The instance refused the task because it has no room, although it should have."""
+
+
+class PluginFailed(Exception):
+    """The instance answered with an error. The text is only for the plugin's author and the operator."""
+
+
+class ContractError(Exception):
+    """The answer breaks the contract. The text names the field."""
+
+
+def printable(text: str) -> str:
+    """Clean text of a peer for one line of a log or table: no control characters, at most 300 characters."""
+    shown = "".join(character if character.isprintable() else " " for character in text[:_MAX_SHOWN])
+    return shown if len(text) <= _MAX_SHOWN else f"{shown}…"

@@ -1,0 +1,298 @@
+"""All instances of a server, the pools of their types, and the changes of both."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from evald.evaluator import EvaluatorDefinition
+
+from .errors import Refusal, invalid
+from .evaluator import LatencyObserver, RemoteEvaluator
+from .instance import Instance, Mode, TaskIds
+from .limits import RemoteLimits
+from .plugin_type import Key, Plugin, PluginType
+from .pool import InstancePool
+
+_log = logging.getLogger("evald.remote")
+
+STATIC_PREFIX: Final = "static:"
+"""The ids of static targets begin with it."""
+
+# A watcher that falls further behind than this starts again from a snapshot.
+_MAX_CHANGES: Final = 2000
+_MAX_ID_LENGTH: Final = 128
+
+
+class Catalogue(Protocol):
+    """The server's registry of evaluator types."""
+
+    def is_taken(self, type: str, /) -> bool:  # noqa: A002 - the word of the contract
+        """Return whether a type that is not remote has this name."""
+
+    def offer(self, definition: EvaluatorDefinition, /) -> None:
+        """Add a version of a remote type."""
+
+    def replace(self, definition: EvaluatorDefinition, /) -> None:
+        """Replace the definition of a version."""
+
+    def set_instances(self, type: str, version: str, count: int, /) -> None:  # noqa: A002 - as above
+        """Set the number of live instances of a version."""
+
+    def remove(self, type: str, version: str, /) -> None:  # noqa: A002 - as above
+        """Remove a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceChange:
+    """The last change of an instance. instance: None if it was removed."""
+
+    revision: int
+    instance_id: str
+    instance: Instance | None
+
+
+class UnknownRevision(LookupError):
+    """The changes after a revision are no longer, or not yet, known."""
+
+
+def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
+    """Raise Refusal if an id cannot be used."""
+    if (
+        not 0 < len(instance_id) <= _MAX_ID_LENGTH
+        or not instance_id.isascii()
+        or not instance_id.isprintable()
+    ):
+        raise invalid(
+            field, f"got {instance_id[:80]!r}, wanted 1 to {_MAX_ID_LENGTH} printable ASCII characters"
+        )
+    if instance_id.startswith(STATIC_PREFIX):
+        raise invalid(field, f'starts with "{STATIC_PREFIX}", which the server keeps for itself')
+
+
+class InstanceRegistry:
+    """Instances by id, pools by type and version.
+
+    revision: counts the changes of instances. task_ids: of all tasks that this server sends.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        limits: RemoteLimits,
+        latencies: Callable[[str], LatencyObserver],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.task_ids = TaskIds()
+        self.revision = 0
+        self.by_id: dict[str, Instance] = {}
+        self.pools: dict[Key, InstancePool] = {}
+        self._clock = clock
+        self._catalogue = catalogue
+        self._latencies = latencies
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_MAX_CHANGES)
+        self._watchers: list[Callable[[], None]] = []
+        self._shown_counts: dict[Key, int] = {}
+        # Pools of forgotten types that a plan still uses: an open session or batch goes on when an instance
+        # comes back.
+        self._forgotten: WeakValueDictionary[Key, InstancePool] = WeakValueDictionary()
+
+    def check(self, plugin: Plugin, replaced: Instance | None = None, path: str = "plugin") -> None:
+        """Raise Refusal if the server cannot take a plugin. replaced: the instance that it replaces."""
+        if replaced is None and len(self.by_id) >= self.limits.instances:
+            raise Refusal(
+                "TOO_MANY_REMOTES", f"{len(self.by_id)} instances are registered, which is the limit"
+            )
+        for index, plugin_type in enumerate(plugin.types):
+            place = f"{path}.evaluator_types[{index}]"
+            name = plugin_type.name
+            if self._catalogue.is_taken(name):
+                raise Refusal(
+                    "TYPE_TAKEN",
+                    f'{place}.type: "{name}" is an evaluator of the server itself; a plugin cannot '
+                    "replace it. Put your own prefix before it",
+                    f"{place}.type",
+                )
+            pool = self.pools.get(plugin_type.key)
+            others = [one for one in pool.instances if one is not replaced] if pool else []
+            if pool is not None and others and pool.plugin_type.fingerprint != plugin_type.fingerprint:
+                raise Refusal(
+                    "SCHEMA_DIFFERS",
+                    f'{place}: "{name}" in version "{plugin_type.version}" has another kind or config schema '
+                    f"on {len(others)} other instances. Give it a new version",
+                    place,
+                )
+
+    def replaced_by(self, instance_id: str, mode: Mode) -> Instance | None:
+        """Return the instance that a new one of this id replaces. Raises Refusal if it came another way."""
+        old = self.by_id.get(instance_id)
+        if old is not None and old.mode is not mode:
+            raise Refusal(
+                "INSTANCE_ID_TAKEN",
+                f'instance_id: "{instance_id}" is in use by an instance that is {old.mode.name.lower()}; '
+                "an id must be unique per process and way in",
+                "instance_id",
+            )
+        return old
+
+    def add(self, instance: Instance) -> None:
+        """Add an instance whose plugin has been checked. Raises Refusal if there is no room for its types."""
+        if instance.plugin is not None:
+            self.bind(instance, instance.plugin)
+        self.by_id[instance.id] = instance
+        self.changed(instance)
+
+    def bind(self, instance: Instance, plugin: Plugin) -> None:
+        """Set what an instance offers. Raises Refusal if there is no room for its types."""
+        before = [pool for pool in self._pools_of(instance) if instance in pool.instances]
+        instance.plugin = plugin
+        pools = [self._pool(plugin_type) for plugin_type in plugin.types]
+        instance.waiting = pools
+        for pool in before:
+            if pool not in pools:
+                pool.discard(instance)
+                self._show_count(pool)
+        for pool in pools:
+            if pool not in before:
+                pool.add(instance)
+            self._show_count(pool)
+
+    def remove(self, instance: Instance) -> None:
+        """Remove an instance. Its types stay, unavailable if it was the last one."""
+        if self.by_id.get(instance.id) is not instance:
+            return
+        del self.by_id[instance.id]
+        for pool in self._pools_of(instance):
+            pool.discard(instance)
+            self._show_count(pool)
+            pool.wake()
+        self._record_change(instance.id)
+
+    def left_in_order(self, instance: Instance, seconds: float) -> None:
+        """Let types that only a removed instance offered leave the catalogue after so many seconds.
+
+        Types of an instance that was lost stay, unavailable, so that an alert can fire.
+        """
+        for pool in self._pools_of(instance):
+            pool.leave_after(seconds)
+
+    def forget_left(self) -> None:
+        """Forget the types whose time to leave the catalogue has come."""
+        for pool in [pool for pool in self.pools.values() if pool.has_left()]:
+            _log.info(
+                "remote type %s %s: nobody offers it any more; it leaves the catalogue",
+                *pool.plugin_type.key,
+            )
+            self._forget(pool)
+
+    def changed(self, instance: Instance) -> None:
+        """Take over the state of an instance."""
+        if self.by_id.get(instance.id) is not instance:
+            return
+        for pool in self._pools_of(instance):
+            pool.update(instance)
+            self._show_count(pool)
+            pool.wake()
+        self._record_change(instance.id)
+
+    def changes_after(self, revision: int) -> list[InstanceChange]:
+        """Return the instances changed since a revision, each once, as they are now. Raises UnknownRevision."""
+        oldest = self.revision - len(self._changes)
+        if not oldest <= revision <= self.revision:
+            raise UnknownRevision(
+                f"revision {revision} is not known; this server knows {oldest} to {self.revision}"
+            )
+        last: dict[str, int] = {}
+        # From the end, because a watcher is usually a few changes behind.
+        for number, instance_id in reversed(self._changes):
+            if number <= revision:
+                break
+            last.setdefault(instance_id, number)
+        return [
+            InstanceChange(number, instance_id, self.by_id.get(instance_id))
+            for instance_id, number in reversed(last.items())
+        ]
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call a function after every change. Returns a function that ends it."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """Return the number of instances by type, mode and state. From any thread.
+
+        A type without instances has 0 active ones, so that an alert can tell it from an unknown type.
+        """
+        counts = {(pool.plugin_type.name, pool.mode, "active"): 0 for pool in list(self.pools.values())}
+        for instance in list(self.by_id.values()):
+            mode, state = instance.mode.name.lower(), instance.shown_state.name.lower()
+            for plugin_type in instance.plugin.types if instance.plugin else ():
+                key = plugin_type.name, mode, state
+                counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    def open_circuits(self) -> int:
+        """Return the number of instances with an open circuit. From any thread."""
+        return sum(instance.breaker.is_open for instance in list(self.by_id.values()))
+
+    def queued(self) -> int:
+        """Return the number of calls that wait for an instance."""
+        return sum(pool.queued for pool in self.pools.values())
+
+    def _pools_of(self, instance: Instance) -> list[InstancePool]:
+        types = instance.plugin.types if instance.plugin else ()
+        return [self.pools[one.key] for one in types if one.key in self.pools]
+
+    def _pool(self, plugin_type: PluginType) -> InstancePool:
+        """Return the pool of a type. Raises Refusal if there is no room for another type."""
+        key = plugin_type.key
+        pool = self.pools.get(key)
+        if pool is not None:
+            if pool.plugin_type.fingerprint != plugin_type.fingerprint:
+                pool.plugin_type = plugin_type
+                self._catalogue.replace(self._definition(pool))
+            return pool
+        if len(self.pools) >= self.limits.types:
+            self._forget_oldest()
+        pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.limits, self._clock)
+        pool.plugin_type = plugin_type
+        self._catalogue.offer(self._definition(pool))
+        self.pools[key] = pool
+        self._shown_counts[key] = 0
+        return pool
+
+    def _definition(self, pool: InstancePool) -> EvaluatorDefinition:
+        latencies = self._latencies(pool.plugin_type.name)
+        return RemoteEvaluator(pool, self.limits, self.task_ids, latencies).definition()
+
+    def _forget_oldest(self) -> None:
+        """Forget the type that has been without instances for the longest time."""
+        empty = [pool for pool in self.pools.values() if not pool.instances]
+        if not empty:
+            raise Refusal(
+                "TOO_MANY_REMOTES", f"{len(self.pools)} remote evaluator types are known, which is the limit"
+            )
+        self._forget(min(empty, key=lambda pool: pool.since))
+
+    def _forget(self, pool: InstancePool) -> None:
+        key = pool.plugin_type.key
+        del self.pools[key], self._shown_counts[key]
+        self._forgotten[key] = pool
+        self._catalogue.remove(*key)
+
+    def _show_count(self, pool: InstancePool) -> None:
+        """Report the number of live instances to the catalogue."""
+        key = pool.plugin_type.key
+        if self._shown_counts.get(key, pool.live) != pool.live:
+            self._shown_counts[key] = pool.live
+            self._catalogue.set_instances(*key, pool.live)
+
+    def _record_change(self, instance_id: str) -> None:
+        self.revision += 1
+        self._changes.append((self.revision, instance_id))
+        for watcher in list(self._watchers):
+            watcher()

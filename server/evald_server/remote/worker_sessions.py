@@ -1,0 +1,97 @@
+"""The sessions of workers that dial out: from hello to the end of the stream."""
+
+import asyncio
+import logging
+import secrets
+from typing import Final
+
+from .errors import Refusal, invalid
+from .instance import InstanceState, Mode
+from .instances import InstanceRegistry, check_instance_id
+from .plugin_type import CONTRACT, read_plugin
+from .session import Frames, WorkerSession, read_frame
+
+_log = logging.getLogger("evald.remote")
+
+_CANCEL_SECONDS: Final = 0.05
+
+
+class WorkerSessions:
+    """The sessions of this server. server_id: of this process."""
+
+    def __init__(self, instances: InstanceRegistry, server_id: str) -> None:
+        self._instances = instances
+        self._server_id = server_id
+        self._sessions: dict[str, WorkerSession] = {}
+
+    async def serve(self, frames: Frames, peer: str) -> None:
+        """Serve one stream from hello to its end. Raises Refusal."""
+        async for data in frames:
+            session = self._accept(data, peer)
+            break
+        else:
+            raise invalid("frame", "the stream ended before its hello")
+        instances = self._instances
+        try:
+            await session.serve(frames)
+        except Refusal as problem:
+            _log.warning("remote instance %s: session ended: %s", session.name, problem.message)
+            raise
+        finally:
+            self._sessions.pop(session.session_id, None)
+            instances.remove(session)
+            if session.state is InstanceState.DRAINING:
+                instances.left_in_order(session, instances.limits.lease_seconds)
+            _log.info("remote instance %s: gone", session.name)
+            await session.flush()
+        # A broken stream ends for its reader like a half-closed one, but the call is cancelled a moment later.
+        await asyncio.sleep(_CANCEL_SECONDS)
+        instances.left_in_order(session, instances.limits.lease_seconds)
+
+    def drain(self, reason: str, grace: float) -> None:
+        """Tell all workers that the server stops."""
+        for session in self._sessions.values():
+            session.send_draining(reason, grace)
+
+    def end(self) -> None:
+        """End all sessions with OK."""
+        for session in list(self._sessions.values()):
+            session.end()
+
+    def _accept(self, data: bytes, peer: str) -> WorkerSession:
+        frame = read_frame(data)
+        if frame.WhichOneof("frame") != "hello":
+            raise invalid(
+                "frame", f"the first frame must be hello, got {frame.WhichOneof('frame') or 'none'}"
+            )
+        hello = frame.hello
+        check_instance_id(hello.instance_id, "hello.instance_id")
+        if hello.initial_credit < 0:
+            raise invalid("hello.initial_credit", f"got {hello.initial_credit}, wanted 0 or more")
+        plugin = read_plugin(hello.plugin, "hello.plugin")
+        instances = self._instances
+        old = instances.replaced_by(hello.instance_id, Mode.CONNECTED)
+        instances.check(plugin, old, "hello.plugin")
+        if isinstance(old, WorkerSession):
+            # Its connection broke unnoticed, or a second process has copied its id.
+            instances.remove(old)
+            old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
+        session = WorkerSession(
+            hello.instance_id,
+            secrets.token_hex(16),
+            peer,
+            plugin,
+            hello.initial_credit,
+            instances.limits,
+            instances.task_ids,
+            instances.changed,
+        )
+        session.welcome(CONTRACT, self._server_id)
+        instances.add(session)
+        self._sessions[session.session_id] = session
+        _log.info(
+            "remote instance %s: connected, offers %s",
+            session.name,
+            ", ".join(f"{one.name} {one.version}" for one in plugin.types),
+        )
+        return session
