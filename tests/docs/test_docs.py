@@ -185,12 +185,12 @@ def test_the_table_of_evaluator_errors_is_the_sdk_s() -> None:
     ]
 
 
-def test_the_readme_lists_every_evaluator_with_its_aliases(evald_command: str) -> None:
+def test_the_docs_list_every_evaluator_with_its_aliases(evald_command: str) -> None:
     run = subprocess.run([evald_command, "types", "--json"], capture_output=True, text=True, check=True)
     known = {
         entry["type"]: (entry["kind"].removeprefix("EVALUATOR_KIND_").lower(), set(entry.get("aliases", [])))
         for entry in json.loads(run.stdout)["evaluatorTypes"]
     }
-    rows = _rows((ROOT / "README.md").read_text(encoding="utf-8"), "Evaluators")
+    rows = _rows((ROOT / "docs/evaluators.md").read_text(encoding="utf-8"), "All of them")
     written = {row[0].strip("`"): (row[1], set(re.findall(r"`([^`]+)`", row[2]))) for row in rows}
     assert written == known
