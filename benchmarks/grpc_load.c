@@ -10,6 +10,7 @@
  *   --expect N              messages that a call must be answered with (0: any number)
  *   --rate R                open loop: R new calls a second, however many are open; a call's time runs from
  *                           the moment at which it should have begun
+ *   --poisson               open loop: the calls come as a Poisson process of that rate, the same in every run
  *   --bidi                  a call sends the messages of FILE in order, half-closes and begins anew
  *   --window N              bidi: messages of a call that may be unanswered (1)
  *   --silent-first          bidi: the first message has no answer
@@ -20,9 +21,11 @@
  * Without --bidi the messages of FILE are sent in turn, one a call. The result is one line of JSON. A call is
  * ok when HTTP status, gRPC status and number of messages are; RESOURCE_EXHAUSTED is counted as refused;
  * everything else is an error. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
@@ -81,6 +84,7 @@ typedef struct Call {
 static struct {
   int port, connections, streams, expect, window, units, field;
   double seconds, warm, rate;
+  bool poisson;
   bool bidi, silent_first, by_index;
   const char *path, *body;
 } options = {.connections = 1, .streams = 1, .window = 1, .units = 1, .seconds = 3, .warm = 1};
@@ -452,6 +456,7 @@ static void parse_options(int count, char **words) {
     if (!strcmp(word, "--bidi")) options.bidi = true;
     else if (!strcmp(word, "--silent-first")) options.silent_first = true;
     else if (!strcmp(word, "--by-index")) options.by_index = true;
+    else if (!strcmp(word, "--poisson")) options.poisson = true;
     else {
       const char *value = i + 1 < count ? words[++i] : "";
       if (!strcmp(word, "--port")) options.port = atoi(value);
@@ -479,6 +484,9 @@ static void parse_options(int count, char **words) {
   }
 }
 
+/* Seconds from one call of an open loop to the next. */
+static double gap(void) { return options.poisson ? -log(1 - drand48()) / options.rate : 1 / options.rate; }
+
 int main(int count, char **words) {
   parse_options(count, words);
   read_messages();
@@ -504,19 +512,23 @@ int main(int count, char **words) {
   const double patience = 1;
   double cpu_from = 0, cpu_until = 0;
   long scheduled = 0;
+  double next_call = started;
   struct epoll_event events[256];
   for (double at = started; at < measure_until + patience && (live_calls || at < measure_until) && errors < MAX_ERRORS;
        at = now()) {
     if (!cpu_from && at >= measure_from) cpu_from = cpu_seconds();
     if (!cpu_until && at >= measure_until) cpu_until = cpu_seconds();
-    for (; options.rate && at < measure_until && (double)scheduled / options.rate < at - started; scheduled++) {
+    for (; options.rate && at < measure_until && next_call < at; scheduled++) {
       Connection *connection = &connections[scheduled % options.connections];
-      if (!connection->dead) begin_call(connection, started + (double)scheduled / options.rate);
+      if (!connection->dead) begin_call(connection, next_call);
+      next_call += gap();
     }
     if (options.rate)
       for (int i = 0; i < options.connections; i++)
         if (!connections[i].dead) flush(&connections[i]);
-    int ready = epoll_wait(epoll_fd, events, 256, options.rate ? 1 : 100);
+    double wait = options.rate && at < measure_until ? fmax(next_call - now(), 0) : 0.1;
+    struct timespec until = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
+    int ready = epoll_pwait2(epoll_fd, events, 256, &until, NULL);
     for (int i = 0; i < ready; i++) {
       Connection *connection = events[i].data.ptr;
       if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(connection);

@@ -58,7 +58,7 @@ def grpc_load() -> Path:
             f"no C compiler {compiler!r}; on Debian: apt-get install gcc libc6-dev libnghttp2-dev"
         )
     BUILD.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-O2", "-Wall", "-Wextra", str(_SOURCE), "-lnghttp2", "-o", str(binary)]
+    command = [compiler, "-O2", "-Wall", "-Wextra", str(_SOURCE), "-lnghttp2", "-lm", "-o", str(binary)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         hint = "; on Debian: apt-get install libnghttp2-dev" if "nghttp2" in done.stderr else ""

@@ -24,15 +24,13 @@ from .blocks import MAX_BLOCKS, TooMany
 from .errors import InvalidInput
 from .fields import duration_to_pb, number, plain, seconds, shown, snake, text
 from .strict_json import no_constant
-from .structs import MAX_DEPTH, TooDeep, check_levels, fill_fields
+from .structs import MAX_DEPTH, RepeatedField, TooDeep, check_levels, fill_fields
 
 if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
     from .shapes import Reading
     from .v1 import message_pb2
 
-    Messages = RepeatedCompositeFieldContainer[message_pb2.ChatMessage]
+    Messages = RepeatedField[message_pb2.ChatMessage]
 
 
 # 150,000: 5,000 messages with 30 keys and values each, which take about 0.2 s to read.

@@ -5,7 +5,7 @@ Runs for the metadata of every result, so it checks exact classes first and make
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from .errors import InvalidInput
 from .fields import shown
@@ -15,6 +15,25 @@ if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct, Value
 
 Item = TypeVar("Item")
+Element_co = TypeVar("Element_co", covariant=True)
+
+
+class RepeatedField(Protocol[Element_co]):
+    """A repeated field of messages. protobuf has no public name for its type."""
+
+    def add(self) -> Element_co:
+        """Append an empty message and return it."""
+
+    def __iter__(self) -> Iterator[Element_co]: ...
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, index: int) -> Element_co: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Element_co]: ...
+
 
 # protobuf parses a Struct to 33 levels; the service promises one less.
 MAX_DEPTH: Final = 32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evald_server.engine.registry import DuplicateType, Origin, Registry, RevisionGone, UnknownType
+from evald_server.engine.registry import DuplicateType, Origin, Registry, RevisionExpired, UnknownType
 
 from .scripted import definition
 
@@ -77,10 +77,10 @@ def test_changes_are_told_in_order_with_their_revision() -> None:
 
 def test_revisions_of_the_future_and_of_long_ago_are_gone() -> None:
     registry = make("a")
-    with pytest.raises(RevisionGone):
+    with pytest.raises(RevisionExpired):
         registry.changes_after(5)
     for _ in range(600):
         registry.register(definition("b", lambda _ctx: None), Origin.PLUGIN)
         registry.remove("b")
-    with pytest.raises(RevisionGone):
+    with pytest.raises(RevisionExpired):
         registry.changes_after(1)

@@ -1,17 +1,11 @@
 """Convert specs and options to messages, and a spec back."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..fields import duration_to_pb, join
 from ..spec import Options, OptionsLike, Spec, SpecLike, specs
-from ..structs import duration_ms, fill_struct, struct_to_dict
+from ..structs import RepeatedField, duration_ms, fill_struct, struct_to_dict
 from ..v1 import evaluation_service_pb2, evaluator_pb2
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
-    Specs = RepeatedCompositeFieldContainer[evaluator_pb2.EvaluatorSpec]
 
 
 def spec_to_pb(spec: SpecLike, path: str = "") -> evaluator_pb2.EvaluatorSpec:
@@ -62,7 +56,7 @@ def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:
     )
 
 
-def fill_specs(evaluators: Iterable[SpecLike], into: "Specs") -> None:
+def fill_specs(evaluators: Iterable[SpecLike], into: RepeatedField[evaluator_pb2.EvaluatorSpec]) -> None:
     """Append the specs of a call. Raises InvalidInput with the index of the wrong one."""
     for index, spec in enumerate(specs(evaluators)):
         _fill_spec(spec, into.add(), f"evaluators[{index}]")

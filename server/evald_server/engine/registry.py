@@ -42,7 +42,7 @@ class UnknownType(LookupError):
         self.suggestion = suggestion
 
 
-class RevisionGone(LookupError):
+class RevisionExpired(LookupError):
     """The changes after that revision are no longer known."""
 
 
@@ -213,10 +213,10 @@ class Registry:
         return [entry for entry in entries if entry.auto_config is not None]
 
     def changes_after(self, revision: int) -> "list[Change]":
-        """What changed since. Raises RevisionGone when that is no longer, or not yet, known."""
+        """What changed since. Raises RevisionExpired when that is no longer, or not yet, known."""
         oldest_known = self.revision - len(self._changes)
         if not oldest_known <= revision <= self.revision:
-            raise RevisionGone(
+            raise RevisionExpired(
                 f"revision {revision} is not known; this server knows {oldest_known} to {self.revision}"
             )
         return [change for change in self._changes if change.revision > revision]

@@ -6,7 +6,7 @@ passed, and a call copies it and sets what differs: 29 us a call, against 40 us 
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from evald.contract import cut
 from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
-from evald.structs import dict_to_struct
+from evald.structs import RepeatedField, dict_to_struct
 from evald.v1 import evaluator_pb2, message_pb2, result_pb2
 from evald_server import wire_pb2
 
@@ -22,10 +22,7 @@ from .aggregate import ALL_PASSED, Aggregate, aggregate
 from .plan import Plan, PlannedEvaluator
 from .run import EvaluationRun, Outcome
 
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
-    Results = RepeatedCompositeFieldContainer[result_pb2.EvaluationResult]
+Results: TypeAlias = RepeatedField[result_pb2.EvaluationResult]
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -116,7 +113,7 @@ def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
         pb.metadata[key] = value
 
 
-def _add_results(results: "Results", run: EvaluationRun, indexes: Iterable[int]) -> None:
+def _add_results(results: Results, run: EvaluationRun, indexes: Iterable[int]) -> None:
     """Append some results of a run that may not be finished yet."""
     for index in indexes:
         outcome = run.outcomes[index]
@@ -164,7 +161,7 @@ def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
     )
 
 
-def _fill_finished(results: "Results", summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
     """Set what differs from the template, which both messages were copied from."""
     is_final = run.ctx.is_final
     as_template = True

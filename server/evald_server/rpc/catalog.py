@@ -8,7 +8,7 @@ from typing import Final
 
 from evald.convert import type_to_pb
 from evald.v1 import catalog_service_pb2, evaluator_pb2
-from evald_server.engine.registry import Change, Entry, Registry, RevisionGone, UnknownType
+from evald_server.engine.registry import Change, Entry, Registry, RevisionExpired, UnknownType
 
 from .errors import CallError, invalid
 from .server import Context, RpcStream, parse
@@ -107,7 +107,7 @@ class CatalogService:
     def _changes(self, revision: int) -> list[Change]:
         try:
             return self._registry.changes_after(revision)
-        except RevisionGone as problem:
+        except RevisionExpired as problem:
             raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
 
 
