@@ -23,7 +23,6 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
-from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.http.server import HttpServer
 from evald_server.jsonschema.schema import close_workers
@@ -270,7 +269,7 @@ class App:
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry
-        batcher = CallBatcher(discard=EvaluationRun.abandon)
+        batcher = CallBatcher(discard=lambda started: started[1].abandon())
         evaluations = EvaluateService(
             engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
         )

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     configure_logging(settings.log_format, settings.log_level)
     raise_limit()
     # Plugins are others' code, with a loop of its own where it waits.
-    with event_loop(only=not settings.plugins) as runner:
+    with event_loop() as runner:
         runner.run(_serve(settings))
     return ExitCode.PASSED
 

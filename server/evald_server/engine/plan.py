@@ -65,8 +65,8 @@ class PlannedEvaluator:
     index: position in the plan, or among the children of a combinator. evaluate: the compiled function.
     metric: unit and buckets of what it measures, None when it measures nothing.
     timeout: seconds for this evaluator alone, or None. counts: it is an enforced assertion.
-    inline: a plain function that may be called in the event loop. adjusted: its threshold or negation
-    changes its results.
+    inline: a plain function that may be called in the event loop. conditional: it may have to be skipped or
+    deferred. adjusted: its threshold or negation changes its results.
     """
 
     index: int
@@ -87,12 +87,14 @@ class PlannedEvaluator:
     counts: bool = field(init=False)
     is_metric: bool = field(init=False)
     inline: bool = field(init=False)
+    conditional: bool = field(init=False)
     adjusted: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
         self.counts = self.enforced and not self.is_metric
         self.inline = self.definition.inline and not self.is_async
+        self.conditional = self.final_only or not self.inline
         self.adjusted = self.negate or self.threshold is not None
 
 

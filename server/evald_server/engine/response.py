@@ -65,28 +65,32 @@ def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> 
     _fill_finished(pb.results, pb, run)
 
 
+def fill_event(
+    pb: wire_pb2.EvaluateResponse, run: EvaluationRun, evaluation_id: str, *, announce_plan: bool = True
+) -> None:
+    """Write a finished run as one message of a stream: plan, results and summary."""
+    pb.CopyFrom(run.plan.template.event)
+    pb.started.evaluation_id = evaluation_id
+    if not announce_plan:
+        pb.started.ClearField("plan")
+    _fill_finished(pb.results, pb.summary, run)
+
+
 async def events_of(
     run: EvaluationRun,
     evaluation_id: str,
-    steps: AsyncGenerator[list[int]] | None,
+    steps: AsyncGenerator[list[int]],
     *,
     announce_plan: bool = True,
 ) -> AsyncGenerator[wire_pb2.EvaluateResponse]:
-    """Yield the messages of a stream: plan, results as they finish, and with the last ones the summary.
+    """Yield the messages of a run with pending evaluators: plan, results as they finish, with the last the summary.
 
-    steps: yields the indexes of pending evaluators as they finish; None for a run that is finished.
+    steps: runs what is pending, and yields the indexes of what has finished.
     """
     event = wire_pb2.EvaluateResponse()
-    event.CopyFrom(run.plan.template.event)
     event.started.evaluation_id = evaluation_id
-    if not announce_plan:
-        event.started.ClearField("plan")
-    if steps is None:
-        _fill_finished(event.results, event.summary, run)
-        yield event
-        return
-    event.ClearField("results")
-    event.ClearField("summary")
+    if announce_plan:
+        event.started.plan.extend(run.plan.template.specs)
     _add_results(event.results, run, run.ready())
     try:
         yield event

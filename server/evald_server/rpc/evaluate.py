@@ -7,7 +7,7 @@ from typing import Final
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.engine.engine import Engine
-from evald_server.engine.response import events_of, fill_aggregated
+from evald_server.engine.response import events_of, fill_aggregated, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.telemetry import Telemetry
 
@@ -80,34 +80,66 @@ class EvaluateService:
         check_deadline(plan, context.time_remaining())
         return self._engine.start(plan, request.context)
 
+    def _count(
+        self, run: EvaluationRun, rpc: str, request: wire_pb2.EvaluateRequest, context: Context
+    ) -> None:
+        self._metrics.evaluated(run, rpc, request.labels, partial(trace_id_of, context))
+
     async def _unary(
         self, request: wire_pb2.EvaluateRequest, context: Context
     ) -> tuple[bytes, EvaluationRun]:
-        # Concurrent calls are started back to back: 17 to 28 % more calls/s at 16 in flight.
-        run = await self._batcher.run(self._start, request, context)
-        response = _UnaryResponse(evaluation_id=request.request_id or self._engine.new_id())
-        if run.pending:
-            scope = scope_of(context, response.evaluation_id)
-            async for _ in self._admission.run_pending(run, context.time_remaining(), scope):
-                run.take_progress()
+        # Concurrent calls run back to back up to their response: 17 to 28 % more calls/s at 16 in flight.
+        data, run = await self._batcher.run(self._start_unary, request, context)
+        if run.finished:
+            return data, run
+        evaluation_id = request.request_id or self._engine.new_id()
+        scope = scope_of(context, evaluation_id)
+        async for _ in self._admission.run_pending(run, context.time_remaining(), scope):
+            run.take_progress()
+        return self._respond(run, evaluation_id, request, context), run
+
+    def _start_unary(
+        self, request: wire_pb2.EvaluateRequest, context: Context
+    ) -> tuple[bytes, EvaluationRun]:
+        run = self._start(request, context)
+        if not run.finished:
+            return b"", run
+        return self._respond(run, request.request_id or self._engine.new_id(), request, context), run
+
+    def _respond(
+        self, run: EvaluationRun, evaluation_id: str, request: wire_pb2.EvaluateRequest, context: Context
+    ) -> bytes:
+        response = _UnaryResponse(evaluation_id=evaluation_id)
         fill_aggregated(response.summary, run)
-        self._metrics.evaluated(run, "EvaluateUnary", request.labels, partial(trace_id_of, context))
-        return response.SerializeToString(), run
+        self._count(run, "EvaluateUnary", request, context)
+        return response.SerializeToString()
 
     async def _stream(self, request: wire_pb2.EvaluateRequest, stream: RpcStream) -> EvaluationRun:
         context = stream.context
-        run = await self._batcher.run(self._start, request, context)
         evaluation_id = request.request_id or self._engine.new_id()
-        steps = None
-        if run.pending:
-            scope = scope_of(context, evaluation_id)
-            steps = self._admission.run_pending(run, context.time_remaining(), scope)
+        data, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)
+        if run.finished:
+            await stream.send(data)
+            return run
+        scope = scope_of(context, evaluation_id)
+        steps = self._admission.run_pending(run, context.time_remaining(), scope)
         async with aclosing(events_of(run, evaluation_id, steps)) as events:
             async for event in events:
                 if event.HasField("summary"):
-                    self._metrics.evaluated(run, "Evaluate", request.labels, partial(trace_id_of, context))
+                    self._count(run, "Evaluate", request, context)
                 await stream.send(event.SerializeToString())
         return run
+
+    def _start_stream(
+        self, request: wire_pb2.EvaluateRequest, evaluation_id: str, context: Context
+    ) -> tuple[bytes, EvaluationRun]:
+        run = self._start(request, context)
+        if not run.finished:
+            return b"", run
+        event = wire_pb2.EvaluateResponse()
+        fill_event(event, run, evaluation_id)
+        self._count(run, "Evaluate", request, context)
+        return event.SerializeToString(), run
 
     async def _unary_to_store(self, request: wire_pb2.EvaluateRequest, context: Context) -> StoredResponse:
         data, run = await self._unary(request, context)

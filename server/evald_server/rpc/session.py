@@ -11,14 +11,14 @@ from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.engine.contexts import InvalidContext, check_duration, check_invocation, check_numbers
 from evald_server.engine.engine import Engine
-from evald_server.engine.response import events_of, fill_error
+from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.telemetry import Telemetry
 
 from .admission import Admission
 from .batching import CallBatcher
 from .errors import CallError, invalid
-from .server import RpcStream, parse
+from .server import Context, RpcStream, parse
 from .trace_context import scope_of, trace_id_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
@@ -63,29 +63,48 @@ class SessionService:
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
         turn = parse_turn(data)
-        turn_id = turn.turn_id
+        turn_id, context = turn.turn_id, stream.context
+        evaluation_id = self._engine.new_id()
         try:
-            run = await self._batcher.run(conversation.start_turn, turn)
+            data, run = await self._batcher.run(self._start_turn, conversation, turn, evaluation_id, context)
         except (CallError, InvalidContext) as problem:
             conversation.refuse(turn_id)
             refused = _Response(turn_id=turn_id)
             fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
             await stream.send(refused.SerializeToString())
             return
-        evaluation_id, context = self._engine.new_id(), stream.context
-        steps = None
-        if run.pending:
-            scope = scope_of(context, evaluation_id)
-            steps = self._admission.run_pending(run, None, scope, patient=True)
-        # The plan stands in the first turn only.
+        if run.finished:
+            await stream.send(data)
+            return
+        steps = self._admission.run_pending(run, None, scope_of(context, evaluation_id), patient=True)
         events = events_of(run, evaluation_id, steps, announce_plan=conversation.turn_count == 1)
         async with aclosing(events):
             async for event in events:
                 if event.HasField("summary"):
-                    conversation.record(turn_id, run.aggregate.verdict)
-                    labels, trace_id = conversation.labels, partial(trace_id_of, context)
-                    self._metrics.evaluated(run, "EvaluateSession", labels, trace_id)
+                    self._count(conversation, turn_id, run, context)
                 await stream.send(_Response(turn_id=turn_id, event=event).SerializeToString())
+
+    def _start_turn(
+        self,
+        conversation: "ConversationState",
+        turn: evaluation_service_pb2.SessionTurn,
+        evaluation_id: str,
+        context: Context,
+    ) -> tuple[bytes, EvaluationRun]:
+        run = conversation.start_turn(turn)
+        if not run.finished:
+            return b"", run
+        response = _Response(turn_id=turn.turn_id)
+        # The plan stands in the first turn only.
+        fill_event(response.event, run, evaluation_id, announce_plan=conversation.turn_count == 1)
+        self._count(conversation, turn.turn_id, run, context)
+        return response.SerializeToString(), run
+
+    def _count(
+        self, conversation: "ConversationState", turn_id: int, run: EvaluationRun, context: Context
+    ) -> None:
+        conversation.record(turn_id, run.aggregate.verdict)
+        self._metrics.evaluated(run, "EvaluateSession", conversation.labels, partial(trace_id_of, context))
 
 
 def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:

@@ -1,12 +1,13 @@
 """Results of evaluators: who gets which tally, and the families read from them."""
 
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from evald import evaluator
 from evald.result import Kind, measurement
-from evald_server.engine.plan import PlannedEvaluator
+from evald_server.engine.plan import Plan, PlannedEvaluator
 from evald_server.engine.run import EvaluationRun
 
 from . import buckets
@@ -27,6 +28,7 @@ class EvaluatorTallies:
         self._announced: dict[str, Kind] = {}
         self._subjects: dict[str, TypeSeries] = {}
         self._tallies: dict[tuple[str, bool], Tally] = {}
+        self._by_plan: WeakKeyDictionary[Plan, list[Tally]] = WeakKeyDictionary()
         self._by_unit: dict[tuple[Tally, str], Tally] = {}
         self._other = TypeSeries(OTHER, OTHER, Histogram(buckets.DURATION), Codes(len(ERROR_CODES)))
         self._other_tallies: dict[tuple[Kind, bool], Tally] = {}
@@ -65,16 +67,19 @@ class EvaluatorTallies:
 
     def count(self, run: EvaluationRun) -> None:
         """Count the results of a finished run."""
-        for planned, outcome in zip(run.plan.evaluators, run.outcomes, strict=True):
+        plan = run.plan
+        tallies = self._by_plan.get(plan)
+        if tallies is None:
+            tallies = self._by_plan[plan] = [self.of(planned) for planned in plan.evaluators]
+        for planned, outcome, tally in zip(plan.evaluators, run.outcomes, tallies, strict=True):
             assert outcome is not None
-            result = outcome.result
-            tally = self.of(planned)
+            result, nanos, _ = outcome
             if result.error is not None:
                 tally.error(result.error.code)
             value = result.value
             if value is not None and planned.is_metric:
                 value = measurement(value, result.metadata)
-            tally.add(result.verdict, outcome.nanos * 1e-9, result.score, value)
+            tally.add(result.verdict, nanos * 1e-9, result.score, value)
 
     def of(self, planned: PlannedEvaluator) -> Tally:
         """Return the tally of a planned evaluator."""
