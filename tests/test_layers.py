@@ -18,8 +18,6 @@ BELOW = {
     "config": set(),
     "data_dir": set(),
     "descriptors": set(),
-    "encoding": set(),
-    "later": set(),
     "memory": set(),
     "loop": set(),
     "frames": set(),

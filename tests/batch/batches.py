@@ -10,7 +10,7 @@ from typing import Any
 from evald.evaluator import EvaluatorDefinition
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
-from evald_server.encoding import delimited
+from evald_server import wire_pb2
 from evald_server.evaluators import BUILT_INS
 
 from ..rpc.live import Live, request, serving, spec
@@ -133,10 +133,11 @@ def messages(
     made.append(b"\xff\xff\xff")
     shared = evaluation_service_pb2.BatchOpen(evaluators=specs() if opened is None else opened, **fields)
     sent = [
-        b"".join(delimited(2, item) for item in made[begin : begin + size])
+        wire_pb2.EvaluateBatchRequest(items=made[begin : begin + size]).SerializeToString()
         for begin in range(0, len(made), size)
     ]
-    return [delimited(1, shared.SerializeToString()) + sent[0], *sent[1:]]
+    opening = evaluation_service_pb2.EvaluateBatchRequest(open=shared)
+    return [opening.SerializeToString() + sent[0], *sent[1:]]
 
 
 async def send(live: Live, sent: Iterable[bytes]) -> list[Response]:
