@@ -1,4 +1,4 @@
-"""Imports go downwards only: cli -> app -> rpc, http -> engine -> evaluators -> evald -> generated code."""
+"""Imports go downwards only: cli -> app -> rpc, monitoring -> engine -> evaluators -> evald -> generated code."""
 
 import ast
 import subprocess
@@ -41,22 +41,20 @@ BELOW = {
         "logs",
         "workers",
     },
-    "rpc": {"batch", "engine", "evaluators", "remote", "telemetry", "config", "wire_pb2"},
-    "telemetry": {"engine"},
-    "http": {"engine", "telemetry", "config"},
+    "rpc": {"batch", "engine", "evaluators", "remote", "monitoring", "config", "wire_pb2"},
+    "monitoring": {"engine"},
     "calibration": set(),
     "app": {
         "batch",
         "rpc",
-        "http",
         "engine",
         "evaluators",
         "jsonschema",
         "judge",
+        "monitoring",
         "plugins",
         "remote",
         "scripts",
-        "telemetry",
         "config",
         "data_dir",
         "descriptors",

@@ -24,10 +24,10 @@ from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
 from evald_server.evaluators import BUILT_INS
-from evald_server.http.server import HttpServer
 from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
+from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
 from evald_server.remote.build import build_remotes
 from evald_server.remote.errors import Refusal
@@ -49,7 +49,6 @@ from evald_server.rpc.session import SessionService
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
-from evald_server.telemetry import Telemetry
 
 _log = logging.getLogger("evald.server")
 

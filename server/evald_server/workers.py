@@ -1,4 +1,4 @@
-"""A child process that the server sends requests to: frames on its standard input, answers on its standard output."""
+"""Child processes of the server: requests as frames on standard input, answers as frames on standard output."""
 
 import asyncio
 import os
@@ -9,14 +9,14 @@ from typing import IO, Final, Self
 
 from .frames import PIPE_BYTES, receive_frame
 
-# Interval of polling for the end of a process.
-_LOOK_SECONDS: Final = 0.01
+# Interval of polling for the exit of a process.
+_POLL_SECONDS: Final = 0.01
 
 
-class Worker:
-    """A child process with its two pipes. Belongs to the event loop that it was started in.
+class ChildProcess:
+    """A child process with its two pipes. Bound to the event loop that it was started in.
 
-    It ends with the server, however that ends, if its program calls `kernel.end_with_parent`.
+    It exits with the server, even a killed one, if its program calls `kernel.end_with_parent`.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Worker:
 
     @classmethod
     async def start(cls, program: Sequence[str], *, quiet: bool = False) -> Self:
-        """Start a program, without waiting for its first frame. Raises OSError.
+        """Start a program. Returns before its first frame. Raises OSError if it cannot be started.
 
-        quiet: discard its standard error, which goes to the server's otherwise.
+        quiet: discard its standard error, which otherwise goes to the server's.
         """
         process, requests, answers = _started(program, quiet=quiet)
         loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ class Worker:
         try:
             reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), answers)
             writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, requests)
-        except BaseException:  # the server stops just now
+        except BaseException:  # cancelled: the server is stopping
             process.kill()
             process.wait()
             requests.close()
@@ -58,45 +58,45 @@ class Worker:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
     @property
     def closed(self) -> bool:
-        """Whether its input was closed by either side."""
+        """Whether either side has closed its standard input."""
         return self._writer.is_closing()
 
     def send(self, data: bytes) -> None:
-        """Send a frame. What the process does not read yet is buffered here."""
+        """Send a frame. Data that the process has not read yet is buffered without limit."""
         self._writer.write(len(data).to_bytes(4, "big"))
         self._writer.write(data)
 
     async def receive(self) -> bytes:
-        """Return the next frame. Raises asyncio.IncompleteReadError or ConnectionError when the process has ended."""
+        """Return the next frame. Raises asyncio.IncompleteReadError or ConnectionError if the process has exited."""
         return await receive_frame(self._reader)
 
     def close(self) -> None:
-        """Close its input: the program should end then."""
+        """Close its standard input, on which the program should exit."""
         self._writer.close()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process. Does not wait for its exit."""
         self._process.kill()
 
     async def end(self) -> int:
-        """Kill it and wait for its end. Returns the exit code."""
+        """Kill the process and wait for its exit. Returns the exit code."""
         self.kill()
         return await self.wait()
 
     async def wait(self) -> int:
-        """Wait until it has ended. Returns the exit code."""
+        """Wait until the process has exited. Returns the exit code. Kills it if cancelled."""
         try:
-            while self._process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end
-                await asyncio.sleep(_LOOK_SECONDS)
+            while self._process.poll() is None:  # noqa: ASYNC110 - subprocess has no event for it
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             self._writer.close()
             self._reading.close()
-            if self._process.returncode is None:  # cancelled: the kernel does not take long to end it
+            if self._process.returncode is None:  # cancelled; a killed process exits at once
                 self._process.kill()
             code = self._process.wait()
         return code
@@ -109,8 +109,8 @@ def _started(
     with ExitStack() as ours, ExitStack() as theirs:
         its_requests, requests = _pipe(theirs, ours)
         answers, its_answers = _pipe(ours, theirs)
-        # By subprocess, which uses vfork on Linux, and not by asyncio: uvloop's way is fork, and between that
-        # and exec the child runs gRPC's handlers of forks, in which it crashes (SIGSEGV) when gRPC is at work.
+        # subprocess uses vfork on Linux. asyncio with uvloop forks, and between fork and exec the child runs
+        # gRPC's fork handlers, in which it crashes (SIGSEGV) while gRPC is working.
         process = subprocess.Popen(  # noqa: S603 - Python itself
             program,
             stdin=its_requests,
@@ -123,7 +123,7 @@ def _started(
 
 
 def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Create a pipe whose ends are closed by these stacks, large enough for a chunk of a batch if the system allows."""
+    """Create a pipe whose ends these stacks close. It holds a chunk of a batch, if the system allows that size."""
     r, w = os.pipe()
     ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
     with suppress(OSError, AttributeError, ImportError):

@@ -8,8 +8,8 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2
 
+from ..monitoring.scrape import samples
 from ..rpc.live import CONTAINS, Live, run, spec
-from ..telemetry.scrape import samples
 from .batches import Response, messages, send, serving_with, specs
 
 Options = evaluation_service_pb2.EvaluateOptions

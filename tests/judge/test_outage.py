@@ -17,8 +17,8 @@ from llmock.testing import LLMockServer
 from evald.result import Verdict
 from evald_server.config import JudgeSettings
 
+from ..monitoring.scrape import value
 from ..rpc.live import request, run, spec
-from ..telemetry.scrape import value
 from .test_service import VERDICT, judging
 
 Message = MutableMapping[str, Any]

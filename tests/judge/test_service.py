@@ -14,10 +14,10 @@ from evald.result import Verdict
 from evald_server.app import App
 from evald_server.config import JudgePrice, JudgeSettings, Settings
 from evald_server.engine.registry import State
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
+from ..monitoring.scrape import samples, value
 from ..rpc.live import Live, request, run, serving, spec, until
-from ..telemetry.scrape import samples, value
 from .asking import KEY
 from .wire import Answer, answer, completion, wire
 

@@ -15,7 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final
 
-from evald_server.workers import Worker
+from evald_server.workers import ChildProcess
 
 from .chunk import Chunk, ChunkResult, ProcessConfig
 
@@ -39,7 +39,7 @@ class BatchProcess:
     slots: how many chunks it holds or was promised. dismissed: it was told to end.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: ChildProcess) -> None:
         self.worker = worker
         self.slots = 0
         self.dismissed = False
@@ -181,7 +181,7 @@ class BatchPool:
     async def _run(self) -> None:
         """Start a process, receive its results, and clean up when it has ended."""
         try:
-            worker = await Worker.start(_PROGRAM)
+            worker = await ChildProcess.start(_PROGRAM)
         except OSError as problem:
             self._not_started(f"{problem.strerror}: {sys.executable}")
             return
@@ -209,7 +209,7 @@ class BatchPool:
             )
             self._back_off()
 
-    async def _is_ready(self, worker: Worker) -> bool:
+    async def _is_ready(self, worker: ChildProcess) -> bool:
         """Compare versions, send the config and wait until it is ready."""
         ours = version("evald")
         try:

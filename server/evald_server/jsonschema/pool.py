@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from evald_server.workers import Worker
+from evald_server.workers import ChildProcess
 
 # A task ends itself at its limit of processor time. This is for one that sleeps, or waits for a processor.
 _WALL_FACTOR: Final = 8
@@ -45,8 +45,8 @@ class KillablePool:
         self._slots = asyncio.Semaphore(size or min(4, os.cpu_count() or 1))
         self._max_waiting = max_waiting
         self._waiting = 0
-        self._idle: list[Worker] = []
-        self._all: set[Worker] = set()
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
         self._ending: set[asyncio.Task[int]] = set()
 
     async def run(self, task: Mapping[str, Any], seconds: float) -> Any:
@@ -98,14 +98,14 @@ class KillablePool:
                 self._kill(worker)
         return json.loads(answer)
 
-    async def _worker(self) -> Worker:
+    async def _worker(self) -> ChildProcess:
         """Return an idle worker, else start one."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.ended:
                 return worker
             self._kill(worker)
-        worker = await Worker.start(self._program, quiet=True)
+        worker = await ChildProcess.start(self._program, quiet=True)
         self._all.add(worker)
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -117,7 +117,7 @@ class KillablePool:
             raise
         return worker
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill(self, worker: ChildProcess) -> None:
         """Kill a worker. A task of its own waits for its end."""
         worker.kill()
         if worker in self._all:

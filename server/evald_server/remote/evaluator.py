@@ -49,7 +49,7 @@ _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 class LatencyObserver(Protocol):
     """Records the tasks of one type."""
 
-    def observe(self, seconds: float) -> None:
+    def observe(self, seconds: float, /) -> None:
         """Record the time of one attempt."""
 
 

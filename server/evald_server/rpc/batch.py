@@ -15,7 +15,7 @@ from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.engine.run import EvaluationRun
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .admission import Admission
 from .errors import CallError, as_call_error, invalid

@@ -9,7 +9,7 @@ from evald_server import wire_pb2
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_aggregated, fill_event
 from evald_server.engine.run import EvaluationRun
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .admission import Admission, check_deadline
 from .batching import CallBatcher

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan
-from evald_server.telemetry import RpcTally, Telemetry
+from evald_server.monitoring import RpcTally, Telemetry
 
 from .errors import CallError, as_call_error
 

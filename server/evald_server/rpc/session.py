@@ -13,7 +13,7 @@ from evald_server.engine.contexts import InvalidContext, check_duration, check_i
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .admission import Admission
 from .batching import CallBatcher

@@ -9,7 +9,7 @@ import pytest
 
 from evald.evaluator import Metric
 from evald.result import Kind, TokenUsage, Verdict
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .scrape import families
 

@@ -1,16 +1,16 @@
-"""Limit the number of series, so that a flood of names does not make scrapes slow."""
+"""A limit on the number of series, so that a flood of names does not make scrapes slow."""
 
 from collections.abc import Callable, Mapping
 
 from prometheus_client.core import Metric
 
-from .families import add_count, counter
+from .prometheus import add_count, counter
 
 
-class Room:
+class SeriesLimit:
     """Counts down the series and the values of each label that may still be added.
 
-    series: all together. values: by label. overflows: refused additions by label.
+    series: in total. values: by label. overflows: refused reservations by label.
     """
 
     __slots__ = ("_series", "_values", "overflows")
@@ -20,7 +20,7 @@ class Room:
         self._values = dict(values)
         self.overflows = dict.fromkeys(values, 0)
 
-    def admit(self, label: str, series: int, values: int = 1) -> bool:
+    def reserve(self, label: str, series: int, values: int = 1) -> bool:
         """Try to reserve series and values of a label. Returns True on success."""
         if series > self._series or values > self._values[label]:
             self.overflows[label] += 1
@@ -30,36 +30,36 @@ class Room:
         return True
 
 
-class Codes:
+class CodeCounts:
     """Counts by code out of a closed list.
 
     The first count of a code reserves its series. If that fails, `overflow` counts instead.
     """
 
-    __slots__ = ("_admit", "_overflow", "cells")
+    __slots__ = ("_overflow", "_reserve", "cells")
 
     def __init__(
-        self, size: int, admit: Callable[[], bool] = lambda: True, overflow: "Codes | None" = None
+        self, size: int, reserve: Callable[[], bool] = lambda: True, overflow: "CodeCounts | None" = None
     ) -> None:
         self.cells = [0] * size
-        self._admit = admit
+        self._reserve = reserve
         self._overflow = overflow
 
     def add(self, index: int) -> None:
-        """Count one."""
-        if self.cells[index] or self._overflow is None or self._admit():
+        """Count one code, by its index in the list."""
+        if self.cells[index] or self._overflow is None or self._reserve():
             self.cells[index] += 1
         else:
             self._overflow.cells[index] += 1
 
 
-def overflow_family(*rooms: Room) -> Metric:
-    """Return the family of refused additions, by label."""
+def overflow_family(*limits: SeriesLimit) -> Metric:
+    """Return the family of refused reservations, by label."""
     overflow = counter(
         "evald_label_overflow",
         "Lookups that found no room for one more value of a label and counted as other instead.",
     )
-    for room in rooms:
-        for label, lookups in room.overflows.items():
+    for limit in limits:
+        for label, lookups in limit.overflows.items():
             add_count(overflow, {"label": label}, lookups)
     return overflow

@@ -1,16 +1,14 @@
 """Metrics of requests to judge models: evald's own, and those of OpenTelemetry's conventions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from evald.result import TokenUsage
 
-from . import buckets
-from .families import add_count, add_histogram, counter
-from .histogram import Histogram, series_of
-from .labels import OTHER, caller_value
-from .room import Room
+from .histogram import BOUNDS_BY_UNIT, DURATION_BOUNDS, Histogram, series_count
+from .prometheus import OTHER, add_count, add_histogram, caller_value, counter
+from .series_limit import SeriesLimit
 
 JUDGE_OUTCOMES = (
     "ok",
@@ -26,9 +24,9 @@ JUDGE_OUTCOMES = (
     OTHER,
 )
 
-_TOKEN_SERIES = 2 * series_of(buckets.BY_UNIT["tokens"])
+_TOKEN_SERIES = 2 * series_count(BOUNDS_BY_UNIT["tokens"])
 _JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
-_DURATION_SERIES = series_of(buckets.DURATION)
+_DURATION_SERIES = series_count(DURATION_BOUNDS)
 _MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models; one of them with errors of one kind
 
 
@@ -37,43 +35,47 @@ class ModelTally:
 
     __slots__ = ("durations", "label", "tokens")
 
-    def __init__(self, label: str, token_bounds: Sequence[float]) -> None:
+    def __init__(self, label: str) -> None:
         self.label = label
         self.durations: dict[str, Histogram] = {}
-        self.tokens = (Histogram(token_bounds), Histogram(token_bounds))
+        self.tokens = (Histogram(BOUNDS_BY_UNIT["tokens"]), Histogram(BOUNDS_BY_UNIT["tokens"]))
 
 
 class JudgeTally:
     """Counts requests to judge models.
 
-    evaluator: the type that makes them. model: returns the counters of a model. observed: returns the histogram
-    of an outcome, or None above the limit of series. outcomes: by JUDGE_OUTCOMES. tokens: input and output.
-    looks: cache misses and hits.
+    evaluator: the type that makes them. limit: for its models. outcomes: by JUDGE_OUTCOMES. tokens: input and
+    output. cache_lookups: misses and hits.
     """
 
-    __slots__ = ("_model", "_observed", "cost_usd", "evaluator", "looks", "models", "outcomes", "tokens")
+    __slots__ = (
+        "_limit",
+        "_other_model",
+        "cache_lookups",
+        "cost_usd",
+        "evaluator",
+        "models",
+        "outcomes",
+        "tokens",
+    )
 
-    def __init__(
-        self,
-        evaluator: str,
-        model: Callable[[str], ModelTally],
-        observed: Callable[[ModelTally, str], Histogram | None],
-    ) -> None:
+    def __init__(self, evaluator: str, limit: SeriesLimit) -> None:
         self.evaluator = evaluator
         self.outcomes = dict.fromkeys(JUDGE_OUTCOMES, 0)
         self.tokens = [0, 0]
         self.cost_usd = 0.0
-        self.looks = [0, 0]
+        self.cache_lookups = [0, 0]
         self.models: dict[str, ModelTally] = {}
-        self._model = model
-        self._observed = observed
+        self._limit = limit
+        # For models above the limit. It is never exported; the totals include them.
+        self._other_model = ModelTally(OTHER)
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
         """Count a finished request. outcome: one outside the closed list counts as "other"."""
         if outcome not in self.outcomes:
             outcome = OTHER
         self.outcomes[outcome] += 1
-        durations = self._observed(self._model(model), outcome)
+        durations = self._durations(self._model(model), outcome)
         if durations is not None:
             durations.observe(seconds)
 
@@ -91,46 +93,43 @@ class JudgeTally:
 
     def cache(self, *, hit: bool) -> None:
         """Count a cache lookup."""
-        self.looks[hit] += 1
-
-
-class JudgeTallies:
-    """Creates and exports the tally of the judge. model_room: for its models; empty until there is a judge."""
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._judge: JudgeTally | None = None
-        # For models above the limit. It is never exported; the totals include them.
-        self._other_model = ModelTally(OTHER, buckets.BY_UNIT["tokens"])
-        self.model_room = Room(0, {"model": 0})
-
-    def tally(self, evaluator: str) -> JudgeTally:
-        """Return the counters of requests to models, the same object each time. evaluator: the type that makes them."""
-        if self._judge is None:
-            judge = JudgeTally(evaluator, self._model, self._operation)
-            if not self._room.admit("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
-                return judge
-            self.model_room = Room(_MODEL_SERIES, {"model": float("inf")})
-            self._judge = judge
-        return self._judge
+        self.cache_lookups[hit] += 1
 
     def _model(self, name: str) -> ModelTally:
-        models = self._judge.models if self._judge else {}
-        found = models.get(name)
+        found = self.models.get(name)
         if found is not None:
             return found
         label = caller_value(name)
-        if label == OTHER or not self.model_room.admit("model", _TOKEN_SERIES):
+        if label == OTHER or not self._limit.reserve("model", _TOKEN_SERIES):
             return self._other_model
-        return models.setdefault(name, ModelTally(label, buckets.BY_UNIT["tokens"]))
+        return self.models.setdefault(name, ModelTally(label))
 
-    def _operation(self, model: ModelTally, outcome: str) -> Histogram | None:
+    def _durations(self, model: ModelTally, outcome: str) -> Histogram | None:
+        """Return the durations of an outcome, or None above the limit."""
         found = model.durations.get(outcome)
         if found is not None or model is self._other_model:
             return found
-        if not self.model_room.admit("model", _DURATION_SERIES):
+        if not self._limit.reserve("model", _DURATION_SERIES):
             return None
-        return model.durations.setdefault(outcome, Histogram(buckets.DURATION))
+        return model.durations.setdefault(outcome, Histogram(DURATION_BOUNDS))
+
+
+class JudgeMetrics:
+    """Creates and exports the tally of the judge. model_limit: for its models; 0 until there is a judge."""
+
+    def __init__(self, limit: SeriesLimit) -> None:
+        self._limit = limit
+        self._judge: JudgeTally | None = None
+        self.model_limit = SeriesLimit(0, {"model": 0})
+
+    def tally(self, evaluator: str) -> JudgeTally:
+        """Return the tally of requests to models, the same object each time. evaluator: the type that makes them."""
+        if self._judge is None:
+            if not self._limit.reserve("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
+                return JudgeTally(evaluator, self.model_limit)
+            self.model_limit = SeriesLimit(_MODEL_SERIES, {"model": float("inf")})
+            self._judge = JudgeTally(evaluator, self.model_limit)
+        return self._judge
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
@@ -140,7 +139,7 @@ class JudgeTallies:
         )
         tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
         cost = counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
-        looks = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
+        lookups = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
         durations = HistogramMetricFamily(
             "gen_ai_client_operation_duration_seconds",
             "How long requests to models took. error_type is empty for those that went well.",
@@ -163,12 +162,12 @@ class JudgeTallies:
             for direction, count in zip(("input", "output"), judge.tokens[:], strict=True):
                 add_count(tokens, {"evaluator": judge.evaluator, "direction": direction}, count)
             add_count(cost, {"evaluator": judge.evaluator}, judge.cost_usd)
-            for result, count in zip(("miss", "hit"), judge.looks[:], strict=True):
-                add_count(looks, {"result": result}, count)
+            for result, count in zip(("miss", "hit"), judge.cache_lookups[:], strict=True):
+                add_count(lookups, {"result": result}, count)
             for model in list(judge.models.values()):
-                of = ("chat", "openai", model.label)
+                labels = ("chat", "openai", model.label)
                 for outcome, histogram in model.durations.copy().items():
-                    add_histogram(durations, (*of, "" if outcome == "ok" else outcome), histogram)
+                    add_histogram(durations, (*labels, "" if outcome == "ok" else outcome), histogram)
                 for direction, histogram in zip(("input", "output"), model.tokens, strict=True):
-                    add_histogram(usage, (*of, direction), histogram)
-        yield from (requests, tokens, cost, looks, durations, usage)
+                    add_histogram(usage, (*labels, direction), histogram)
+        yield from (requests, tokens, cost, lookups, durations, usage)

@@ -8,7 +8,7 @@ import pytest
 from evald.errorcodes import CODES
 from evald.evaluator import Metric
 from evald.result import Kind, Verdict
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .scrape import OPENMETRICS, samples, value
 

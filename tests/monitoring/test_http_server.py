@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evald_server.http.server import HttpServer
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import HttpServer, Telemetry
 
 # Well below the 10 s after which the server cuts every connection.
 SOON = 3

@@ -1,4 +1,4 @@
-"""Whole evaluations, one per turn."""
+"""Metrics of whole evaluations, one per turn."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,17 +7,23 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from evald.result import Verdict
 
-from . import buckets
-from .families import add_count, add_histogram, counter
-from .histogram import Histogram, is_trace_id
-from .labels import ASSERTION_VERDICTS, OTHER, VERDICT_NAMES, caller_value
-from .room import Room
+from .histogram import DURATION_BOUNDS, Histogram, is_trace_id
+from .prometheus import (
+    ASSERTION_VERDICTS,
+    OTHER,
+    VERDICT_NAMES,
+    add_count,
+    add_histogram,
+    caller_value,
+    counter,
+)
+from .series_limit import SeriesLimit
 
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class EvaluationTally:
-    """Counts whole evaluations, one per turn, of one RPC. labels: rpc, then the caller's labels."""
+    """Counts the evaluations of one RPC with one set of labels. labels: rpc, then the caller's labels."""
 
     __slots__ = ("counts", "durations", "labels")
 
@@ -27,48 +33,52 @@ class EvaluationTally:
         self.durations = durations
 
     def add(self, verdict: int, seconds: float, trace_id: str | None = None) -> None:
-        """Count one summary: its verdict's number and how long the turn took, queueing left out."""
+        """Count one evaluation.
+
+        verdict: number of the `evald.Verdict` of its summary. seconds: how long the turn took, without queueing.
+        trace_id: 32 hex digits, as in `traceparent`; anything else is ignored.
+        """
         self.counts[verdict] += 1
         self.durations.observe(seconds)
         if trace_id is not None and is_trace_id(trace_id):
-            self.durations.trace(seconds, trace_id)
+            self.durations.set_exemplar(seconds, trace_id)
 
 
-class EvaluationTallies:
-    """Gives out the tallies of whole evaluations.
+class EvaluationMetrics:
+    """Creates and exports the tallies of evaluations.
 
-    allowed_labels: the keys of a caller's labels that are exported. Raises ValueError: one is no name
-    of a label.
+    allowed_labels: the keys of a caller's labels that are exported. Raises ValueError if one is not a valid or
+    free label name.
     """
 
-    def __init__(self, room: Room, allowed_labels: Sequence[str]) -> None:
+    def __init__(self, limit: SeriesLimit, allowed_labels: Sequence[str]) -> None:
         for name in allowed_labels:
             if not _LABEL_NAME.fullmatch(name) or name in ("rpc", "verdict"):
                 raise ValueError(
                     f"allowed_labels: {name!r} cannot be a label: wanted letters, digits and '_', no digit or "
                     "'__' at the start, and neither 'rpc' nor 'verdict', which are taken"
                 )
-        self._room = room
+        self._limit = limit
         self._allowed_labels = tuple(dict.fromkeys(allowed_labels))
         self._tallies: dict[tuple[str, ...], EvaluationTally] = {}
-        self._durations = Histogram(buckets.DURATION)
+        self._durations = Histogram(DURATION_BOUNDS)
 
     def tally(self, rpc: str, labels: Mapping[str, str] | None = None) -> EvaluationTally:
-        """The counters of whole evaluations by an RPC.
+        """Return the tally of an RPC's evaluations, the same object each time.
 
-        rpc: name of the method, as in the contract. labels: the caller's; keys that the operator
-        did not allow are dropped, values that are long or one too many become "other".
+        rpc: name of the method, as in the contract. labels: the caller's. Keys that the operator did not allow
+        are dropped; values that are too long, or above the limit, become "other".
         """
         key = (rpc, *(caller_value((labels or {}).get(name, "")) for name in self._allowed_labels))
         found = self._tallies.get(key)
         if found is not None:
             return found
-        if not self._room.admit("caller", len(ASSERTION_VERDICTS)):
+        if not self._limit.reserve("caller", len(ASSERTION_VERDICTS)):
             key = (OTHER,) * len(key)
         return self._tallies.setdefault(key, EvaluationTally(key, self._durations))
 
     def families(self) -> Iterator[Metric]:
-        """Those of this moment."""
+        """Yield the current families."""
         evaluations = counter("evald_evaluations", "Turns evaluated, by the verdict of their summary.")
         names = ("rpc", *self._allowed_labels)
         for tally in list(self._tallies.values()):

@@ -4,26 +4,53 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from .families import add_count, counter, gauge
-from .labels import OTHER
-from .room import Room
-from .window import RecentWorst
+from .prometheus import OTHER, add_count, counter, gauge
+from .series_limit import SeriesLimit
+
+_MAXIMUM_SECONDS = 30
+
+
+class RecentMaximum:
+    """The maximum of the last 30 to 60 seconds: a scrape every 30 seconds misses no peak."""
+
+    __slots__ = ("_maxima", "_window")
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._maxima = (0.0, 0.0)  # of the previous window and of this one
+
+    def observe(self, value: float, now: float) -> None:
+        """Record a value of this moment."""
+        previous, current = self._at(now)
+        self._window = int(now // _MAXIMUM_SECONDS)
+        self._maxima = (previous, max(current, value))
+
+    def value(self, now: float) -> float:
+        """Return the maximum; 0 if there were no values."""
+        return max(self._at(now))
+
+    def _at(self, now: float) -> tuple[float, float]:
+        """Return the maxima of the window before `now` and of the one that `now` is in."""
+        elapsed = int(now // _MAXIMUM_SECONDS) - self._window
+        if elapsed == 0:
+            return self._maxima
+        return (self._maxima[1] if elapsed == 1 else 0.0, 0.0)
 
 
 class Saturation:
     """Counts refusals and exports the load. clock: monotonic seconds."""
 
-    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
-        self._room = room
+    def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
+        self._limit = limit
         self._clock = clock
         self._rejections: dict[str, int] = {}
         self._inflight: Callable[[], int] | None = None
         self._queued: Callable[[], int] | None = None
-        self._lag = RecentWorst()
+        self._lag = RecentMaximum()
 
     def rejected(self, reason: str) -> None:
         """Count an evaluation refused before it started. reason: from a short fixed list."""
-        if reason not in self._rejections and not self._room.admit("reason", 1):
+        if reason not in self._rejections and not self._limit.reserve("reason", 1):
             reason = OTHER
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
@@ -32,9 +59,9 @@ class Saturation:
         self._inflight = inflight
         self._queued = queued
 
-    def lagged(self, seconds: float, now: float) -> None:
-        """Record the event loop's lag at this moment."""
-        self._lag.observe(seconds, now)
+    def loop_lag(self, seconds: float) -> None:
+        """Record how much later than requested the event loop woke up. Call at least once a second."""
+        self._lag.observe(seconds, self._clock())
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
@@ -49,5 +76,5 @@ class Saturation:
         yield gauge(
             "evald_event_loop_lag_seconds",
             "How much later than asked for the event loop woke up: the worst of the last 30 to 60 seconds.",
-            lambda: self._lag.worst(self._clock()),
+            lambda: self._lag.value(self._clock()),
         )

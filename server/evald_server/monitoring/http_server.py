@@ -20,7 +20,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple
 
-from evald_server.telemetry import Telemetry
+from .telemetry import Telemetry
 
 _log = logging.getLogger("evald.http")
 

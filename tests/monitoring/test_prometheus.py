@@ -15,11 +15,10 @@ import pytest
 
 from evald.evaluator import Metric
 from evald.result import Kind, Verdict
-from evald_server.http.server import HttpServer
-from evald_server.telemetry import Tally, Telemetry
+from evald_server.monitoring import EvaluatorTally, HttpServer, Telemetry
 
-from .test_names import dashboard_queries
-from .test_room import flood
+from .test_metric_names import dashboard_queries
+from .test_series_limit import flood
 
 pytestmark = pytest.mark.interop
 
@@ -133,7 +132,7 @@ def _listening_address(log: Any) -> str:
     pytest.fail(f"Prometheus ended before it listened: {''.join(said)}")
 
 
-def _assertion(telemetry: Telemetry, name: str, *, enforced: bool = True) -> Tally:
+def _assertion(telemetry: Telemetry, name: str, *, enforced: bool = True) -> EvaluatorTally:
     return telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
 
 

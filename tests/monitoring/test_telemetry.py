@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from evald.evaluator import Metric
 from evald.result import Kind, Verdict
-from evald_server.telemetry import Telemetry
+from evald_server.monitoring import Telemetry
 
 from .scrape import OPENMETRICS, Clock, families, histogram, samples, value
 

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from evald.errorcodes import CODES
 from evald.evaluator import Metric
 from evald.result import Kind, Verdict
-from evald_server.telemetry import Tally, Telemetry
+from evald_server.monitoring import EvaluatorTally, Telemetry
 
 from .scrape import Clock, families, histogram, samples, value
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 
-def assertion(telemetry: Telemetry, name: str = "regex", *, enforced: bool = True) -> Tally:
+def assertion(telemetry: Telemetry, name: str = "regex", *, enforced: bool = True) -> EvaluatorTally:
     return telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
 
 
-def metric(telemetry: Telemetry, descriptor: Metric, name: str = "size", *, enforced: bool = True) -> Tally:
+def metric(
+    telemetry: Telemetry, descriptor: Metric, name: str = "size", *, enforced: bool = True
+) -> EvaluatorTally:
     return telemetry.tally(name, Kind.METRIC, enforced=enforced, origin="plugin", metric=descriptor)
 
 

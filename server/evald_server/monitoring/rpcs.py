@@ -4,11 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
-from . import buckets
-from .families import add_count, add_histogram, counter
-from .histogram import Histogram, series_of
-from .labels import OTHER
-from .room import Codes, Room
+from .histogram import DURATION_BOUNDS, Histogram, series_count
+from .prometheus import OTHER, add_count, add_histogram, counter
+from .series_limit import CodeCounts, SeriesLimit
 
 # As Go's gRPC metrics spell the names of grpc.StatusCode: public dashboards and alerts filter on these.
 GRPC_CODES: Mapping[str, str] = {
@@ -39,7 +37,7 @@ class RpcTally:
 
     __slots__ = ("codes", "durations", "labels", "received_count", "sent_count", "started_count")
 
-    def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: Codes) -> None:
+    def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: CodeCounts) -> None:
         self.labels = labels
         self.durations = durations
         self.codes = codes
@@ -65,16 +63,16 @@ class RpcTally:
         self.sent_count += n
 
 
-class RpcTallies:
+class RpcMetrics:
     """Creates and exports the tallies of gRPC methods."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, limit: SeriesLimit) -> None:
+        self._limit = limit
         self._tallies: dict[tuple[str, str, str], RpcTally] = {}
-        self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(buckets.DURATION), Codes(len(GRPC_CODES)))
+        self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(DURATION_BOUNDS), CodeCounts(len(GRPC_CODES)))
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
-        """Return the counters of a gRPC method.
+        """Return the tally of a gRPC method, the same object each time.
 
         service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
         """
@@ -83,10 +81,10 @@ class RpcTallies:
         if found is not None:
             return found
         # Started, received and sent. Each code reserves its own series.
-        if not self._room.admit("rpc", series_of(buckets.DURATION) + 3):
+        if not self._limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
             return self._tallies.setdefault(self._other.labels, self._other)
-        codes = Codes(len(GRPC_CODES), lambda: self._room.admit("code", 1), self._other.codes)
-        return self._tallies.setdefault(key, RpcTally(key, Histogram(buckets.DURATION), codes))
+        codes = CodeCounts(len(GRPC_CODES), lambda: self._limit.reserve("code", 1), self._other.codes)
+        return self._tallies.setdefault(key, RpcTally(key, Histogram(DURATION_BOUNDS), codes))
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""

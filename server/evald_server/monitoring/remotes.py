@@ -4,45 +4,34 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from . import buckets
-from .families import add_count, add_histogram, counter, gauge
-from .histogram import Histogram, series_of
-from .labels import OTHER
-from .room import Room
+from .histogram import DURATION_BOUNDS, Histogram, series_count
+from .prometheus import OTHER, add_count, add_histogram, counter, gauge
+from .series_limit import SeriesLimit
 
 _INSTANCE_SERIES = 12  # per remote type: three modes in four states
 
 
-class RemoteTally:
-    """Latency of one remote type's tasks."""
+class RemoteMetrics:
+    """Creates and exports the task latencies of remote types; exports instances, leases and circuits."""
 
-    __slots__ = ("durations", "label", "observe")
-
-    def __init__(self, label: str, durations: Histogram) -> None:
-        self.label = label
-        self.durations = durations
-        self.observe = durations.observe
-
-
-class RemoteTallies:
-    """Creates and exports the tallies of remote types; exports instances and circuits."""
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._tallies: dict[str, RemoteTally] = {}
-        self._other = RemoteTally(OTHER, Histogram(buckets.DURATION))
+    def __init__(self, limit: SeriesLimit) -> None:
+        self._limit = limit
+        self._tasks: dict[str, Histogram] = {}  # durations by type
+        self._other = Histogram(DURATION_BOUNDS)
         self._instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
         self._open_circuits: Callable[[], int] = int
         self._leases_expired = 0
 
-    def tally(self, type: str) -> RemoteTally:  # noqa: A002 - the word of the contract
-        """Return the counter of a remote type's tasks, the same object each time."""
-        found = self._tallies.get(type)
+    def tasks(self, type: str) -> Histogram:  # noqa: A002 - the word of the contract
+        """Return the durations of a remote type's tasks, the same object each time."""
+        found = self._tasks.get(type)
         if found is not None:
             return found
-        if type == OTHER or not self._room.admit("detail", series_of(buckets.DURATION) + _INSTANCE_SERIES):
+        if type == OTHER or not self._limit.reserve(
+            "detail", series_count(DURATION_BOUNDS) + _INSTANCE_SERIES
+        ):
             return self._other
-        return self._tallies.setdefault(type, RemoteTally(type, Histogram(buckets.DURATION)))
+        return self._tasks.setdefault(type, Histogram(DURATION_BOUNDS))
 
     def lease_expired(self) -> None:
         """Count an expired lease."""
@@ -65,11 +54,11 @@ class RemoteTallies:
             "Instances of remote evaluators, by the way they came and by their state.",
             labels=["evaluator", "mode", "state"],
         )
-        shown: dict[tuple[str, str, str], int] = {}
+        counts: dict[tuple[str, str, str], int] = {}
         for (name, mode, state), count in self._instances().items():
-            label = name if name in self._tallies else OTHER
-            shown[label, mode, state] = shown.get((label, mode, state), 0) + count
-        for labels, count in shown.items():
+            label = name if name in self._tasks else OTHER
+            counts[label, mode, state] = counts.get((label, mode, state), 0) + count
+        for labels, count in counts.items():
             instances.add_metric(labels, count)
         yield instances
         durations = HistogramMetricFamily(
@@ -77,8 +66,8 @@ class RemoteTallies:
             "How long remote instances took for a task, each attempt counted, waiting for a place left out.",
             labels=["evaluator"],
         )
-        for tally in [*self._tallies.values(), self._other]:
-            add_histogram(durations, [tally.label], tally.durations)
+        for label, histogram in (self._tasks | {OTHER: self._other}).items():
+            add_histogram(durations, [label], histogram)
         yield durations
         expired = counter(
             "evald_remote_lease_expirations", "Leases that ran out because nobody renewed them."

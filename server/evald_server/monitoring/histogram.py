@@ -1,0 +1,92 @@
+"""Histograms: counts by bucket, the bounds of the buckets, and exemplars.
+
+One thread writes and another reads, without locks. A reader copies each list in one step, which the interpreter
+lock makes atomic, so the buckets of a histogram always add up to its count.
+"""
+
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from evald.evaluator import Metric
+
+DURATION_BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+# 0 and 1 have buckets of their own, because most assertions score nothing else. 0.8 is the default threshold.
+RATIO_BOUNDS = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+BOUNDS_BY_UNIT: Mapping[str, tuple[float, ...]] = {
+    "seconds": DURATION_BOUNDS,
+    "tokens": (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
+    "characters": (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
+    "words": (3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4),
+    "count": (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 50.0, 100.0),
+    "ratio": RATIO_BOUNDS,
+    "bytes": (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0),
+    "usd": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+}
+"""Bounds for metric values, by unit. Each unit has its own family."""
+
+MAX_OWN_BOUNDS = 20
+"""Limit of the contract for `MetricDescriptor.bucket_bounds`."""
+
+# A sum that became infinite or NaN would stay so.
+_MAX_OBSERVATION = 1e300
+
+is_trace_id = re.compile(r"[0-9a-f]{32}").fullmatch
+
+
+class Exemplar(NamedTuple):
+    """A trace that contains one observation. time: Unix time in seconds."""
+
+    trace_id: str
+    value: float
+    time: float
+
+
+class Histogram:
+    """Counts observations by bucket.
+
+    cells: one count per upper bound (inclusive), the count above the last bound, then the sum: one list, so that
+    a reader copies all of it at once. exemplars: by the index of the bucket.
+    """
+
+    __slots__ = ("bounds", "cells", "exemplars")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(float(bound) for bound in bounds)
+        self.cells: list[float] = [0] * (len(self.bounds) + 2)
+        self.exemplars: dict[int, Exemplar] = {}
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value. Ignores infinities and NaN. count: how many observations have this mean value."""
+        if -_MAX_OBSERVATION < value < _MAX_OBSERVATION:
+            self.cells[bisect_left(self.bounds, value)] += count
+            self.cells[-1] += value * count
+
+    def set_exemplar(self, value: float, trace_id: str) -> None:
+        """Set the exemplar of the bucket that holds this value."""
+        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
+
+
+def series_count(bounds: Sequence[float]) -> int:
+    """Return how many series a histogram has in a scrape: the bounds, +Inf, sum and count."""
+    return len(bounds) + 3
+
+
+def family_unit(unit: str) -> str:
+    """Return the unit whose family holds values of this one: "count" for plain numbers and unknown units."""
+    return unit if unit in BOUNDS_BY_UNIT else "count"
+
+
+def value_bounds(metric: Metric) -> Sequence[float]:
+    """Return the metric's own bounds if they are finite, strictly increasing and at most 20, else its unit's."""
+    own = metric.bucket_bounds
+    if 0 < len(own) <= MAX_OWN_BOUNDS:
+        edges = (float("-inf"), *own, float("inf"))
+        if all(low < high for low, high in pairwise(edges)):
+            return own
+    return BOUNDS_BY_UNIT[family_unit(metric.unit)]
