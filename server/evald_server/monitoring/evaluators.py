@@ -248,6 +248,7 @@ class EvaluatorMetrics:
             self._announced[type] = Kind(kind)
 
     def _in_unit(self, tally: EvaluatorTally, metric: evaluator.Metric | None) -> EvaluatorTally:
+        """Return the tally that counts values in the metric's unit; the same tally if their series do not fit."""
         if metric is None or tally.series is self._other:
             return tally
         unit = metric.unit
@@ -263,6 +264,7 @@ class EvaluatorMetrics:
         return self._by_unit.setdefault((tally, unit), tally.with_values(measured))
 
     def _type_series(self, label: str, kind: Kind, origin: str) -> TypeSeries:
+        """Return the series of a type; above the limit, those that the rest share, or with shared histograms."""
         found = self._series.get(label)
         if found is not None:
             return found
