@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,10 +92,10 @@ def _generated(path: Path) -> bool:
     return "_pb2" in path.stem
 
 
-def _imports(package: str) -> Iterator[Import]:
-    for file in sorted(SOURCES[package].rglob("*.py")):
-        if not _generated(file):
-            yield from _imports_of(file, package)
+@cache
+def _imports(package: str) -> list[Import]:
+    files = [file for file in sorted(SOURCES[package].rglob("*.py")) if not _generated(file)]
+    return [found for file in files for found in _imports_of(file, package)]
 
 
 def _imports_of(file: Path, package: str) -> Iterator[Import]:

@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from evald import EvaldError, InvalidInput, errors
 from evald.errors import from_rpc_error
-from evald_server.rpc.errors import REASONS, CallError, FieldViolation
+from evald_server.rpc.errors import REASONS, BadField, CallError
 
 
 class Failed(grpc.RpcError):
@@ -92,9 +92,7 @@ REASONS_KINDS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_of_the_server_has_its_exception_with_all_details(reason: str) -> None:
-    refusal = CallError(
-        reason, "the message", [FieldViolation("a.b", "is wrong")], incident="i1", field="a.b"
-    )
+    refusal = CallError(reason, "the message", [BadField("a.b", "is wrong")], incident="i1", field="a.b")
     problem = from_rpc_error(Failed(refusal.code, refusal.message, refusal.details()), "host:1")
     assert type(problem) is REASONS_KINDS[reason]
     assert problem.reason == reason
@@ -107,9 +105,7 @@ def test_every_reason_of_the_server_has_its_exception_with_all_details(reason: s
 
 
 def test_all_violations_are_shown_when_there_are_several() -> None:
-    refusal = CallError(
-        "INVALID_FIELD", "a: one (and 1 more)", [FieldViolation("a", "one"), FieldViolation("b", "two")]
-    )
+    refusal = CallError("INVALID_FIELD", "a: one (and 1 more)", [BadField("a", "one"), BadField("b", "two")])
     problem = from_rpc_error(Failed(refusal.code, refusal.message, refusal.details()))
     assert str(problem) == "a: one (and 1 more)\n  a: one\n  b: two"
 

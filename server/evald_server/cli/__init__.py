@@ -16,7 +16,16 @@ _MODULES = {"types": "catalog"}
 
 # What `evald[server]` installs beside the SDK, by the names that Python imports. All optional there, so that
 # this module must not import them.
-_SERVER_PACKAGES = ("grpc_reflection", "openai", "prometheus_client", "rapidfuzz", "re2", "rich", "yaml")
+_SERVER_PACKAGES = (
+    "grpc_reflection",
+    "openai",
+    "prometheus_client",
+    "pydantic_settings",
+    "rapidfuzz",
+    "re2",
+    "rich",
+    "yaml",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
