@@ -15,7 +15,7 @@ from evald.contract import cut
 from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
 from evald.structs import RepeatedField, dict_to_struct
-from evald.v1 import evaluator_pb2, message_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, message_pb2, result_pb2
 from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, aggregate
@@ -74,6 +74,18 @@ def fill_event(
     if not announce_plan:
         pb.started.ClearField("plan")
     _fill_finished(pb.results, pb.summary, run)
+
+
+def event_of(
+    response: evaluation_service_pb2.EvaluateUnaryResponse, specs: Sequence[bytes]
+) -> wire_pb2.EvaluateResponse:
+    """Return the response of a unary call as one message of a stream. specs: of its plan."""
+    event = wire_pb2.EvaluateResponse(results=response.summary.results)
+    event.started.evaluation_id = response.evaluation_id
+    event.started.plan.extend(specs)
+    event.summary.CopyFrom(response.summary)
+    event.summary.ClearField("results")
+    return event
 
 
 async def events_of(

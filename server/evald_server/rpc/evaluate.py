@@ -2,12 +2,12 @@
 
 from contextlib import aclosing
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.engine.engine import Engine
-from evald_server.engine.response import events_of, fill_aggregated, fill_event
+from evald_server.engine.response import event_of, events_of, fill_aggregated, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
@@ -20,7 +20,7 @@ from .trace_context import scope_of, trace_id_of
 
 NAME: Final = "evald.v1.EvaluationService"
 
-_Request = wire_pb2.EvaluateRequest
+Request: TypeAlias = wire_pb2.EvaluateRequest
 _UnaryResponse = evaluation_service_pb2.EvaluateUnaryResponse
 
 
@@ -52,7 +52,7 @@ class EvaluateService:
 
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
         """Answer with the plan, results as they finish, and the summary; in one message when nothing waits."""
-        request = parse(_Request, data, "evald.v1.EvaluateRequest")
+        request = parse(wire_pb2.EvaluateRequest, data, "evald.v1.EvaluateRequest")
         if not request.request_id:
             await self._stream(request, stream)
             return
@@ -60,7 +60,8 @@ class EvaluateService:
             request, lambda: self._stream_to_store(request, stream)
         )
         if replayed:
-            await stream.send(_as_event(stored).SerializeToString())
+            response = _UnaryResponse.FromString(stored.data)
+            await stream.send(event_of(response, stored.specs).SerializeToString())
 
     async def validate(self, data: bytes, _context: Context) -> bytes:
         """Answer with every violation of the specs, without running them."""
@@ -75,19 +76,15 @@ class EvaluateService:
             )
         return response.SerializeToString()
 
-    def _start(self, request: wire_pb2.EvaluateRequest, context: Context) -> EvaluationRun:
+    def _start(self, request: Request, context: Context) -> EvaluationRun:
         plan = self._engine.plan(request.evaluators, request.options, request.context)
         check_deadline(plan, context.time_remaining())
         return self._engine.start(plan, request.context)
 
-    def _count(
-        self, run: EvaluationRun, rpc: str, request: wire_pb2.EvaluateRequest, context: Context
-    ) -> None:
+    def _count(self, run: EvaluationRun, rpc: str, request: Request, context: Context) -> None:
         self._metrics.evaluated(run, rpc, request.labels, partial(trace_id_of, context))
 
-    async def _unary(
-        self, request: wire_pb2.EvaluateRequest, context: Context
-    ) -> tuple[bytes, EvaluationRun]:
+    async def _unary(self, request: Request, context: Context) -> tuple[bytes, EvaluationRun]:
         # Concurrent calls run back to back up to their response: 17 to 28 % more calls/s at 16 in flight.
         data, run = await self._batcher.run(self._start_unary, request, context)
         if run.finished:
@@ -98,23 +95,19 @@ class EvaluateService:
             run.take_progress()
         return self._respond(run, evaluation_id, request, context), run
 
-    def _start_unary(
-        self, request: wire_pb2.EvaluateRequest, context: Context
-    ) -> tuple[bytes, EvaluationRun]:
+    def _start_unary(self, request: Request, context: Context) -> tuple[bytes, EvaluationRun]:
         run = self._start(request, context)
         if not run.finished:
             return b"", run
         return self._respond(run, request.request_id or self._engine.new_id(), request, context), run
 
-    def _respond(
-        self, run: EvaluationRun, evaluation_id: str, request: wire_pb2.EvaluateRequest, context: Context
-    ) -> bytes:
+    def _respond(self, run: EvaluationRun, evaluation_id: str, request: Request, context: Context) -> bytes:
         response = _UnaryResponse(evaluation_id=evaluation_id)
         fill_aggregated(response.summary, run)
         self._count(run, "EvaluateUnary", request, context)
         return response.SerializeToString()
 
-    async def _stream(self, request: wire_pb2.EvaluateRequest, stream: RpcStream) -> EvaluationRun:
+    async def _stream(self, request: Request, stream: RpcStream) -> EvaluationRun:
         context = stream.context
         evaluation_id = request.request_id or self._engine.new_id()
         data, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)
@@ -131,7 +124,7 @@ class EvaluateService:
         return run
 
     def _start_stream(
-        self, request: wire_pb2.EvaluateRequest, evaluation_id: str, context: Context
+        self, request: Request, evaluation_id: str, context: Context
     ) -> tuple[bytes, EvaluationRun]:
         run = self._start(request, context)
         if not run.finished:
@@ -141,23 +134,12 @@ class EvaluateService:
         self._count(run, "Evaluate", request, context)
         return event.SerializeToString(), run
 
-    async def _unary_to_store(self, request: wire_pb2.EvaluateRequest, context: Context) -> StoredResponse:
+    async def _unary_to_store(self, request: Request, context: Context) -> StoredResponse:
         data, run = await self._unary(request, context)
         return StoredResponse(data, run.plan.template.specs)
 
-    async def _stream_to_store(self, request: wire_pb2.EvaluateRequest, stream: RpcStream) -> StoredResponse:
+    async def _stream_to_store(self, request: Request, stream: RpcStream) -> StoredResponse:
         run = await self._stream(request, stream)
         response = _UnaryResponse(evaluation_id=request.request_id)
         fill_aggregated(response.summary, run)
         return StoredResponse(response.SerializeToString(), run.plan.template.specs)
-
-
-def _as_event(stored: StoredResponse) -> wire_pb2.EvaluateResponse:
-    """Return a stored response as the one message of a stream."""
-    response = _UnaryResponse.FromString(stored.data)
-    event = wire_pb2.EvaluateResponse(results=response.summary.results)
-    event.started.evaluation_id = response.evaluation_id
-    event.started.plan.extend(stored.specs)
-    response.summary.ClearField("results")
-    event.summary.CopyFrom(response.summary)
-    return event
