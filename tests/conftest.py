@@ -1,16 +1,21 @@
 """A server as its users start it: a process of its own."""
 
+import asyncio
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
+
+from .loop import LOOP
 
 # How long an example takes is the machine's business.
 settings.register_profile("evald", deadline=None)
@@ -27,6 +32,34 @@ class ServerProcess(NamedTuple):
 
 # Nothing of the developer's own environment reaches the server under test.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What async tests run on."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Keep one event loop for all tests: with two in a process, grpc.aio wakes both for every event."""
+    LOOP.append(asyncio.get_running_loop())
+    yield
+    LOOP.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Bound async tests: one that waits for ever fails."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+
+        @wraps(test)
+        async def bounded(*args: Any, **kwargs: Any) -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        pyfuncitem.obj = bounded
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from evald.v1 import evaluation_service_pb2
 
 from ..monitoring.scrape import samples
-from ..rpc.live import CONTAINS, Live, run, spec
+from ..rpc.live import CONTAINS, Live, spec
 from .batches import Response, messages, send, serving_with, specs
 
 Options = evaluation_service_pb2.EvaluateOptions
@@ -85,7 +85,7 @@ def risen(live: Live, before: Mapping[Any, float]) -> dict[Any, float]:
         pytest.param({"labels": {"suite": "nightly"}}, id="labels"),
     ],
 )
-def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict[str, Any]) -> None:
+async def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict[str, Any]) -> None:
     sent = messages(**opening)
 
     async def evaluated(processes: int) -> tuple[list[Response], dict[Any, float]]:
@@ -96,18 +96,15 @@ def test_answers_totals_and_telemetry_do_not_depend_on_the_process(opening: dict
             before = counted(live)
             return await send(live, sent), risen(live, before)
 
-    async def main() -> None:
-        here, counts_here = await evaluated(0)
-        there, counts_there = await evaluated(2)
-        assert answers_of(there) == answers_of(here)
-        # What gRPC's clients accept by default.
-        assert max(response.ByteSize() for response in there) < 4 << 20
-        assert_equal_summaries(there[-1].summary, here[-1].summary)
-        counts_here, counts_there = _but_zeros(counts_here), _but_zeros(counts_there)
-        assert counts_there.keys() == counts_here.keys()
-        assert counts_there == pytest.approx(counts_here)
-
-    run(main())
+    here, counts_here = await evaluated(0)
+    there, counts_there = await evaluated(2)
+    assert answers_of(there) == answers_of(here)
+    # What gRPC's clients accept by default.
+    assert max(response.ByteSize() for response in there) < 4 << 20
+    assert_equal_summaries(there[-1].summary, here[-1].summary)
+    counts_here, counts_there = _but_zeros(counts_here), _but_zeros(counts_there)
+    assert counts_there.keys() == counts_here.keys()
+    assert counts_there == pytest.approx(counts_here)
 
 
 def _but_zeros(counts: Mapping[Any, float]) -> dict[Any, float]:

@@ -76,125 +76,104 @@ async def started(made: BatchPool) -> int:
     return made.processes[0]
 
 
-def test_a_process_holds_two_chunks_and_who_waits_longest_is_next(run: Run) -> None:
-    async def main() -> None:
-        async with pool() as made:
-            pid = await started(made)
-            os.kill(pid, signal.SIGSTOP)
-            held = [await submitted(made) for _ in range(2)]
-            order: list[int] = []
+async def test_a_process_holds_two_chunks_and_who_waits_longest_is_next(run: Run) -> None:
+    async with pool() as made:
+        pid = await started(made)
+        os.kill(pid, signal.SIGSTOP)
+        held = [await submitted(made) for _ in range(2)]
+        order: list[int] = []
 
-            async def wait(number: int) -> None:
-                future = await submitted(made)
-                order.append(number)
-                await future
+        async def wait(number: int) -> None:
+            future = await submitted(made)
+            order.append(number)
+            await future
 
-            waiting = [asyncio.create_task(wait(number)) for number in range(4)]
-            await asyncio.sleep(0.05)
-            assert order == []
-            waiting[0].cancel()
-            os.kill(pid, signal.SIGCONT)
-            for future in held:
-                result = await future
-                assert result is not None
-                assert (result.end, len(result.answers), result.skipped) == (4, 4, [])
-            await asyncio.gather(*waiting[1:])
-            assert order == [1, 2, 3]
-
-    run(main())
-
-
-def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Run) -> None:
-    async def main() -> None:
-        async with pool() as made:
-            await started(made)
-            # Each has its place by the first step, in which it is cancelled.
-            for _ in range(5):
-                task = asyncio.create_task(made.submit(FOUR, 1))
-                asyncio.get_running_loop().call_soon(task.cancel)
-                await asyncio.gather(task, return_exceptions=True)
-            held = [await submitted(made) for _ in range(2)]
-            waiting = [asyncio.create_task(made.submit(FOUR, 1)) for _ in range(2)]
-            await asyncio.gather(*held)
-            # The places of the two are given to those who wait, of whom one goes away just now.
-            waiting[0].cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            async with asyncio.timeout(10):
-                for _ in range(5):
-                    assert await (await submitted(made)) is not None
-
-    run(main())
-
-
-def test_a_result_has_bounded_bytes_and_says_where_it_ends(run: Run) -> None:
-    async def main() -> None:
-        many = FOUR._replace(items=[_ITEM] * 15_000)
-        async with pool() as made:
-            result = await (await submitted(made, many))
-            assert result is not None
-            assert 4 < result.end < 15_000
-            assert (result.end, result.skipped) == (len(result.answers), [])
-            assert sum(map(len, result.answers)) < 3 << 20
-
-    run(main())
-
-
-def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None:
-    async def main() -> None:
-        async with pool() as made:
-            pid = await started(made)
-            os.kill(pid, signal.SIGSTOP)
-            held = [await submitted(made) for _ in range(2)]
-            waiting = asyncio.create_task(made.submit(FOUR, 1))
-            await asyncio.sleep(0)
-            os.kill(pid, signal.SIGKILL)
-            assert await asyncio.gather(*held) == [None, None]
-            assert await waiting is None
-            # Another one is not started at once: what killed this one may kill that one too.
-            assert await made.submit(FOUR, 1) is None
-            assert not made.processes
-
-    run(main())
-
-
-def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
-    async def main() -> None:
-        many = FOUR._replace(items=[_ITEM] * 15_000)
-        async with pool() as made:
-            pid = await started(made)
-            future = await submitted(made, many)
-            # It writes more than a pipe holds, and nobody reads while the event loop is held up.
-            time.sleep(1)  # noqa: ASYNC251
-            os.kill(pid, signal.SIGKILL)
+        waiting = [asyncio.create_task(wait(number)) for number in range(4)]
+        await asyncio.sleep(0.05)
+        assert order == []
+        waiting[0].cancel()
+        os.kill(pid, signal.SIGCONT)
+        for future in held:
             result = await future
-            assert result is None
-            await gone(pid)
-            await asyncio.sleep(0.05)
-            assert not made.processes
-
-    run(main())
+            assert result is not None
+            assert (result.end, len(result.answers), result.skipped) == (4, 4, [])
+        await asyncio.gather(*waiting[1:])
+        assert order == [1, 2, 3]
 
 
-def test_an_idle_process_ends(run: Run) -> None:
-    async def main() -> None:
-        async with pool(idle_seconds=0.2) as made:
-            pid = await started(made)
-            await gone(pid)
-            assert not made.processes
-            assert await started(made) != pid
+async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Run) -> None:
+    async with pool() as made:
+        await started(made)
+        # Each has its place by the first step, in which it is cancelled.
+        for _ in range(5):
+            task = asyncio.create_task(made.submit(FOUR, 1))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await asyncio.gather(task, return_exceptions=True)
+        held = [await submitted(made) for _ in range(2)]
+        waiting = [asyncio.create_task(made.submit(FOUR, 1)) for _ in range(2)]
+        await asyncio.gather(*held)
+        # The places of the two are given to those who wait, of whom one goes away just now.
+        waiting[0].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(10):
+            for _ in range(5):
+                assert await (await submitted(made)) is not None
 
-    run(main())
+
+async def test_a_result_has_bounded_bytes_and_says_where_it_ends(run: Run) -> None:
+    many = FOUR._replace(items=[_ITEM] * 15_000)
+    async with pool() as made:
+        result = await (await submitted(made, many))
+        assert result is not None
+        assert 4 < result.end < 15_000
+        assert (result.end, result.skipped) == (len(result.answers), [])
+        assert sum(map(len, result.answers)) < 3 << 20
 
 
-def test_a_process_that_does_not_answer_is_killed(run: Run) -> None:
-    async def main() -> None:
-        async with pool(silent_seconds=0.3) as made:
-            pid = await started(made)
-            os.kill(pid, signal.SIGSTOP)
-            assert await (await submitted(made)) is None
-            await gone(pid)
+async def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None:
+    async with pool() as made:
+        pid = await started(made)
+        os.kill(pid, signal.SIGSTOP)
+        held = [await submitted(made) for _ in range(2)]
+        waiting = asyncio.create_task(made.submit(FOUR, 1))
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        assert await asyncio.gather(*held) == [None, None]
+        assert await waiting is None
+        # Another one is not started at once: what killed this one may kill that one too.
+        assert await made.submit(FOUR, 1) is None
+        assert not made.processes
 
-    run(main())
+
+async def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
+    many = FOUR._replace(items=[_ITEM] * 15_000)
+    async with pool() as made:
+        pid = await started(made)
+        future = await submitted(made, many)
+        # It writes more than a pipe holds, and nobody reads while the event loop is held up.
+        time.sleep(1)  # noqa: ASYNC251
+        os.kill(pid, signal.SIGKILL)
+        result = await future
+        assert result is None
+        await gone(pid)
+        await asyncio.sleep(0.05)
+        assert not made.processes
+
+
+async def test_an_idle_process_ends(run: Run) -> None:
+    async with pool(idle_seconds=0.2) as made:
+        pid = await started(made)
+        await gone(pid)
+        assert not made.processes
+        assert await started(made) != pid
+
+
+async def test_a_process_that_does_not_answer_is_killed(run: Run) -> None:
+    async with pool(silent_seconds=0.3) as made:
+        pid = await started(made)
+        os.kill(pid, signal.SIGSTOP)
+        assert await (await submitted(made)) is None
+        await gone(pid)
 
 
 def test_a_process_of_another_version_is_not_used(
@@ -215,27 +194,21 @@ def test_a_process_of_another_version_is_not_used(
     assert "this server is 0.0.1" in caplog.text
 
 
-def test_no_more_processes_than_allowed(run: Run) -> None:
-    async def main() -> None:
-        async with pool(size=2) as made:
-            futures = [await submitted(made)]
-            async with asyncio.timeout(30):
-                while len(made.processes) < 2:
-                    futures += [await submitted(made) for _ in range(4)]
-            futures += [await submitted(made) for _ in range(9)]
-            assert len(made.processes) == 2
-            assert None not in await asyncio.gather(*futures)
-
-    run(main())
+async def test_no_more_processes_than_allowed(run: Run) -> None:
+    async with pool(size=2) as made:
+        futures = [await submitted(made)]
+        async with asyncio.timeout(30):
+            while len(made.processes) < 2:
+                futures += [await submitted(made) for _ in range(4)]
+        futures += [await submitted(made) for _ in range(9)]
+        assert len(made.processes) == 2
+        assert None not in await asyncio.gather(*futures)
 
 
-def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> None:
-    async def main() -> None:
-        other = planner().plan((spec("is-json").SerializeToString(),))
-        unknown = (spec("only-in-the-server").SerializeToString(),)
-        async with pool() as made:
-            assert await (await submitted(made, FOUR._replace(announced=other.template.specs))) is None
-            assert await (await submitted(made, FOUR._replace(specs=unknown))) is None
-            assert await (await submitted(made)) is not None
-
-    run(main())
+async def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> None:
+    other = planner().plan((spec("is-json").SerializeToString(),))
+    unknown = (spec("only-in-the-server").SerializeToString(),)
+    async with pool() as made:
+        assert await (await submitted(made, FOUR._replace(announced=other.template.specs))) is None
+        assert await (await submitted(made, FOUR._replace(specs=unknown))) is None
+        assert await (await submitted(made)) is not None

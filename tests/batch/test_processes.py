@@ -18,7 +18,8 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.engine.registry import Origin
 
 from ..conftest import ENVIRONMENT
-from ..rpc.live import CONTAINS, Live, request, run, serving, until
+from ..loop import run
+from ..rpc.live import CONTAINS, Live, request, serving, until
 from .batches import Message, Response, gone, helped, send, serving_with
 from .test_equality import answers_of
 
@@ -60,18 +61,15 @@ def stream(live: Live) -> Any:
     return live.channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
 
 
-def test_a_small_batch_starts_none_and_a_large_one_uses_them() -> None:
-    async def main() -> None:
-        async with serving(batch_processes=2) as live:
-            before = children()
-            assert_complete(await send(live, [message(0, 1000, opens=True)]), 1000)
-            assert children() == before
-            assert_complete(await send(live, [message(0, 1100, opens=True)]), 1100)
-            await until(lambda: live.app.batch_processes.processes)
-            assert set(live.app.batch_processes.processes) <= children() - before
-            assert_complete(await send(live, [message(0, 1100, opens=True)]), 1100)
-
-    run(main())
+async def test_a_small_batch_starts_none_and_a_large_one_uses_them() -> None:
+    async with serving(batch_processes=2) as live:
+        before = children()
+        assert_complete(await send(live, [message(0, 1000, opens=True)]), 1000)
+        assert children() == before
+        assert_complete(await send(live, [message(0, 1100, opens=True)]), 1100)
+        await until(lambda: live.app.batch_processes.processes)
+        assert set(live.app.batch_processes.processes) <= children() - before
+        assert_complete(await send(live, [message(0, 1100, opens=True)]), 1100)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -103,72 +101,61 @@ def _held(live: Live, pid: int) -> bool:
     )
 
 
-def test_a_caller_that_goes_away_takes_nothing_along() -> None:
-    async def main() -> None:
-        async with serving_with(1) as live:
-            (pid,) = live.app.batch_processes.processes
-            before = asyncio.all_tasks()
-            os.kill(pid, signal.SIGSTOP)
-            call = stream(live)(iter([message(n * 50, 50, opens=not n) for n in range(20)]))
-            await until(lambda: _held(live, pid))
-            call.cancel()
-            await until(lambda: live.app._rpc.open_streams == 0)
-            os.kill(pid, signal.SIGCONT)
-            assert_complete(await send(live, [message(0, 300, opens=True)]), 300)
-            assert live.app.batch_processes.processes == [pid]
-            await until(lambda: not _named(asyncio.all_tasks() - before, "_Batch"))
-
-    run(main())
+async def test_a_caller_that_goes_away_takes_nothing_along() -> None:
+    async with serving_with(1) as live:
+        (pid,) = live.app.batch_processes.processes
+        before = asyncio.all_tasks()
+        os.kill(pid, signal.SIGSTOP)
+        call = stream(live)(iter([message(n * 50, 50, opens=not n) for n in range(20)]))
+        await until(lambda: _held(live, pid))
+        call.cancel()
+        await until(lambda: live.app._rpc.open_streams == 0)
+        os.kill(pid, signal.SIGCONT)
+        assert_complete(await send(live, [message(0, 300, opens=True)]), 300)
+        assert live.app.batch_processes.processes == [pid]
+        await until(lambda: not _named(asyncio.all_tasks() - before, "_Batch"))
 
 
 def _named(tasks: Iterable[asyncio.Task[Any]], name: str) -> list[asyncio.Task[Any]]:
     return [task for task in tasks if name in repr(task)]
 
 
-def test_a_caller_that_reads_slowly_holds_up_nobody_else() -> None:
-    async def main() -> None:
-        async with serving_with(1) as live:
-            slow = stream(live)()
-            for number in range(30):
-                # As much as the server takes without being read.
-                try:
-                    async with asyncio.timeout(2):
-                        await slow.write(message(number * 500, 500, opens=not number))
-                except TimeoutError:
-                    break
-            assert_complete(await send(live, [message(0, 300, opens=True)]), 300)
-            slow.cancel()
-
-    run(main())
+async def test_a_caller_that_reads_slowly_holds_up_nobody_else() -> None:
+    async with serving_with(1) as live:
+        slow = stream(live)()
+        for number in range(30):
+            # As much as the server takes without being read.
+            try:
+                async with asyncio.timeout(2):
+                    await slow.write(message(number * 500, 500, opens=not number))
+            except TimeoutError:
+                break
+        assert_complete(await send(live, [message(0, 300, opens=True)]), 300)
+        slow.cancel()
 
 
-def test_a_plan_that_changes_during_a_batch_holds_from_then_on() -> None:
-    async def main() -> None:
-        async with serving_with(1) as live:
-            registry = live.app.registry
+async def test_a_plan_that_changes_during_a_batch_holds_from_then_on() -> None:
+    async with serving_with(1) as live:
+        registry = live.app.registry
 
-            async def sent() -> AsyncIterator[bytes]:
-                yield message(0, 100, opens=True)
-                await until(lambda: len(found) == 100)
-                registry.set_auto("is-json", {})
-                yield message(100, 100)
-                await until(lambda: len(found) == 200)
-                plugin = define_evaluator(
-                    type="polite", kind=Kind.ASSERTION, evaluate=lambda _: True, auto=True
-                )
-                registry.register(plugin, Origin.PLUGIN)
-                yield message(200, 100)
+        async def sent() -> AsyncIterator[bytes]:
+            yield message(0, 100, opens=True)
+            await until(lambda: len(found) == 100)
+            registry.set_auto("is-json", {})
+            yield message(100, 100)
+            await until(lambda: len(found) == 200)
+            plugin = define_evaluator(type="polite", kind=Kind.ASSERTION, evaluate=lambda _: True, auto=True)
+            registry.register(plugin, Origin.PLUGIN)
+            yield message(200, 100)
 
-            found: dict[str, list[str]] = {}
-            async for data in stream(live)(sent()):
-                for answer in Response.FromString(data).answers:
-                    found[answer.item_id] = [result.type for result in answer.summary.results]
-            of = [found[f"i{number}"] for number in range(300)]
-            assert of[:100] == [["contains"]] * 100
-            assert of[100:200] == [["contains", "is-json"]] * 100
-            assert of[200:] == [["contains", "is-json", "polite"]] * 100
-
-    run(main())
+        found: dict[str, list[str]] = {}
+        async for data in stream(live)(sent()):
+            for answer in Response.FromString(data).answers:
+                found[answer.item_id] = [result.type for result in answer.summary.results]
+        of = [found[f"i{number}"] for number in range(300)]
+        assert of[:100] == [["contains"]] * 100
+        assert of[100:200] == [["contains", "is-json"]] * 100
+        assert of[200:] == [["contains", "is-json", "polite"]] * 100
 
 
 def test_they_end_with_the_server_that_stops() -> None:
@@ -186,42 +173,36 @@ def test_they_end_with_the_server_that_stops() -> None:
     run(all_gone(pids))
 
 
-def test_they_end_with_the_server_that_is_killed_and_not_before(evald_command: str) -> None:
-    async def main() -> None:
-        command = [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""]
-        environment = {**ENVIRONMENT, "EVALD_BATCH_PROCESSES": "1", "EVALD_LOG_FORMAT": "json"}
-        with subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as server:
-            try:
-                assert server.stdout is not None
-                assert server.stderr is not None
-                address = re.findall(r"127\.0\.0\.1:\d+", server.stdout.readline())[0]
-                async with grpc.aio.insecure_channel(address) as channel:
-                    call: Any = channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
-                    assert [data async for data in call(iter([message(0, 2000, opens=True)]))]
-                # The first line of its log.
-                started = await asyncio.to_thread(server.stderr.readline)
-                (pid,) = map(int, re.findall(r"batch process (\d+) started", started))
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    os.kill(pid, number)
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.3):
-                        await gone(pid)
-            finally:
-                server.kill()
-            await gone(pid)
-
-    run(main())
+async def test_they_end_with_the_server_that_is_killed_and_not_before(evald_command: str) -> None:
+    command = [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""]
+    environment = {**ENVIRONMENT, "EVALD_BATCH_PROCESSES": "1", "EVALD_LOG_FORMAT": "json"}
+    with subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            address = re.findall(r"127\.0\.0\.1:\d+", server.stdout.readline())[0]
+            async with grpc.aio.insecure_channel(address) as channel:
+                call: Any = channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
+                assert [data async for data in call(iter([message(0, 2000, opens=True)]))]
+            # The first line of its log.
+            started = await asyncio.to_thread(server.stderr.readline)
+            (pid,) = map(int, re.findall(r"batch process (\d+) started", started))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(pid, number)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await gone(pid)
+        finally:
+            server.kill()
+        await gone(pid)
 
 
-def test_the_server_does_not_wait_for_a_process_to_start() -> None:
-    async def main() -> None:
-        async with serving(batch_processes=1) as live:
-            pool = live.app.batch_processes
-            pool.after = pool.least = 0
-            assert_complete(await send(live, [message(0, 50, opens=True)]), 50)
-            assert pool.processes == []
-            await helped(live, 1)
-
-    run(main())
+async def test_the_server_does_not_wait_for_a_process_to_start() -> None:
+    async with serving(batch_processes=1) as live:
+        pool = live.app.batch_processes
+        pool.after = pool.least = 0
+        assert_complete(await send(live, [message(0, 50, opens=True)]), 50)
+        assert pool.processes == []
+        await helped(live, 1)

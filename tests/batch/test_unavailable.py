@@ -7,7 +7,7 @@ import pytest
 from evald.structs import struct_to_dict
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 
-from ..rpc.live import Request, run, spec
+from ..rpc.live import Request, spec
 from .batches import Message, send, serving_with
 
 # Every metric that may lack its data.
@@ -40,25 +40,22 @@ def assert_reported(result: result_pb2.EvaluationResult) -> None:
     assert struct_to_dict(result.metadata)["available"] is False
 
 
-def test_the_map_of_metrics_has_what_was_measured_and_nothing_else() -> None:
-    async def main() -> None:
-        async with serving_with(0) as live:
-            known, lacking = [
-                (await live.unary(Request(context=context, evaluators=specs()))).summary
-                for context in (measured(), unknown())
-            ]
-            streamed = (await live.stream(Request(context=unknown(), evaluators=specs())))[-1].summary
-        assert dict(known.metrics) == dict.fromkeys(LACKING, 100.0)
-        assert (dict(lacking.metrics), dict(streamed.metrics)) == ({}, {})
-        for result in lacking.results:
-            assert_reported(result)
-
-    run(main())
+async def test_the_map_of_metrics_has_what_was_measured_and_nothing_else() -> None:
+    async with serving_with(0) as live:
+        known, lacking = [
+            (await live.unary(Request(context=context, evaluators=specs()))).summary
+            for context in (measured(), unknown())
+        ]
+        streamed = (await live.stream(Request(context=unknown(), evaluators=specs())))[-1].summary
+    assert dict(known.metrics) == dict.fromkeys(LACKING, 100.0)
+    assert (dict(lacking.metrics), dict(streamed.metrics)) == ({}, {})
+    for result in lacking.results:
+        assert_reported(result)
 
 
 @pytest.mark.parametrize("brief", [False, True], ids=["whole", "brief"])
 @pytest.mark.parametrize("processes", [0, 2], ids=["inline", "processes"])
-def test_a_mean_of_a_batch_is_that_of_what_was_measured(processes: int, brief: bool) -> None:
+async def test_a_mean_of_a_batch_is_that_of_what_was_measured(processes: int, brief: bool) -> None:
     contexts = [measured(), unknown()] * 500
     message = Message(
         open=evaluation_service_pb2.BatchOpen(evaluators=specs(), brief=brief),
@@ -68,29 +65,23 @@ def test_a_mean_of_a_batch_is_that_of_what_was_measured(processes: int, brief: b
         ],
     )
 
-    async def main() -> None:
-        async with serving_with(processes) as live:
-            responses = await send(live, [message.SerializeToString()])
-        answers = {int(answer.item_id): answer.summary for one in responses for answer in one.answers}
-        assert len(answers) == len(contexts)
-        for number, summary in answers.items():
-            assert len(summary.metrics) == (0 if number % 2 else len(LACKING))
-            if number % 2:
-                for result in summary.results:
-                    assert_reported(result)
-        totals = {name: responses[-1].summary.evaluators[name] for name in LACKING}
-        assert {name: totals[name].mean_value for name in LACKING} == dict.fromkeys(LACKING, 100.0)
-
-    run(main())
+    async with serving_with(processes) as live:
+        responses = await send(live, [message.SerializeToString()])
+    answers = {int(answer.item_id): answer.summary for one in responses for answer in one.answers}
+    assert len(answers) == len(contexts)
+    for number, summary in answers.items():
+        assert len(summary.metrics) == (0 if number % 2 else len(LACKING))
+        if number % 2:
+            for result in summary.results:
+                assert_reported(result)
+    totals = {name: responses[-1].summary.evaluators[name] for name in LACKING}
+    assert {name: totals[name].mean_value for name in LACKING} == dict.fromkeys(LACKING, 100.0)
 
 
-def test_a_metric_that_nobody_could_measure_has_no_mean() -> None:
-    async def main() -> None:
-        message: Any = Message(open=evaluation_service_pb2.BatchOpen(evaluators=specs()))
-        message.items.add(context=unknown())
-        async with serving_with(0) as live:
-            responses = await send(live, [message.SerializeToString()])
-        totals = {name: responses[-1].summary.evaluators[name] for name in LACKING}
-        assert [totals[name].HasField("mean_value") for name in LACKING] == [False] * len(LACKING)
-
-    run(main())
+async def test_a_metric_that_nobody_could_measure_has_no_mean() -> None:
+    message: Any = Message(open=evaluation_service_pb2.BatchOpen(evaluators=specs()))
+    message.items.add(context=unknown())
+    async with serving_with(0) as live:
+        responses = await send(live, [message.SerializeToString()])
+    totals = {name: responses[-1].summary.evaluators[name] for name in LACKING}
+    assert [totals[name].HasField("mean_value") for name in LACKING] == [False] * len(LACKING)

@@ -15,7 +15,7 @@ from evald_server.conformance.suite import UnknownSample, check
 from evald_server.conformance.target_link import TargetLink
 from evald_server.conformance.trial import Pace
 
-from ..rpc.live import run
+from ..loop import run
 from ..worker.evaluators import Sleepy, length
 from .plugins import SLOW_SECONDS, Plugin, dialling, listening
 

@@ -45,55 +45,46 @@ async def told(_ctx: EvaluatorContext) -> Result:
     return passed(f"{scope.evaluation_id}, {scope.skip_cache}, {left is not None and 0 < left <= 2}")
 
 
-def test_it_sees_its_call_and_leaves_nothing_of_it_behind() -> None:
-    async def main() -> None:
-        evaluation = evaluation_of(told, skip_cache=True)
-        assert await complete(evaluation, 2, Scope(evaluation_id="call-1")) == [0]
-        assert current_scope() == Scope()
-        summary = aggregated(evaluation)
-        assert summary.results[0].reason == "call-1, True, True"
-        assert summary.results[0].start_time.seconds
-        assert summary.success
-
-    asyncio.run(main())
+async def test_it_sees_its_call_and_leaves_nothing_of_it_behind() -> None:
+    evaluation = evaluation_of(told, skip_cache=True)
+    assert await complete(evaluation, 2, Scope(evaluation_id="call-1")) == [0]
+    assert current_scope() == Scope()
+    summary = aggregated(evaluation)
+    assert summary.results[0].reason == "call-1, True, True"
+    assert summary.results[0].start_time.seconds
+    assert summary.success
 
 
-def test_its_time_is_limited_and_the_call_goes_on() -> None:
+async def test_its_time_is_limited_and_the_call_goes_on() -> None:
     async def hangs(_ctx: EvaluatorContext) -> Result:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def main() -> None:
-        evaluation = evaluation_of(hangs)
-        await complete(evaluation, 0.02)
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
-        (result,) = aggregated(evaluation).results
-        assert result.error.code == "TIMEOUT"
-
-    asyncio.run(main())
+    evaluation = evaluation_of(hangs)
+    await complete(evaluation, 0.02)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    (result,) = aggregated(evaluation).results
+    assert result.error.code == "TIMEOUT"
 
 
-def test_a_call_that_is_cancelled_cancels_it() -> None:
-    async def main() -> None:
-        cancelled = asyncio.Event()
+async def test_a_call_that_is_cancelled_cancels_it() -> None:
+    cancelled = asyncio.Event()
 
-        async def hangs(_ctx: EvaluatorContext) -> Result:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-            raise AssertionError
+    async def hangs(_ctx: EvaluatorContext) -> Result:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
 
-        call = asyncio.create_task(complete(evaluation_of(hangs), 5))
-        await asyncio.sleep(0.01)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert cancelled.is_set()
-
-    asyncio.run(main())
+    call = asyncio.create_task(complete(evaluation_of(hangs), 5))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert cancelled.is_set()
 
 
 @pytest.mark.parametrize(
@@ -101,16 +92,13 @@ def test_a_call_that_is_cancelled_cancels_it() -> None:
     [((spec("waits"), spec("waits")), {}), ((), {"include_progress": True})],
     ids=["two", "progress"],
 )
-def test_with_others_or_with_progress_it_is_not_alone(specs: Any, options: Any) -> None:
-    async def main() -> None:
-        tasks = set()
+async def test_with_others_or_with_progress_it_is_not_alone(specs: Any, options: Any) -> None:
+    tasks = set()
 
-        async def notes_task(_ctx: EvaluatorContext) -> Result:
-            tasks.add(asyncio.current_task())
-            return passed("ran")
+    async def notes_task(_ctx: EvaluatorContext) -> Result:
+        tasks.add(asyncio.current_task())
+        return passed("ran")
 
-        done = await complete(evaluation_of(notes_task, *specs, **options), 2)
-        assert sorted(done) == list(range(len(specs) or 1))
-        assert asyncio.current_task() not in tasks
-
-    asyncio.run(main())
+    done = await complete(evaluation_of(notes_task, *specs, **options), 2)
+    assert sorted(done) == list(range(len(specs) or 1))
+    assert asyncio.current_task() not in tasks

@@ -72,53 +72,47 @@ async def complete(evaluation: EvaluationRun, seconds: float | None = 20) -> Any
 
 
 @pytest.mark.alone
-def test_an_evaluator_that_checks_the_time_starts_again_in_a_thread_and_the_loop_goes_on() -> None:
-    async def main() -> None:
-        threads: list[int] = []
-        began = time.perf_counter()
-        evaluation, done = begin({"slow": checks_for(0.3, threads)})
-        assert not done
-        assert time.perf_counter() - began < 0.2
-        rounds = 0
+async def test_an_evaluator_that_checks_the_time_starts_again_in_a_thread_and_the_loop_goes_on() -> None:
+    threads: list[int] = []
+    began = time.perf_counter()
+    evaluation, done = begin({"slow": checks_for(0.3, threads)})
+    assert not done
+    assert time.perf_counter() - began < 0.2
+    rounds = 0
 
-        async def turn_over() -> None:
-            nonlocal rounds
-            while True:
-                await asyncio.sleep(0.005)
-                rounds += 1
+    async def turn_over() -> None:
+        nonlocal rounds
+        while True:
+            await asyncio.sleep(0.005)
+            rounds += 1
 
-        other = asyncio.create_task(turn_over())
-        (result,) = await complete(evaluation)
-        other.cancel()
-        assert (result.verdict, result.reason) == (PASSED, "worked")
-        assert threads[0] == threading.get_ident() != threads[1]
-        assert len(threads) == 2
-        assert rounds > 5
-
-    asyncio.run(main())
+    other = asyncio.create_task(turn_over())
+    (result,) = await complete(evaluation)
+    other.cancel()
+    assert (result.verdict, result.reason) == (PASSED, "worked")
+    assert threads[0] == threading.get_ident() != threads[1]
+    assert len(threads) == 2
+    assert rounds > 5
 
 
-def test_what_comes_after_the_slice_is_not_run_in_the_loop() -> None:
-    async def main() -> None:
-        here: list[int] = []
+async def test_what_comes_after_the_slice_is_not_run_in_the_loop() -> None:
+    here: list[int] = []
 
-        def where(_ctx: EvaluatorContext) -> Result:
-            here.append(threading.get_ident())
-            return passed("seen")
+    def where(_ctx: EvaluatorContext) -> Result:
+        here.append(threading.get_ident())
+        return passed("seen")
 
-        evaluation, done = begin({"first": where, "burns": burns(0.02), "last": where})
-        assert not done
-        assert here == [threading.get_ident()]
-        results = await complete(evaluation)
-        assert [result.reason for result in results] == ["seen", "burnt", "seen"]
-        assert len(here) == 2
-        assert here[1] != here[0]
-
-    asyncio.run(main())
+    evaluation, done = begin({"first": where, "burns": burns(0.02), "last": where})
+    assert not done
+    assert here == [threading.get_ident()]
+    results = await complete(evaluation)
+    assert [result.reason for result in results] == ["seen", "burnt", "seen"]
+    assert len(here) == 2
+    assert here[1] != here[0]
 
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "with others"])
-def test_the_deadline_cuts_it_with_a_timeout_and_its_thread_ends(others: int) -> None:
+async def test_the_deadline_cuts_it_with_a_timeout_and_its_thread_ends(others: int) -> None:
     ended = threading.Event()
 
     def work(ctx: EvaluatorContext) -> Result:
@@ -128,19 +122,16 @@ def test_the_deadline_cuts_it_with_a_timeout_and_its_thread_ends(others: int) ->
             if threading.current_thread() is not threading.main_thread():
                 ended.set()
 
-    async def main() -> None:
-        types = {"slow": work, **{f"other{n}": checks_for(0.02) for n in range(others)}}
-        evaluation, done = begin(types)
-        assert not done
-        slow, *rest = await complete(evaluation, 0.3)
-        assert (slow.verdict, slow.error.code) == (ERROR, "TIMEOUT")
-        assert [result.verdict for result in rest] == [PASSED] * others
-        assert await asyncio.to_thread(ended.wait, 5)
-
-    asyncio.run(main())
+    types = {"slow": work, **{f"other{n}": checks_for(0.02) for n in range(others)}}
+    evaluation, done = begin(types)
+    assert not done
+    slow, *rest = await complete(evaluation, 0.3)
+    assert (slow.verdict, slow.error.code) == (ERROR, "TIMEOUT")
+    assert [result.verdict for result in rest] == [PASSED] * others
+    assert await asyncio.to_thread(ended.wait, 5)
 
 
-def test_a_caller_that_goes_away_ends_its_thread() -> None:
+async def test_a_caller_that_goes_away_ends_its_thread() -> None:
     began, ended = threading.Event(), threading.Event()
 
     def work(ctx: EvaluatorContext) -> Result:
@@ -152,45 +143,36 @@ def test_a_caller_that_goes_away_ends_its_thread() -> None:
             if began.is_set():
                 ended.set()
 
-    async def main() -> None:
-        evaluation, _ = begin({"slow": work})
-        call = asyncio.create_task(complete(evaluation, None))
-        assert await asyncio.to_thread(began.wait, 5)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert await asyncio.to_thread(ended.wait, 5)
-
-    asyncio.run(main())
+    evaluation, _ = begin({"slow": work})
+    call = asyncio.create_task(complete(evaluation, None))
+    assert await asyncio.to_thread(began.wait, 5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await asyncio.to_thread(ended.wait, 5)
 
 
-def test_children_of_combinators_are_metered_together() -> None:
-    async def main() -> None:
-        child = {"type": "burns"}
-        evaluation, done = begin({"burns": burns(0.004)}, spec("all-of", evaluators=[child] * 20))
-        assert not done
-        (result,) = await complete(evaluation)
-        assert result.verdict == PASSED
-        assert len(result.checks) == 20
-
-    asyncio.run(main())
+async def test_children_of_combinators_are_metered_together() -> None:
+    child = {"type": "burns"}
+    evaluation, done = begin({"burns": burns(0.004)}, spec("all-of", evaluators=[child] * 20))
+    assert not done
+    (result,) = await complete(evaluation)
+    assert result.verdict == PASSED
+    assert len(result.checks) == 20
 
 
-def test_fail_fast_holds_for_what_was_left_for_later() -> None:
-    async def main() -> None:
-        ran: list[str] = []
+async def test_fail_fast_holds_for_what_was_left_for_later() -> None:
+    ran: list[str] = []
 
-        def last(_ctx: EvaluatorContext) -> Result:
-            ran.append("last")
-            return passed("")
+    def last(_ctx: EvaluatorContext) -> Result:
+        ran.append("last")
+        return passed("")
 
-        def fails(_ctx: EvaluatorContext) -> Result:
-            burns(0.02)(_ctx)
-            return Result(FAILED, "failed", 0.0)
+    def fails(_ctx: EvaluatorContext) -> Result:
+        burns(0.02)(_ctx)
+        return Result(FAILED, "failed", 0.0)
 
-        evaluation, done = begin({"fails": fails, "last": last}, fail_fast=True)
-        results = aggregated(evaluation).results if done else await complete(evaluation)
-        assert [result.verdict for result in results] == [FAILED, SKIPPED]
-        assert not ran
-
-    asyncio.run(main())
+    evaluation, done = begin({"fails": fails, "last": last}, fail_fast=True)
+    results = aggregated(evaluation).results if done else await complete(evaluation)
+    assert [result.verdict for result in results] == [FAILED, SKIPPED]
+    assert not ran

@@ -17,7 +17,8 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.plugins import PluginError, load_plugins
 
 from ..batch.batches import serving_with
-from ..rpc.live import CONTAINS, Live, request, run, spec, until
+from ..loop import run
+from ..rpc.live import CONTAINS, Live, request, spec, until
 from ..rpc.test_batches import items
 from ..rpc.test_batches import opened as opened_batch
 from ..rpc.test_sessions import opened as opened_session
@@ -95,39 +96,38 @@ def codes(answer: pb.EvaluateUnaryResponse) -> list[str]:
 
 
 @broken
-def test_it_is_its_own_result_at_once_in_every_kind_of_call(server: Server, form: str, fault: str) -> None:
+async def test_it_is_its_own_result_at_once_in_every_kind_of_call(
+    server: Server, form: str, fault: str
+) -> None:
     live, name = server.live, f"acme.{form}.{fault}"
     specs = (spec(name), CONTAINS, spec("acme.sibling"))
     wanted = ["EVALUATOR_EXCEPTION", "FAILED", "PASSED"]
     on_boom = request(*specs, answer=TURN_THAT_BREAKS)
 
-    async def main() -> None:
-        began = time.monotonic()
-        # Alone, with others, as a stream, in a session, in a batch.
-        alone = await live.unary(request(spec(name), answer=TURN_THAT_BREAKS), timeout=20)
-        assert codes(alone) == wanted[:1]
-        assert codes(await live.unary(on_boom, timeout=20)) == wanted
-        streamed = [result for event in await live.stream(on_boom, timeout=20) for result in event.results]
-        streamed.sort(key=lambda result: result.index)
-        assert [one.error.code or Verdict(one.verdict).name for one in streamed] == wanted
-        *turns, _ = await live.session([opened_session(*specs), turn(1, TURN_THAT_BREAKS), turn(2, "hello")])
-        assert [frame.event.summary.verdict for frame in turns if frame.event.HasField("summary")] == [
-            Verdict.FAILED,
-            Verdict.PASSED,
-        ]
-        batch = await live.batch([opened_batch(*specs), items(TURN_THAT_BREAKS, "hello")])
-        answers = {answer.item_id: answer.summary for message in batch for answer in message.answers}
-        assert (answers["i0"].error_count, answers["i0"].failed_count) == (1, 1)
-        assert answers["i1"].verdict == Verdict.PASSED
-        assert time.monotonic() - began < AT_ONCE
-        # The next call of the same one.
-        assert codes(await live.unary(request(*specs), timeout=20)) == ["PASSED"] * 3
-
-    run(main())
+    began = time.monotonic()
+    # Alone, with others, as a stream, in a session, in a batch.
+    alone = await live.unary(request(spec(name), answer=TURN_THAT_BREAKS), timeout=20)
+    assert codes(alone) == wanted[:1]
+    assert codes(await live.unary(on_boom, timeout=20)) == wanted
+    streamed = [result for event in await live.stream(on_boom, timeout=20) for result in event.results]
+    streamed.sort(key=lambda result: result.index)
+    assert [one.error.code or Verdict(one.verdict).name for one in streamed] == wanted
+    *turns, _ = await live.session([opened_session(*specs), turn(1, TURN_THAT_BREAKS), turn(2, "hello")])
+    assert [frame.event.summary.verdict for frame in turns if frame.event.HasField("summary")] == [
+        Verdict.FAILED,
+        Verdict.PASSED,
+    ]
+    batch = await live.batch([opened_batch(*specs), items(TURN_THAT_BREAKS, "hello")])
+    answers = {answer.item_id: answer.summary for message in batch for answer in message.answers}
+    assert (answers["i0"].error_count, answers["i0"].failed_count) == (1, 1)
+    assert answers["i1"].verdict == Verdict.PASSED
+    assert time.monotonic() - began < AT_ONCE
+    # The next call of the same one.
+    assert codes(await live.unary(request(*specs), timeout=20)) == ["PASSED"] * 3
 
 
 @broken
-def test_it_is_an_error_of_a_combinator(server: Server, form: str, fault: str) -> None:
+async def test_it_is_an_error_of_a_combinator(server: Server, form: str, fault: str) -> None:
     child = {"type": f"acme.{form}.{fault}"}
     specs = [
         spec("all-of", {"evaluators": [child, {"type": "acme.sibling"}]}),
@@ -135,11 +135,8 @@ def test_it_is_an_error_of_a_combinator(server: Server, form: str, fault: str) -
         spec("all-of", {"evaluators": [child]}, negate=True),
     ]
 
-    async def main() -> None:
-        answer = await server.live.unary(request(*specs, answer=TURN_THAT_BREAKS), timeout=20)
-        assert codes(answer) == ["UNEVALUABLE", "PASSED", "UNEVALUABLE"]
-
-    run(main())
+    answer = await server.live.unary(request(*specs, answer=TURN_THAT_BREAKS), timeout=20)
+    assert codes(answer) == ["UNEVALUABLE", "PASSED", "UNEVALUABLE"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -158,19 +155,16 @@ def test_what_is_raised_as_a_config_is_made_ready_is_its_own_result(server: Serv
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_in_a_worker_it_is_its_own_result_at_once(workers: Live, fault: str) -> None:
+async def test_in_a_worker_it_is_its_own_result_at_once(workers: Live, fault: str) -> None:
     specs = [spec(f"{worker}.{form}.{fault}") for worker in WORKERS for form in FORMS]
 
-    async def main() -> None:
-        began = time.monotonic()
-        answer = await workers.unary(request(*specs, answer=TURN_THAT_BREAKS), timeout=20)
-        found = {one.type: one.error.code for one in answer.summary.results}
-        assert found == {one.type: "EVALUATOR_EXCEPTION" for one in specs}
-        assert time.monotonic() - began < AT_ONCE
-        again = await workers.unary(request(*specs), timeout=20)
-        assert again.summary.success, again
-
-    run(main())
+    began = time.monotonic()
+    answer = await workers.unary(request(*specs, answer=TURN_THAT_BREAKS), timeout=20)
+    found = {one.type: one.error.code for one in answer.summary.results}
+    assert found == {one.type: "EVALUATOR_EXCEPTION" for one in specs}
+    assert time.monotonic() - began < AT_ONCE
+    again = await workers.unary(request(*specs), timeout=20)
+    assert again.summary.success, again
 
 
 @pytest.mark.parametrize("place", ["import", "definition"])
@@ -282,7 +276,7 @@ ODD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_other_odd_ways_harm_nobody_else(server: Server, name: str) -> None:
+async def test_other_odd_ways_harm_nobody_else(server: Server, name: str) -> None:
     behave, wanted = ODD[name]
     definition = evald.define_evaluator(type=f"odd.{name}", kind=evald.ASSERTION, evaluate=behave)
     if server.live.app.registry.get(definition.type) is None:
@@ -290,11 +284,8 @@ def test_other_odd_ways_harm_nobody_else(server: Server, name: str) -> None:
     one = spec(f"odd.{name}")
     one.timeout.FromMilliseconds(500)
 
-    async def main() -> None:
-        for _ in range(3):
-            answer = await server.live.unary(request(one, spec("acme.sibling")), timeout=20)
-            found = codes(answer)
-            assert found[1] == "PASSED"
-        assert found[0] == wanted or not wanted
-
-    run(main())
+    for _ in range(3):
+        answer = await server.live.unary(request(one, spec("acme.sibling")), timeout=20)
+        found = codes(answer)
+        assert found[1] == "PASSED"
+    assert found[0] == wanted or not wanted

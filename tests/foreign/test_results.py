@@ -22,7 +22,8 @@ from evald.v1 import result_pb2
 from evald.worker.offer import Offer
 from evald.worker.tasks import Tasks
 
-from ..rpc.live import CONTAINS, Live, request, run, serving, spec
+from ..loop import run
+from ..rpc.live import CONTAINS, Live, request, serving, spec
 from ..worker.registry import task
 
 NAN, INF = math.nan, math.inf
@@ -268,32 +269,26 @@ def test_a_result_that_computes_has_raised(live: Live) -> None:
     assert (mine.error.code, other.verdict) == ("EVALUATOR_EXCEPTION", PASSED)
 
 
-def test_what_is_changed_after_it_was_returned_is_as_it_was(live: Live) -> None:
+async def test_what_is_changed_after_it_was_returned_is_as_it_was(live: Live) -> None:
     data: dict[str, Any] = {"a": 1}
     ANSWER.value = kept = result(metadata=data)
 
-    async def main() -> None:
-        first, _ = await results(live, "inline")
-        data["a"], kept.verdict = object(), "nothing"
-        assert (first.metadata["a"], first.verdict) == (1, PASSED)
-
-    run(main())
+    first, _ = await results(live, "inline")
+    data["a"], kept.verdict = object(), "nothing"
+    assert (first.metadata["a"], first.verdict) == (1, PASSED)
 
 
 @pytest.mark.parametrize(("answer", "field"), VIOLATIONS.values(), ids=VIOLATIONS)
-def test_a_worker_says_so_itself(answer: Any, field: str) -> None:
+async def test_a_worker_says_so_itself(answer: Any, field: str) -> None:
     ANSWER.value = answer
     tasks = Tasks(Offer(JUNK, max_concurrency=2))
 
-    async def main() -> None:
-        try:
-            for name in ("acme.inline", "acme.thread"):
-                output = await tasks.run(task(name, name))
-                assert (output.error.code, field in output.error.message) == ("CONTRACT_VIOLATION", True)
-        finally:
-            tasks.close()
-
-    run(main())
+    try:
+        for name in ("acme.inline", "acme.thread"):
+            output = await tasks.run(task(name, name))
+            assert (output.error.code, field in output.error.message) == ("CONTRACT_VIOLATION", True)
+    finally:
+        tasks.close()
 
 
 _SCALARS = (

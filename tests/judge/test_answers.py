@@ -6,7 +6,7 @@ import pytest
 
 from evald.result import Verdict
 
-from ..rpc.live import run
+from ..loop import run
 from .asking import asking
 from .scripted import evaluate_later
 from .wire import Answer, answer, chunk, completion, events, wire

@@ -9,7 +9,6 @@ import pytest
 from evald_server.judge.budget import Budget, Price, SpendStore
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
-from ..rpc.live import run
 from .asking import asking, fault, question
 from .wire import Answer, answer, completion, wire
 
@@ -130,81 +129,64 @@ def test_a_store_that_cannot_be_written_is_told_in_one_line(
     assert len(caplog.records) == 1
 
 
-def test_a_request_is_refused_before_it_is_sent() -> None:
-    async def main() -> None:
-        async with (
-            wire(GOOD) as server,
-            asking(server.base_url, model="dear", prices=DEAR, budget=Budget(per_call_usd=1.0)) as judge,
-        ):
-            problem = await fault(judge.model().ask(question(max_tokens=100), CallSpending()))
-            assert (problem.code, server.requests) == ("JUDGE_BUDGET_EXCEEDED", [])
-
-    run(main())
+async def test_a_request_is_refused_before_it_is_sent() -> None:
+    async with (
+        wire(GOOD) as server,
+        asking(server.base_url, model="dear", prices=DEAR, budget=Budget(per_call_usd=1.0)) as judge,
+    ):
+        problem = await fault(judge.model().ask(question(max_tokens=100), CallSpending()))
+        assert (problem.code, server.requests) == ("JUDGE_BUDGET_EXCEEDED", [])
 
 
-def test_costs_are_counted_and_used_up() -> None:
-    async def main() -> None:
-        budget = Budget(per_day_usd=12.0)
-        async with (
-            wire(GOOD) as server,
-            asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
-        ):
-            spending, code = CallSpending(), ""
-            while len(server.requests) < 100:
-                try:
-                    await judge.model().ask(question(max_tokens=1000), spending)
-                except JudgeError as problem:
-                    code = problem.code
-                    break
-            assert code == "JUDGE_BUDGET_EXCEEDED"
-            sent = len(server.requests)
-            assert 1 < sent < 60
-            assert spending.cost_usd == pytest.approx(sent * COST)
-            assert spending.cost_usd <= 12.0
-            assert judge.counted.costs == [pytest.approx(COST)] * sent
-
-    run(main())
+async def test_costs_are_counted_and_used_up() -> None:
+    budget = Budget(per_day_usd=12.0)
+    async with (
+        wire(GOOD) as server,
+        asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
+    ):
+        spending, code = CallSpending(), ""
+        while len(server.requests) < 100:
+            try:
+                await judge.model().ask(question(max_tokens=1000), spending)
+            except JudgeError as problem:
+                code = problem.code
+                break
+        assert code == "JUDGE_BUDGET_EXCEEDED"
+        sent = len(server.requests)
+        assert 1 < sent < 60
+        assert spending.cost_usd == pytest.approx(sent * COST)
+        assert spending.cost_usd <= 12.0
+        assert judge.counted.costs == [pytest.approx(COST)] * sent
 
 
-def test_many_requests_at_once_stay_below_the_ceiling_together() -> None:
-    async def main() -> None:
-        budget = Budget(per_day_usd=25.0)
-        async with (
-            wire(GOOD) as server,
-            asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
-        ):
-            asked = [judge.model().ask(question(max_tokens=1000), CallSpending()) for _ in range(8)]
-            found = await asyncio.gather(*asked, return_exceptions=True)
-            refused = [one for one in found if isinstance(one, JudgeError)]
-            assert {one.code for one in refused} == {"JUDGE_BUDGET_EXCEEDED"}
-            assert 0 < len(server.requests) == 8 - len(refused) < 8
-
-    run(main())
+async def test_many_requests_at_once_stay_below_the_ceiling_together() -> None:
+    budget = Budget(per_day_usd=25.0)
+    async with (
+        wire(GOOD) as server,
+        asking(server.base_url, model="dear", prices=DEAR, budget=budget) as judge,
+    ):
+        asked = [judge.model().ask(question(max_tokens=1000), CallSpending()) for _ in range(8)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [one for one in found if isinstance(one, JudgeError)]
+        assert {one.code for one in refused} == {"JUDGE_BUDGET_EXCEEDED"}
+        assert 0 < len(server.requests) == 8 - len(refused) < 8
 
 
-def test_an_answer_that_never_came_may_have_cost_something() -> None:
-    async def main() -> None:
-        budget = Budget(per_call_usd=15.0)
-        async with (
-            wire(Answer(b"", "reset")) as server,
-            asking(server.base_url, model="dear", prices=DEAR, budget=budget, attempts=4) as judge,
-        ):
-            spending = CallSpending()
-            problem = await fault(judge.model().ask(question(max_tokens=1000), spending))
-            assert (problem.code, len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", 1)
-            assert (spending.cost_usd, spending.reserved_usd > 10) == (None, True)
-
-    run(main())
+async def test_an_answer_that_never_came_may_have_cost_something() -> None:
+    budget = Budget(per_call_usd=15.0)
+    async with (
+        wire(Answer(b"", "reset")) as server,
+        asking(server.base_url, model="dear", prices=DEAR, budget=budget, attempts=4) as judge,
+    ):
+        spending = CallSpending()
+        problem = await fault(judge.model().ask(question(max_tokens=1000), spending))
+        assert (problem.code, len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", 1)
+        assert (spending.cost_usd, spending.reserved_usd > 10) == (None, True)
 
 
 @pytest.mark.parametrize("budget", [Budget(per_call_usd=1.0), Budget(per_day_usd=1.0)], ids=["call", "day"])
-def test_a_model_without_a_price_is_refused_when_there_is_a_ceiling(budget: Budget) -> None:
-    async def main() -> None:
-        async with wire(GOOD) as server, asking(server.base_url, budget=budget) as judge:
-            judge.model("gpt-4o")
-            with pytest.raises(
-                ValueError, match=r'price of model "mystery".*judges.default.prices."mystery"'
-            ):
-                judge.model("mystery")
-
-    run(main())
+async def test_a_model_without_a_price_is_refused_when_there_is_a_ceiling(budget: Budget) -> None:
+    async with wire(GOOD) as server, asking(server.base_url, budget=budget) as judge:
+        judge.model("gpt-4o")
+        with pytest.raises(ValueError, match=r'price of model "mystery".*judges.default.prices."mystery"'):
+            judge.model("mystery")

@@ -11,7 +11,7 @@ import pytest
 from evald_server.judge.cache import AnswerCache, CachedAnswer, DiskCache, MemoryCache, cache_key
 from evald_server.judge.prompt_request import CallSpending, ModelAnswer
 
-from ..rpc.live import run
+from ..loop import run
 from .asking import asking, fault, question, within
 from .wire import Answer, answer, completion, wire
 
@@ -34,52 +34,43 @@ def key(number: int) -> bytes:
     return cache_key(str(number))
 
 
-def test_what_was_put_is_there(make: Make) -> None:
-    async def main() -> None:
-        cache = make(10_000)
-        assert await cache.get(key(1)) is None
-        cache.put(key(1), KEPT)
-        assert await cache.get(key(1)) == KEPT
-        assert await cache.get(key(2)) is None
-        cache.put(key(1), CachedAnswer("new", None, "judge-2"))
-        assert await cache.get(key(1)) == CachedAnswer("new", None, "judge-2")
-        await cache.close()
-
-    run(main())
+async def test_what_was_put_is_there(make: Make) -> None:
+    cache = make(10_000)
+    assert await cache.get(key(1)) is None
+    cache.put(key(1), KEPT)
+    assert await cache.get(key(1)) == KEPT
+    assert await cache.get(key(2)) is None
+    cache.put(key(1), CachedAnswer("new", None, "judge-2"))
+    assert await cache.get(key(1)) == CachedAnswer("new", None, "judge-2")
+    await cache.close()
 
 
-def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
-    async def main() -> None:
-        cache = make(18_000)  # five, of a little more than 3,000 bytes each
-        large = CachedAnswer("x" * 3000, None, "m")
-        for number in range(5):
-            cache.put(key(number), large)
-        assert await cache.get(key(0)) == large
-        for number in range(5, 8):
-            cache.put(key(number), large)
-        there = [number for number in range(8) if await cache.get(key(number))]
-        assert 0 in there, "it was used"
-        assert 7 in there
-        assert not {1, 2, 3} & set(there)
-        cache.put(key(9), CachedAnswer("x" * 20_000, None, "m"))
-        assert await cache.get(key(9)) is None, "it is larger than everything"
-        assert await cache.get(key(7)) == large
-        await cache.close()
-
-    run(main())
+async def test_what_was_not_used_for_longest_makes_room(make: Make) -> None:
+    cache = make(18_000)  # five, of a little more than 3,000 bytes each
+    large = CachedAnswer("x" * 3000, None, "m")
+    for number in range(5):
+        cache.put(key(number), large)
+    assert await cache.get(key(0)) == large
+    for number in range(5, 8):
+        cache.put(key(number), large)
+    there = [number for number in range(8) if await cache.get(key(number))]
+    assert 0 in there, "it was used"
+    assert 7 in there
+    assert not {1, 2, 3} & set(there)
+    cache.put(key(9), CachedAnswer("x" * 20_000, None, "m"))
+    assert await cache.get(key(9)) is None, "it is larger than everything"
+    assert await cache.get(key(7)) == large
+    await cache.close()
 
 
-def test_a_cache_stays_within_its_bytes_however_much_is_put(make: Make) -> None:
-    async def main() -> None:
-        cache = make(20_000)
-        for number in range(500):
-            cache.put(key(number % 250), CachedAnswer("y" * (number % 700), None, "m"))
-        sizes = [len(kept.text) for number in range(250) if (kept := await cache.get(key(number)))]
-        assert 0 < sum(sizes) < 20_000
-        assert await cache.get(key(249)), "the last one is there"
-        await cache.close()
-
-    run(main())
+async def test_a_cache_stays_within_its_bytes_however_much_is_put(make: Make) -> None:
+    cache = make(20_000)
+    for number in range(500):
+        cache.put(key(number % 250), CachedAnswer("y" * (number % 700), None, "m"))
+    sizes = [len(kept.text) for number in range(250) if (kept := await cache.get(key(number)))]
+    assert 0 < sum(sizes) < 20_000
+    assert await cache.get(key(249)), "the last one is there"
+    await cache.close()
 
 
 def test_on_disk_answers_outlive_the_server_and_only_its_user_reads_them(tmp_path: Path) -> None:
@@ -98,32 +89,26 @@ def test_on_disk_answers_outlive_the_server_and_only_its_user_reads_them(tmp_pat
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
-    async def main() -> None:
-        large = DiskCache(tmp_path / "cache.sqlite", 1_000_000)
-        for number in range(100):
-            large.put(key(number), CachedAnswer("x" * 800, None, "m"))
-        await large.close()
-        small = DiskCache(tmp_path / "cache.sqlite", 5000)
-        small.put(key(1000), KEPT)
-        there = [number for number in range(100) if await small.get(key(number))]
-        assert len(there) <= 5
-        assert await small.get(key(1000)) == KEPT
-        await small.close()
-
-    run(main())
+async def test_a_file_that_grew_under_another_limit_is_cut(tmp_path: Path) -> None:
+    large = DiskCache(tmp_path / "cache.sqlite", 1_000_000)
+    for number in range(100):
+        large.put(key(number), CachedAnswer("x" * 800, None, "m"))
+    await large.close()
+    small = DiskCache(tmp_path / "cache.sqlite", 5000)
+    small.put(key(1000), KEPT)
+    there = [number for number in range(100) if await small.get(key(number))]
+    assert len(there) <= 5
+    assert await small.get(key(1000)) == KEPT
+    await small.close()
 
 
-def test_another_process_may_use_the_file_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        one, other = (DiskCache(tmp_path / "cache.sqlite", 10_000) for _ in range(2))
-        one.put(key(1), KEPT)
-        await one.get(key(1))
-        assert await other.get(key(1)) == KEPT
-        await one.close()
-        await other.close()
-
-    run(main())
+async def test_another_process_may_use_the_file_too(tmp_path: Path) -> None:
+    one, other = (DiskCache(tmp_path / "cache.sqlite", 10_000) for _ in range(2))
+    one.put(key(1), KEPT)
+    await one.get(key(1))
+    assert await other.get(key(1)) == KEPT
+    await one.close()
+    await other.close()
 
 
 def _execute(path: Path, *statements: str) -> None:
@@ -197,61 +182,49 @@ def test_a_locked_cache_is_used_again_once_it_is_free(
     assert len(caplog.records) == 1
 
 
-def test_an_answer_is_bought_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = DiskCache(tmp_path / "cache.sqlite", 1 << 20)
-        async with wire(GOOD) as server, asking(server.base_url, cache=cache) as judge:
-            asked = question(cache_key="k1")
-            first, second = CallSpending(), CallSpending()
-            bought = await judge.model().ask(asked, first)
-            found = await judge.model().ask(asked._replace(user_message="with another nonce"), second)
-            assert (bought.cached, found.cached) == (False, True)
-            assert found[:3] == bought[:3]
-            assert found.request["messages"][1]["content"] == "with another nonce"
-            assert (first.attempts, second) == (1, CallSpending())
-            assert (len(server.requests), judge.counted.looks) == (1, [False, True])
-
-    run(main())
+async def test_an_answer_is_bought_once(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite", 1 << 20)
+    async with wire(GOOD) as server, asking(server.base_url, cache=cache) as judge:
+        asked = question(cache_key="k1")
+        first, second = CallSpending(), CallSpending()
+        bought = await judge.model().ask(asked, first)
+        found = await judge.model().ask(asked._replace(user_message="with another nonce"), second)
+        assert (bought.cached, found.cached) == (False, True)
+        assert found[:3] == bought[:3]
+        assert found.request["messages"][1]["content"] == "with another nonce"
+        assert (first.attempts, second) == (1, CallSpending())
+        assert (len(server.requests), judge.counted.looks) == (1, [False, True])
 
 
-def test_another_question_sample_model_or_endpoint_is_another_answer() -> None:
-    async def main() -> None:
-        cache = MemoryCache(1 << 20)
-        async with wire(GOOD) as server, wire(GOOD) as elsewhere:
-            for address in (server, elsewhere):
-                async with asking(address.base_url, cache=cache) as judge:
-                    asked = question(cache_key="k1")
-                    others = [asked, asked._replace(sample=1), asked._replace(cache_key="k2")]
-                    for other in others:
-                        assert not (await judge.model().ask(other, CallSpending())).cached
-                    assert not (await judge.model("gpt-4o").ask(asked, CallSpending())).cached
-
-    run(main())
+async def test_another_question_sample_model_or_endpoint_is_another_answer() -> None:
+    cache = MemoryCache(1 << 20)
+    async with wire(GOOD) as server, wire(GOOD) as elsewhere:
+        for address in (server, elsewhere):
+            async with asking(address.base_url, cache=cache) as judge:
+                asked = question(cache_key="k1")
+                others = [asked, asked._replace(sample=1), asked._replace(cache_key="k2")]
+                for other in others:
+                    assert not (await judge.model().ask(other, CallSpending())).cached
+                assert not (await judge.model("gpt-4o").ask(asked, CallSpending())).cached
 
 
-def test_without_a_key_nothing_is_kept() -> None:
-    async def main() -> None:
-        async with wire(GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
-            for _ in range(2):
-                assert not (await judge.model().ask(question(), CallSpending())).cached
-            assert judge.counted.looks == []
-
-    run(main())
+async def test_without_a_key_nothing_is_kept() -> None:
+    async with wire(GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+        for _ in range(2):
+            assert not (await judge.model().ask(question(), CallSpending())).cached
+        assert judge.counted.looks == []
 
 
-def test_who_wants_no_cached_answer_gets_a_new_one_which_is_kept() -> None:
-    async def main() -> None:
-        other = answer(200, completion('{"score": 1, "reasoning": "better"}'))
-        async with wire(GOOD, other) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
-            asked = question(cache_key="k1")
-            await judge.model().ask(asked, CallSpending())
-            with within(None, skip_cache=True):
-                new = await judge.model().ask(asked, CallSpending())
-            assert (new.cached, new.data) == (False, {"score": 1, "reasoning": "better"})
-            assert (await judge.model().ask(asked, CallSpending())).data == new.data
-            assert (len(server.requests), judge.counted.looks) == (2, [False, True])
-
-    run(main())
+async def test_who_wants_no_cached_answer_gets_a_new_one_which_is_kept() -> None:
+    other = answer(200, completion('{"score": 1, "reasoning": "better"}'))
+    async with wire(GOOD, other) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+        asked = question(cache_key="k1")
+        await judge.model().ask(asked, CallSpending())
+        with within(None, skip_cache=True):
+            new = await judge.model().ask(asked, CallSpending())
+        assert (new.cached, new.data) == (False, {"score": 1, "reasoning": "better"})
+        assert (await judge.model().ask(asked, CallSpending())).data == new.data
+        assert (len(server.requests), judge.counted.looks) == (2, [False, True])
 
 
 UNUSABLE: dict[str, Answer] = {
@@ -270,48 +243,39 @@ def in_range(given: ModelAnswer) -> bool:
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str) -> None:
-    async def main() -> None:
-        given = UNUSABLE[how]
-        async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
-            asked = question(cache_key="k1", is_usable=in_range)
-            if how in ("out of range", "missing"):
-                assert (await judge.model().ask(asked, CallSpending())).data
-            else:
-                await fault(judge.model().ask(asked, CallSpending()))
-            assert not (await judge.model().ask(asked, CallSpending())).cached
-            assert (await judge.model().ask(asked, CallSpending())).cached
-
-    run(main())
+async def test_what_is_no_finished_answer_that_the_judge_can_use_is_not_kept(how: str) -> None:
+    given = UNUSABLE[how]
+    async with wire(given, GOOD) as server, asking(server.base_url, cache=MemoryCache(1 << 20)) as judge:
+        asked = question(cache_key="k1", is_usable=in_range)
+        if how in ("out of range", "missing"):
+            assert (await judge.model().ask(asked, CallSpending())).data
+        else:
+            await fault(judge.model().ask(asked, CallSpending()))
+        assert not (await judge.model().ask(asked, CallSpending())).cached
+        assert (await judge.model().ask(asked, CallSpending())).cached
 
 
-def test_a_cache_that_is_off_keeps_nothing() -> None:
-    async def main() -> None:
-        cache = MemoryCache(0)
-        cache.put(key(1), KEPT)
-        assert await cache.get(key(1)) is None
-        await cache.close()
-
-    run(main())
+async def test_a_cache_that_is_off_keeps_nothing() -> None:
+    cache = MemoryCache(0)
+    cache.put(key(1), KEPT)
+    assert await cache.get(key(1)) is None
+    await cache.close()
 
 
-def test_writing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+async def test_writing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
     """While another process holds the lock, other coroutines go on."""
     path = tmp_path / "cache.sqlite"
 
-    async def main() -> None:
-        cache = DiskCache(path, 10_000)
-        await cache.get(key(1))
-        turns = 0
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            cache.put(key(1), KEPT)
-            looked = asyncio.create_task(cache.get(key(1)))
-            while not looked.done():
-                await asyncio.sleep(0.001)
-                turns += 1
-            other.execute("ROLLBACK")
-        assert turns > 20
-        await cache.close()
-
-    run(main())
+    cache = DiskCache(path, 10_000)
+    await cache.get(key(1))
+    turns = 0
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        cache.put(key(1), KEPT)
+        looked = asyncio.create_task(cache.get(key(1)))
+        while not looked.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        other.execute("ROLLBACK")
+    assert turns > 20
+    await cache.close()

@@ -15,7 +15,8 @@ from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.endpoint import OPENAI, behind_proxy
 from evald_server.judge.response_format import ResponseFormat
 
-from ..rpc.live import run, until
+from ..loop import run
+from ..rpc.live import until
 from .asking import Counted
 
 KEY = "sk-canary-0123456789abcdef"
@@ -261,15 +262,12 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def test_a_key_alone_is_no_reason_to_connect_anywhere() -> None:
-    async def main() -> None:
-        found = models({"OPENAI_API_KEY": KEY})
-        told: list[bool] = []
-        async with asyncio.timeout(10):
-            await found.watch(told.append)
-        assert (told, found.endpoints["default"].reachable) == ([True], None)
-
-    run(main())
+async def test_a_key_alone_is_no_reason_to_connect_anywhere() -> None:
+    found = models({"OPENAI_API_KEY": KEY})
+    told: list[bool] = []
+    async with asyncio.timeout(10):
+        await found.watch(told.append)
+    assert (told, found.endpoints["default"].reachable) == ([True], None)
 
 
 def test_without_a_judge_none_is_available() -> None:
@@ -288,27 +286,24 @@ def test_an_endpoint_where_nothing_listens_is_not_available() -> None:
     assert _watched({"EVALD_JUDGE_BASE_URL": url, "EVALD_JUDGE_MODEL": "m"}) == [True, False]
 
 
-def test_an_endpoint_where_something_listens_is_available_and_asked_nothing() -> None:
-    async def main() -> None:
-        heard: list[bytes] = []
+async def test_an_endpoint_where_something_listens_is_available_and_asked_nothing() -> None:
+    heard: list[bytes] = []
 
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            heard.append(await reader.read())
-            writer.close()
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read())
+        writer.close()
 
-        server = await asyncio.start_server(listen, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        found = models({"EVALD_JUDGE_BASE_URL": url, "EVALD_JUDGE_MODEL": "m"})
-        told: list[bool] = []
-        task = asyncio.create_task(found.watch(told.append))
-        await until(lambda: heard and found.endpoints["default"].reachable)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert (set(told), heard) == ({True}, [b""])
-        server.close()
-        await server.wait_closed()
-
-    run(main())
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    found = models({"EVALD_JUDGE_BASE_URL": url, "EVALD_JUDGE_MODEL": "m"})
+    told: list[bool] = []
+    task = asyncio.create_task(found.watch(told.append))
+    await until(lambda: heard and found.endpoints["default"].reachable)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (set(told), heard) == ({True}, [b""])
+    server.close()
+    await server.wait_closed()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from evald.errorcodes import CODES
 from evald_server.judge.prompt_request import CallSpending
 
-from ..rpc.live import run
 from .asking import KEY, asking, fault, question, within
 from .wire import Answer, answer, chunk, completion, events, wire
 
@@ -147,118 +146,97 @@ def _seconds(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", FINAL)
-def test_a_fault_that_will_not_pass_is_told_at_once(name: str) -> None:
+async def test_a_fault_that_will_not_pass_is_told_at_once(name: str) -> None:
     given, code, words = FINAL[name]
 
-    async def main() -> None:
-        async with wire(given, GOOD) as server, asking(server.base_url) as judge:
-            spending = CallSpending()
-            problem = await fault(judge.model().ask(question(), spending))
-            assert (problem.code, len(server.requests), spending.attempts) == (code, 1, 1)
-            assert words in str(problem)
-            assert problem.code in CODES
-            assert "ok" not in judge.counted.outcomes
-
-    run(main())
+    async with wire(given, GOOD) as server, asking(server.base_url) as judge:
+        spending = CallSpending()
+        problem = await fault(judge.model().ask(question(), spending))
+        assert (problem.code, len(server.requests), spending.attempts) == (code, 1, 1)
+        assert words in str(problem)
+        assert problem.code in CODES
+        assert "ok" not in judge.counted.outcomes
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
+async def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
     given, _, _ = PASSING[name]
 
-    async def main() -> None:
-        async with (
-            wire(given, GOOD) as server,
-            asking(server.base_url, timeout_seconds=_seconds(name)) as judge,
-        ):
-            spending = CallSpending()
-            with within(10):
-                found = await judge.model().ask(question(), spending)
-            assert found.data == {"score": 0.5, "reasoning": "so so"}
-            assert (len(server.requests), spending.attempts) == (2, 2)
-            assert judge.counted.outcomes[-1] == "ok"
-
-    run(main())
+    async with (
+        wire(given, GOOD) as server,
+        asking(server.base_url, timeout_seconds=_seconds(name)) as judge,
+    ):
+        spending = CallSpending()
+        with within(10):
+            found = await judge.model().ask(question(), spending)
+        assert found.data == {"score": 0.5, "reasoning": "so so"}
+        assert (len(server.requests), spending.attempts) == (2, 2)
+        assert judge.counted.outcomes[-1] == "ok"
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
+async def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
     given, code, words = PASSING[name]
 
-    async def main() -> None:
-        async with (
-            wire(given) as server,
-            asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
-        ):
-            spending = CallSpending()
-            problem = await fault(judge.model().ask(question(), spending))
-            assert (problem.code, len(server.requests), spending.attempts) == (code, 2, 2)
-            assert words in str(problem)
-            assert "gave up after 2 attempts" in str(problem)
-
-    run(main())
+    async with (
+        wire(given) as server,
+        asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
+    ):
+        spending = CallSpending()
+        problem = await fault(judge.model().ask(question(), spending))
+        assert (problem.code, len(server.requests), spending.attempts) == (code, 2, 2)
+        assert words in str(problem)
+        assert "gave up after 2 attempts" in str(problem)
 
 
-def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -> None:
-    async def main() -> None:
-        async with (
-            wire(answer(200, completion("A fine answer!"))) as server,
-            asking(server.base_url) as judge,
-        ):
+async def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -> None:
+    async with (
+        wire(answer(200, completion("A fine answer!"))) as server,
+        asking(server.base_url) as judge,
+    ):
+        problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert (problem.unusable, problem.text) == (True, "A fine answer!")
+    async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
+        assert not (await fault(judge.model().ask(question(), CallSpending()))).unusable
+
+
+async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
+    async with wire(GOOD) as server:
+        gone = server.base_url
+    async with asking(gone, attempts=2) as judge:
+        problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert problem.code == "JUDGE_UNAVAILABLE"
+        assert "cannot be reached (connection refused)" in str(problem)
+        assert gone.split("/")[2] not in str(problem), "callers need not know the address"
+        assert not judge.models.available
+
+
+async def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_waited() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(address)
+        async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout_seconds=0.25) as judge:
             problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert (problem.unusable, problem.text) == (True, "A fine answer!")
-        async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
-            assert not (await fault(judge.model().ask(question(), CallSpending()))).unusable
+        assert problem.code == "JUDGE_UNAVAILABLE"
+        assert "cannot be reached (no connection within 0.25 s)" in str(problem)
+        for client in waiting:
+            client.close()
 
-    run(main())
 
-
-def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
-    async def main() -> None:
-        async with wire(GOOD) as server:
-            gone = server.base_url
-        async with asking(gone, attempts=2) as judge:
+async def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
+    async with wire(answer(429, b"", retry_after="30")) as server, asking(server.base_url) as judge:
+        began = time.monotonic()
+        with within(5):
             problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert problem.code == "JUDGE_UNAVAILABLE"
-            assert "cannot be reached (connection refused)" in str(problem)
-            assert gone.split("/")[2] not in str(problem), "callers need not know the address"
-            assert not judge.models.available
-
-    run(main())
-
-
-def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_waited() -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-            address = full.getsockname()
-            waiting = [socket.socket() for _ in range(4)]
-            for client in waiting:
-                client.setblocking(False)
-                client.connect_ex(address)
-            async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout_seconds=0.25) as judge:
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert problem.code == "JUDGE_UNAVAILABLE"
-            assert "cannot be reached (no connection within 0.25 s)" in str(problem)
-            for client in waiting:
-                client.close()
-
-    run(main())
-
-
-def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
-    async def main() -> None:
-        async with wire(answer(429, b"", retry_after="30")) as server, asking(server.base_url) as judge:
-            began = time.monotonic()
-            with within(5):
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert time.monotonic() - began < 2
-            assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
-            assert "asks to wait for 30 s" in str(problem)
-            with within(5):
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
-
-    run(main())
+        assert time.monotonic() - began < 2
+        assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
+        assert "asks to wait for 30 s" in str(problem)
+        with within(5):
+            problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert (problem.code, len(server.requests)) == ("JUDGE_RATE_LIMITED", 1)
 
 
 @pytest.mark.parametrize(
@@ -266,97 +244,79 @@ def test_a_pause_that_is_longer_than_the_time_left_is_not_begun() -> None:
     [{"retry_after": "0.3"}, {"retry_after_ms": "300"}],
     ids=["seconds", "milliseconds"],
 )
-def test_nothing_is_sent_before_the_time_that_the_endpoint_asked_for(headers: dict[str, str]) -> None:
-    async def main() -> None:
-        async with wire(answer(429, b"", **headers), GOOD) as server, asking(server.base_url) as judge:
-            await judge.model().ask(question(), CallSpending())  # imports the client
-            server.answers[:] = [answer(429, b"", **headers), GOOD]
-            began = time.monotonic()
-            await judge.model().ask(question(), CallSpending())
-            assert time.monotonic() - began >= 0.3
-
-    run(main())
+async def test_nothing_is_sent_before_the_time_that_the_endpoint_asked_for(headers: dict[str, str]) -> None:
+    async with wire(answer(429, b"", **headers), GOOD) as server, asking(server.base_url) as judge:
+        await judge.model().ask(question(), CallSpending())  # imports the client
+        server.answers[:] = [answer(429, b"", **headers), GOOD]
+        began = time.monotonic()
+        await judge.model().ask(question(), CallSpending())
+        assert time.monotonic() - began >= 0.3
 
 
-def test_a_date_to_wait_for_is_waited_for() -> None:
-    async def main() -> None:
-        date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
-        async with wire(answer(503, b"", retry_after=date)) as server, asking(server.base_url) as judge:
-            with within(3):
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert problem.code == "JUDGE_UNAVAILABLE"
-            assert "asks to wait for 3.6e+03 s" in str(problem)
-            assert len(server.requests) == 1
-
-    run(main())
+async def test_a_date_to_wait_for_is_waited_for() -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    async with wire(answer(503, b"", retry_after=date)) as server, asking(server.base_url) as judge:
+        with within(3):
+            problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert problem.code == "JUDGE_UNAVAILABLE"
+        assert "asks to wait for 3.6e+03 s" in str(problem)
+        assert len(server.requests) == 1
 
 
 @pytest.mark.alone
-def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> None:
-    async def main() -> None:
-        # The best of five, because other work shares the machine.
-        for _ in range(5):
-            async with (
-                wire(Answer(b"", "hang")) as server,
-                asking(server.base_url, timeout_seconds=30) as judge,
-            ):
-                spending = CallSpending()
-                with within(0.5):
-                    began = time.monotonic()
-                    problem = await fault(judge.model().ask(question(), spending))
-                    took = time.monotonic() - began
-                assert problem.code == "JUDGE_TIMEOUT"
-                assert "no answer within 0.45 s" in str(problem)
-                assert (spending.attempts, judge.counted.outcomes) == (1, ["cancelled"])
-            if took < 0.5:
-                break
-        assert took < 0.5
-
-    run(main())
-
-
-def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
-    async def main() -> None:
+async def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> None:
+    # The best of five, because other work shares the machine.
+    for _ in range(5):
         async with (
-            wire(answer(500, b""), Answer(b"", "hang")) as server,
+            wire(Answer(b"", "hang")) as server,
             asking(server.base_url, timeout_seconds=30) as judge,
         ):
-            with within(1):
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert problem.code == "JUDGE_UNAVAILABLE"
-            assert "no time was left" in str(problem)
-
-    run(main())
-
-
-def test_cancelling_leaves_no_request_behind() -> None:
-    async def main() -> None:
-        async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
-            asked = asyncio.create_task(judge.model().ask(question(), CallSpending()))
-            await server.arrived.wait()
-            asked.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asked
-            assert judge.endpoint.limiter.inflight == 0
-            server.answers[:] = [GOOD]
-            assert (await judge.model().ask(question(), CallSpending())).data
-
-    run(main())
+            spending = CallSpending()
+            with within(0.5):
+                began = time.monotonic()
+                problem = await fault(judge.model().ask(question(), spending))
+                took = time.monotonic() - began
+            assert problem.code == "JUDGE_TIMEOUT"
+            assert "no answer within 0.45 s" in str(problem)
+            assert (spending.attempts, judge.counted.outcomes) == (1, ["cancelled"])
+        if took < 0.5:
+            break
+    assert took < 0.5
 
 
-def test_who_waits_for_a_place_is_told_so_when_time_is_over() -> None:
-    async def main() -> None:
-        async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
-            first = asyncio.create_task(judge.model().ask(question(), CallSpending()))
-            await server.arrived.wait()
-            with within(0.2):
-                problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert (problem.code, len(server.requests)) == ("JUDGE_TIMEOUT", 1)
-            assert "no place among the 1 requests at a time" in str(problem)
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
+async def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
+    async with (
+        wire(answer(500, b""), Answer(b"", "hang")) as server,
+        asking(server.base_url, timeout_seconds=30) as judge,
+    ):
+        with within(1):
+            problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert problem.code == "JUDGE_UNAVAILABLE"
+        assert "no time was left" in str(problem)
 
-    run(main())
+
+async def test_cancelling_leaves_no_request_behind() -> None:
+    async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
+        asked = asyncio.create_task(judge.model().ask(question(), CallSpending()))
+        await server.arrived.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert judge.endpoint.limiter.inflight == 0
+        server.answers[:] = [GOOD]
+        assert (await judge.model().ask(question(), CallSpending())).data
+
+
+async def test_who_waits_for_a_place_is_told_so_when_time_is_over() -> None:
+    async with wire(Answer(b"", "hang")) as server, asking(server.base_url, concurrency=1) as judge:
+        first = asyncio.create_task(judge.model().ask(question(), CallSpending()))
+        await server.arrived.wait()
+        with within(0.2):
+            problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert (problem.code, len(server.requests)) == ("JUDGE_TIMEOUT", 1)
+        assert "no place among the 1 requests at a time" in str(problem)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 STREAMS: dict[str, tuple[str, str]] = {
@@ -377,38 +337,32 @@ STREAMS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_with_a_fault_is_no_answer(name: str) -> None:
+async def test_a_stream_with_a_fault_is_no_answer(name: str) -> None:
     body, code = STREAMS[name]
 
-    async def main() -> None:
-        given = answer(200, body, content_type="text/event-stream")
-        async with wire(given) as server, asking(server.base_url, stream=True, attempts=2) as judge:
-            assert (await fault(judge.model().ask(question(), CallSpending()))).code == code
-            assert server.bodies[0]["stream"] is True
-
-    run(main())
+    given = answer(200, body, content_type="text/event-stream")
+    async with wire(given) as server, asking(server.base_url, stream=True, attempts=2) as judge:
+        assert (await fault(judge.model().ask(question(), CallSpending()))).code == code
+        assert server.bodies[0]["stream"] is True
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["asked for", "not asked for"])
-def test_a_stream_is_put_together(stream: bool) -> None:
+async def test_a_stream_is_put_together(stream: bool) -> None:
     pieces: list[Any] = [chunk(role="assistant"), chunk('{"score": 0'), chunk('.5, "reasoning": "so so"}')]
     usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
 
-    async def main() -> None:
-        body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
-        given = answer(200, body, content_type="text/event-stream; charset=utf-8")
-        async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
-            spending = CallSpending()
-            found = await judge.model().ask(question(), spending)
-            assert (found.data, found.model) == ({"score": 0.5, "reasoning": "so so"}, "judge-1")
-            assert spending.usage
-            assert spending.usage.total == 10
-
-    run(main())
+    body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
+    given = answer(200, body, content_type="text/event-stream; charset=utf-8")
+    async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
+        spending = CallSpending()
+        found = await judge.model().ask(question(), spending)
+        assert (found.data, found.model) == ({"score": 0.5, "reasoning": "so so"}, "judge-1")
+        assert spending.usage
+        assert spending.usage.total == 10
 
 
 @pytest.mark.parametrize("name", [*FINAL, *PASSING])
-def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The endpoint repeats both in every answer that it can."""
     given = (FINAL | PASSING)[name][0]
     asked = question()
@@ -421,39 +375,28 @@ def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.LogCap
         )
         given = Answer(head + b"\r\n\r\n" + echoed, given.end)
 
-    async def main() -> None:
-        async with (
-            wire(given) as server,
-            asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
-        ):
-            with caplog.at_level("DEBUG"):
-                problem = await fault(judge.model().ask(asked, CallSpending()))
-            assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()
-            for text in (str(problem), repr(problem), repr(judge.endpoint.options)):
-                assert KEY not in text
-                assert asked.user_message not in text
-            assert KEY not in caplog.text
-
-    run(main())
+    async with (
+        wire(given) as server,
+        asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
+    ):
+        with caplog.at_level("DEBUG"):
+            problem = await fault(judge.model().ask(asked, CallSpending()))
+        assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()
+        for text in (str(problem), repr(problem), repr(judge.endpoint.options)):
+            assert KEY not in text
+            assert asked.user_message not in text
+        assert KEY not in caplog.text
 
 
-def test_what_was_asked_is_told_without_the_key() -> None:
-    async def main() -> None:
-        async with wire(GOOD) as server, asking(server.base_url) as judge:
-            found = await judge.model().ask(
-                question()._replace(user_message=f"My key is {KEY}."), CallSpending()
-            )
-            assert KEY not in json.dumps(found.request)
-            assert found.request["messages"][1]["content"] == "My key is [redacted]."
-            assert server.bodies[0]["messages"][1]["content"] == f"My key is {KEY}.", "it is judged as it is"
-
-    run(main())
+async def test_what_was_asked_is_told_without_the_key() -> None:
+    async with wire(GOOD) as server, asking(server.base_url) as judge:
+        found = await judge.model().ask(question()._replace(user_message=f"My key is {KEY}."), CallSpending())
+        assert KEY not in json.dumps(found.request)
+        assert found.request["messages"][1]["content"] == "My key is [redacted]."
+        assert server.bodies[0]["messages"][1]["content"] == f"My key is {KEY}.", "it is judged as it is"
 
 
-def test_without_a_key_none_is_sent() -> None:
-    async def main() -> None:
-        async with wire(GOOD) as server, asking(server.base_url, api_key="") as judge:
-            await judge.model().ask(question(), CallSpending())
-            assert "authorization" not in server.requests[0][0].lower()
-
-    run(main())
+async def test_without_a_key_none_is_sent() -> None:
+    async with wire(GOOD) as server, asking(server.base_url, api_key="") as judge:
+        await judge.model().ask(question(), CallSpending())
+        assert "authorization" not in server.requests[0][0].lower()

@@ -10,7 +10,7 @@ from llmock.scenarios import Delay, Fail, Reply
 from evald_server.judge.prompt_request import CallSpending
 from evald_server.judge.response_format import ResponseFormat
 
-from ..rpc.live import run
+from ..loop import run
 from .asking import asking, fault, question, within
 
 NO_SCHEMA = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
@@ -88,17 +88,16 @@ def test_what_reasoning_models_do_not_know_is_left_out(llmock: LLMock) -> None:
 
 
 @pytest.mark.parametrize("form", ResponseFormat)
-def test_one_fence_is_read_whatever_was_asked_for_and_two_never(llmock: LLMock, form: ResponseFormat) -> None:
+async def test_one_fence_is_read_whatever_was_asked_for_and_two_never(
+    llmock: LLMock, form: ResponseFormat
+) -> None:
     llmock.reply(f"So:\n```json\n{VERDICT}\n```")
     llmock.reply(f"It wrote\n```json\n{VERDICT}\n```\nbut\n```json\n{VERDICT}\n```")
 
-    async def main() -> None:
-        async with asking(llmock.base_url(), response_format=form) as judge:
-            assert (await judge.model().ask(question(), CallSpending())).data == json.loads(VERDICT)
-            problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert (problem.code, problem.unusable) == ("JUDGE_UNPARSEABLE", True)
-
-    run(main())
+    async with asking(llmock.base_url(), response_format=form) as judge:
+        assert (await judge.model().ask(question(), CallSpending())).data == json.loads(VERDICT)
+        problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert (problem.code, problem.unusable) == ("JUDGE_UNPARSEABLE", True)
 
 
 def test_a_rate_limit_is_waited_out_as_long_as_asked(llmock: LLMock) -> None:
@@ -173,37 +172,28 @@ def test_what_will_not_change_is_not_asked_again(llmock: LLMock, status: int) ->
     llmock.assert_resilient(strict=True)
 
 
-def test_a_question_that_is_too_long_is_told(llmock: LLMock) -> None:
+async def test_a_question_that_is_too_long_is_told(llmock: LLMock) -> None:
     llmock.limits(context_window=1)
 
-    async def main() -> None:
-        async with asking(llmock.base_url()) as judge:
-            assert (await fault(judge.model().ask(question(), CallSpending()))).code == "INPUT_TOO_LARGE"
-
-    run(main())
+    async with asking(llmock.base_url()) as judge:
+        assert (await fault(judge.model().ask(question(), CallSpending()))).code == "INPUT_TOO_LARGE"
 
 
-def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
+async def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
     llmock.add(Delay(2.0))
 
-    async def main() -> None:
-        async with asking(llmock.base_url(), timeout_seconds=0.6) as judge:
-            with within(20):
-                assert (await judge.model().ask(question(), CallSpending())).data
-            assert judge.counted.outcomes == ["timeout", "ok"]
-
-    run(main())
+    async with asking(llmock.base_url(), timeout_seconds=0.6) as judge:
+        with within(20):
+            assert (await judge.model().ask(question(), CallSpending())).data
+        assert judge.counted.outcomes == ["timeout", "ok"]
 
 
-def test_a_slow_answer_does_not_outlast_the_evaluation(llmock: LLMock) -> None:
+async def test_a_slow_answer_does_not_outlast_the_evaluation(llmock: LLMock) -> None:
     llmock.add(Delay(5.0, times=None))
 
-    async def main() -> None:
-        async with asking(llmock.base_url()) as judge:
-            with within(0.4):
-                assert (await fault(judge.model().ask(question(), CallSpending()))).code == "JUDGE_TIMEOUT"
-
-    run(main())
+    async with asking(llmock.base_url()) as judge:
+        with within(0.4):
+            assert (await fault(judge.model().ask(question(), CallSpending()))).code == "JUDGE_TIMEOUT"
 
 
 REPLIES: dict[str, tuple[Reply, str]] = {
@@ -218,31 +208,25 @@ REPLIES: dict[str, tuple[Reply, str]] = {
 
 @pytest.mark.parametrize("name", REPLIES)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_an_answer_without_a_verdict_is_an_error(llmock: LLMock, name: str, stream: bool) -> None:
+async def test_an_answer_without_a_verdict_is_an_error(llmock: LLMock, name: str, stream: bool) -> None:
     reply, code = REPLIES[name]
     llmock.add(reply)
 
-    async def main() -> None:
-        async with asking(llmock.base_url(), stream=stream) as judge:
-            spending = CallSpending()
-            assert (await fault(judge.model().ask(question(), spending))).code == code
-            assert spending.usage is not None, "an answer that cannot be used is paid for as well"
-
-    run(main())
+    async with asking(llmock.base_url(), stream=stream) as judge:
+        spending = CallSpending()
+        assert (await fault(judge.model().ask(question(), spending))).code == code
+        assert spending.usage is not None, "an answer that cannot be used is paid for as well"
 
 
 @pytest.mark.parametrize("kind", ["disconnect", "truncate", "corrupt"])
-def test_a_broken_stream_is_asked_for_again_and_then_told(llmock: LLMock, kind: str) -> None:
-    async def main() -> None:
-        async with asking(llmock.base_url(), stream=True, attempts=2) as judge:
-            getattr(llmock, kind)(after_chunks=2, times=1)
-            assert (await judge.model().ask(question(), CallSpending())).data
-            llmock.assert_resilient()
-            getattr(llmock, kind)(after_chunks=2, times=None)
-            problem = await fault(judge.model().ask(question(), CallSpending()))
-            assert (problem.code, judge.counted.outcomes[-1]) == ("JUDGE_TRUNCATED", "truncated")
-
-    run(main())
+async def test_a_broken_stream_is_asked_for_again_and_then_told(llmock: LLMock, kind: str) -> None:
+    async with asking(llmock.base_url(), stream=True, attempts=2) as judge:
+        getattr(llmock, kind)(after_chunks=2, times=1)
+        assert (await judge.model().ask(question(), CallSpending())).data
+        llmock.assert_resilient()
+        getattr(llmock, kind)(after_chunks=2, times=None)
+        problem = await fault(judge.model().ask(question(), CallSpending()))
+        assert (problem.code, judge.counted.outcomes[-1]) == ("JUDGE_TRUNCATED", "truncated")
 
 
 def test_a_stream_that_stalls_is_given_up(llmock: LLMock) -> None:

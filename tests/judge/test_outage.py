@@ -18,7 +18,7 @@ from evald.result import Verdict
 from evald_server.config import JudgeSettings
 
 from ..monitoring.scrape import value
-from ..rpc.live import request, run, spec
+from ..rpc.live import request, spec
 from .test_service import VERDICT, judging
 
 Message = MutableMapping[str, Any]
@@ -155,43 +155,37 @@ OUTAGES: dict[str, Outage] = {
 
 @pytest.mark.parametrize("negate", [False, True], ids=["plain", "negated"])
 @pytest.mark.parametrize("name", OUTAGES)
-def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str, negate: bool) -> None:
+async def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str, negate: bool) -> None:
     outage = OUTAGES[name]
     judge = {"attempts": 2, "timeout": outage.timeout, "stream": outage.stream}
     settings = {"judges": {"default": JudgeSettings.model_validate(judge)}}
 
-    async def main() -> None:
-        with llmock_with(outage.change) as llmock:
-            outage.breaks(llmock)
-            async with judging(llmock.base_url(), **settings) as live:
-                asked = spec("llm-judge", {"criteria": "The answer is polite."}, negate=negate)
-                summary = (await live.unary(request(asked), timeout=30)).summary
-                (result,) = summary.results
-                assert (result.verdict, result.error.code) == (Verdict.ERROR, outage.code)
-                assert (summary.verdict, summary.success) == (Verdict.ERROR, False)
-                assert not result.HasField("score")
-                assert not result.HasField("value")
-                telemetry = live.app.telemetry
-                assert len(llmock.requests) == outage.attempts
-                outcomes = telemetry.exposition("")[0].decode().splitlines()
-                counted = [line for line in outcomes if line.startswith("evald_judge_requests_total{")]
-                assert sum(float(line.split()[-1]) for line in counted) == outage.attempts
-                assert not value(telemetry, "evald_judge_requests_total", outcome="other")
-
-    run(main())
+    with llmock_with(outage.change) as llmock:
+        outage.breaks(llmock)
+        async with judging(llmock.base_url(), **settings) as live:
+            asked = spec("llm-judge", {"criteria": "The answer is polite."}, negate=negate)
+            summary = (await live.unary(request(asked), timeout=30)).summary
+            (result,) = summary.results
+            assert (result.verdict, result.error.code) == (Verdict.ERROR, outage.code)
+            assert (summary.verdict, summary.success) == (Verdict.ERROR, False)
+            assert not result.HasField("score")
+            assert not result.HasField("value")
+            telemetry = live.app.telemetry
+            assert len(llmock.requests) == outage.attempts
+            outcomes = telemetry.exposition("")[0].decode().splitlines()
+            counted = [line for line in outcomes if line.startswith("evald_judge_requests_total{")]
+            assert sum(float(line.split()[-1]) for line in counted) == outage.attempts
+            assert not value(telemetry, "evald_judge_requests_total", outcome="other")
 
 
 @pytest.mark.parametrize("change", [AS_IT_IS, NO_ADVICE], ids=["with advice", "without"])
-def test_an_outage_that_passes_costs_attempts_and_no_verdict(change: Change) -> None:
-    async def main() -> None:
-        with llmock_with(change) as llmock:
-            llmock.rate_limit(times=1, retry_after=0.01).fail(503, times=1, retry_after=0.01)
-            llmock.reply(VERDICT)
-            async with judging(llmock.base_url()) as live:
-                summary = (
-                    await live.unary(request(spec("llm-judge", {"criteria": "Polite."})), timeout=20)
-                ).summary
-                assert (summary.success, summary.results[0].score) == (True, 0.9)
-                assert len(llmock.requests) == 3
-
-    run(main())
+async def test_an_outage_that_passes_costs_attempts_and_no_verdict(change: Change) -> None:
+    with llmock_with(change) as llmock:
+        llmock.rate_limit(times=1, retry_after=0.01).fail(503, times=1, retry_after=0.01)
+        llmock.reply(VERDICT)
+        async with judging(llmock.base_url()) as live:
+            summary = (
+                await live.unary(request(spec("llm-judge", {"criteria": "Polite."})), timeout=20)
+            ).summary
+            assert (summary.success, summary.results[0].score) == (True, 0.9)
+            assert len(llmock.requests) == 3

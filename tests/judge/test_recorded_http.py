@@ -9,7 +9,7 @@ import pytest
 
 from evald_server.judge.prompt_request import CallSpending
 
-from ..rpc.live import run
+from ..loop import run
 from .asking import SCHEMA, asking, fault, question
 from .wire import answer, wire
 

@@ -16,8 +16,9 @@ from evald_server.config import JudgePrice, JudgeSettings, Settings
 from evald_server.engine.registry import State
 from evald_server.monitoring import Telemetry
 
+from ..loop import run
 from ..monitoring.scrape import samples, value
-from ..rpc.live import Live, request, run, serving, spec, until
+from ..rpc.live import Live, request, serving, spec, until
 from .asking import KEY
 from .wire import Answer, answer, completion, wire
 
@@ -34,32 +35,27 @@ async def judging(base_url: str, **settings: Any) -> AsyncIterator[Live]:
         yield live
 
 
-def test_a_verdict_carries_what_it_has_cost(llmock: LLMock) -> None:
+async def test_a_verdict_carries_what_it_has_cost(llmock: LLMock) -> None:
     llmock.reply(VERDICT, times=2)
 
-    async def main() -> None:
-        async with judging(llmock.base_url()) as live:
-            for cached in (False, True):
-                summary = (await live.unary(request(JUDGE))).summary
-                (result,) = summary.results
-                assert (summary.success, result.score, result.cached) == (True, 0.9, cached)
-                assert result.HasField("cost") is not cached
-                assert KEY not in str(summary)
-            telemetry = live.app.telemetry
-            assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1
-            assert value(telemetry, "evald_judge_cache_total", result="hit") == 1
-            assert value(telemetry, "evald_judge_cache_total", result="miss") == 1
-            cost = value(telemetry, "evald_judge_cost_usd_total", evaluator="llm-judge")
-            assert cost
-            assert cost > 0
-            assert value(telemetry, "evald_judge_tokens_total", direction="output")
-            model = {"gen_ai_request_model": "gpt-4o-mini"}
-            assert (
-                value(telemetry, "gen_ai_client_token_usage_count", gen_ai_token_type="input", **model) == 1
-            )
-            assert value(telemetry, "gen_ai_client_operation_duration_seconds_count", **model) == 1
-
-    run(main())
+    async with judging(llmock.base_url()) as live:
+        for cached in (False, True):
+            summary = (await live.unary(request(JUDGE))).summary
+            (result,) = summary.results
+            assert (summary.success, result.score, result.cached) == (True, 0.9, cached)
+            assert result.HasField("cost") is not cached
+            assert KEY not in str(summary)
+        telemetry = live.app.telemetry
+        assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1
+        assert value(telemetry, "evald_judge_cache_total", result="hit") == 1
+        assert value(telemetry, "evald_judge_cache_total", result="miss") == 1
+        cost = value(telemetry, "evald_judge_cost_usd_total", evaluator="llm-judge")
+        assert cost
+        assert cost > 0
+        assert value(telemetry, "evald_judge_tokens_total", direction="output")
+        model = {"gen_ai_request_model": "gpt-4o-mini"}
+        assert value(telemetry, "gen_ai_client_token_usage_count", gen_ai_token_type="input", **model) == 1
+        assert value(telemetry, "gen_ai_client_operation_duration_seconds_count", **model) == 1
 
 
 FAULTS: dict[str, tuple[Answer, str]] = {
@@ -105,65 +101,56 @@ def test_a_fault_is_an_error_and_neither_a_pass_nor_a_zero(
     assert KEY not in caplog.text
 
 
-def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
-    async def main() -> None:
-        price = JudgeSettings.model_validate(
-            {"prices": {"dear": JudgePrice(input=1000, output=10_000)}, "model": "dear"}
-        )
-        settings: dict[str, Any] = {
-            "judges": {"default": price},
-            "judge_model": "dear",
-            "judge_cache_bytes": 0,
-        }
-        async with (
-            wire(GOOD) as server,
-            judging(server.base_url, judge_max_usd_per_day=15, **settings) as live,
-        ):
-            codes: list[str] = []
-            while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
-                (result,) = (await live.unary(request(JUDGE))).summary.results
-                codes.append(result.error.code)
-            assert len(codes) > 2
-            assert set(codes[:-1]) == {""}
-            assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
-            assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 15
-
-    run(main())
+async def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
+    price = JudgeSettings.model_validate(
+        {"prices": {"dear": JudgePrice(input=1000, output=10_000)}, "model": "dear"}
+    )
+    settings: dict[str, Any] = {
+        "judges": {"default": price},
+        "judge_model": "dear",
+        "judge_cache_bytes": 0,
+    }
+    async with (
+        wire(GOOD) as server,
+        judging(server.base_url, judge_max_usd_per_day=15, **settings) as live,
+    ):
+        codes: list[str] = []
+        while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
+            (result,) = (await live.unary(request(JUDGE))).summary.results
+            codes.append(result.error.code)
+        assert len(codes) > 2
+        assert set(codes[:-1]) == {""}
+        assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
+        assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 15
 
 
-def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
-    async def main() -> None:
-        async with wire(Answer(b"", "hang")) as server, judging(server.base_url) as live:
-            call = asyncio.create_task(live.unary(request(JUDGE), timeout=30))
-            await server.arrived.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            limiter = live.app.models.endpoints["default"].limiter
-            await until(lambda: not limiter.inflight)
-            assert value(live.app.telemetry, "evald_judge_requests_total", outcome="cancelled") == 1
-
-    run(main())
+async def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
+    async with wire(Answer(b"", "hang")) as server, judging(server.base_url) as live:
+        call = asyncio.create_task(live.unary(request(JUDGE), timeout=30))
+        await server.arrived.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        limiter = live.app.models.endpoints["default"].limiter
+        await until(lambda: not limiter.inflight)
+        assert value(live.app.telemetry, "evald_judge_requests_total", outcome="cancelled") == 1
 
 
-def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
-    async def main() -> None:
-        async with wire(GOOD) as server:
-            gone = server.base_url
-        app = App(Settings(listen="127.0.0.1:0", http=None, judge_base_url=gone, judge_model="m"))
-        await app.start()
-        try:
-            await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)
-            app.models.endpoints["default"].set_reachable(True)
-            assert app.registry.find("llm-judge").entry.state is State.ACTIVE
-        finally:
-            await app.stop(0)
-
-    run(main())
+    async with wire(GOOD) as server:
+        gone = server.base_url
+    app = App(Settings(listen="127.0.0.1:0", http=None, judge_base_url=gone, judge_model="m"))
+    await app.start()
+    try:
+        await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)
+        app.models.endpoints["default"].set_reachable(True)
+        assert app.registry.find("llm-judge").entry.state is State.ACTIVE
+    finally:
+        await app.stop(0)
 
 
 def test_models_without_room_count_in_total_only() -> None:

@@ -89,13 +89,10 @@ async def _asked(stands: Sequence[bool | None]) -> list[Vote]:
 
 
 @pytest.mark.parametrize("seats", range(1, 8))
-def test_asking_stops_with_the_verdict_that_all_votes_would_give(seats: int) -> None:
-    async def main() -> None:
-        for stands in product((True, False, None), repeat=seats):
-            given = await _asked(stands)
-            assert VoteCount.of(seats, given).decision is VoteCount.of(seats, map(vote, stands)).decision
-
-    asyncio.run(main())
+async def test_asking_stops_with_the_verdict_that_all_votes_would_give(seats: int) -> None:
+    for stands in product((True, False, None), repeat=seats):
+        given = await _asked(stands)
+        assert VoteCount.of(seats, given).decision is VoteCount.of(seats, map(vote, stands)).decision
 
 
 @pytest.mark.parametrize(

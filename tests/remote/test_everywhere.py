@@ -13,7 +13,8 @@ from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluation_service_pb2
 from evald_server.config import Settings
 
-from ..rpc.live import request, run, serving, spec, until
+from ..loop import run
+from ..rpc.live import request, serving, spec, until
 from .scripted import WORD, Worker, active, answers, hangs, listening, register, worker
 
 LOOPBACK = ["127.0.0.1"]
@@ -25,96 +26,81 @@ async def length(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
     return task_pb2.EvaluationOutput(verdict=1, score=1, reason=str(len(task.context.messages)))
 
 
-def test_each_turn_of_a_session_sends_the_conversation_so_far() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", behave=length):
-            opened = evaluation_service_pb2.EvaluateSessionRequest()
-            opened.open.evaluators.append(WORD)
-            frames = [opened]
-            for number in range(1, 4):
-                frame = evaluation_service_pb2.EvaluateSessionRequest()
-                frame.turn.turn_id = number
-                frame.turn.new_messages.add(role="user", text="hi")
-                frame.turn.new_messages.add(role="assistant", text="hello")
-                frames.append(frame)
-            said = [
-                (answer.turn_id, result.reason)
-                for answer in await live.session(frames)
-                for result in answer.event.results
-            ]
-            assert said == [(1, "2"), (2, "4"), (3, "6")]
-
-    run(main())
+async def test_each_turn_of_a_session_sends_the_conversation_so_far() -> None:
+    async with serving() as live, worker(live, "acme.word", behave=length):
+        opened = evaluation_service_pb2.EvaluateSessionRequest()
+        opened.open.evaluators.append(WORD)
+        frames = [opened]
+        for number in range(1, 4):
+            frame = evaluation_service_pb2.EvaluateSessionRequest()
+            frame.turn.turn_id = number
+            frame.turn.new_messages.add(role="user", text="hi")
+            frame.turn.new_messages.add(role="assistant", text="hello")
+            frames.append(frame)
+        said = [
+            (answer.turn_id, result.reason)
+            for answer in await live.session(frames)
+            for result in answer.event.results
+        ]
+        assert said == [(1, "2"), (2, "4"), (3, "6")]
 
 
-def test_every_item_of_a_batch_has_its_own_answer() -> None:
+async def test_every_item_of_a_batch_has_its_own_answer() -> None:
     async def echo(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         return task_pb2.EvaluationOutput(verdict=1, reason=task.context.messages[-1].text)
 
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", behave=echo, credit=20):
-            batch = evaluation_service_pb2.EvaluateBatchRequest()
-            batch.open.evaluators.append(WORD)
-            for number in range(40):
-                batch.items.add(item_id=str(number), context=request(answer=f"answer {number}").context)
-            answers = [one for message in await live.batch([batch]) for one in message.answers]
-            said = {one.item_id: one.summary.results[0].reason for one in answers}
-            assert said == {str(number): f"answer {number}" for number in range(40)}
-
-    run(main())
+    async with serving() as live, worker(live, "acme.word", behave=echo, credit=20):
+        batch = evaluation_service_pb2.EvaluateBatchRequest()
+        batch.open.evaluators.append(WORD)
+        for number in range(40):
+            batch.items.add(item_id=str(number), context=request(answer=f"answer {number}").context)
+        answers = [one for message in await live.batch([batch]) for one in message.answers]
+        said = {one.item_id: one.summary.results[0].reason for one in answers}
+        assert said == {str(number): f"answer {number}" for number in range(40)}
 
 
-def test_a_combinator_takes_remotes_and_keeps_their_errors_apart() -> None:
-    async def main() -> None:
-        async with (
-            serving() as live,
-            worker(live, "acme.word", instance_id="a"),
-            worker(live, "acme.liar", instance_id="b", behave=answers(verdict=1, score=5)),
-        ):
-            children = [{"type": "acme.word"}, {"type": "acme.liar"}]
-            both = spec("all-of", {"evaluators": children})
-            either = spec("any-of", {"evaluators": children})
-            broken, fine = (await live.unary(request(both, either))).summary.results
-            assert broken.error.code == "UNEVALUABLE"
-            assert fine.success
-
-    run(main())
+async def test_a_combinator_takes_remotes_and_keeps_their_errors_apart() -> None:
+    async with (
+        serving() as live,
+        worker(live, "acme.word", instance_id="a"),
+        worker(live, "acme.liar", instance_id="b", behave=answers(verdict=1, score=5)),
+    ):
+        children = [{"type": "acme.word"}, {"type": "acme.liar"}]
+        both = spec("all-of", {"evaluators": children})
+        either = spec("any-of", {"evaluators": children})
+        broken, fine = (await live.unary(request(both, either))).summary.results
+        assert broken.error.code == "UNEVALUABLE"
+        assert fine.success
 
 
 @pytest.mark.alone
-def test_a_caller_that_goes_away_cancels_the_call_of_a_listening_plugin_within_250_ms() -> None:
-    async def main() -> None:
-        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=hangs) as plugin:
-            await register(live, plugin)
-            # The best of five, because other work shares the machine.
-            for tried in range(1, 6):
-                call = asyncio.create_task(live.unary(request(WORD)))
-                await until(lambda: len(plugin.tasks) == tried)  # noqa: B023 - it is over by then
-                call.cancel()
-                began = time.monotonic()
-                await until(lambda: plugin.cancelled == tried)  # noqa: B023
-                took = time.monotonic() - began
-                if took < 0.25:
-                    break
-            assert took < 0.25
-            await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
-
-    run(main())
+async def test_a_caller_that_goes_away_cancels_the_call_of_a_listening_plugin_within_250_ms() -> None:
+    async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=hangs) as plugin:
+        await register(live, plugin)
+        # The best of five, because other work shares the machine.
+        for tried in range(1, 6):
+            call = asyncio.create_task(live.unary(request(WORD)))
+            await until(lambda: len(plugin.tasks) == tried)  # noqa: B023 - it is over by then
+            call.cancel()
+            began = time.monotonic()
+            await until(lambda: plugin.cancelled == tried)  # noqa: B023
+            took = time.monotonic() - began
+            if took < 0.25:
+                break
+        assert took < 0.25
+        await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
 
 
-def test_a_fail_fast_call_cancels_the_remotes_that_still_run() -> None:
-    async def main() -> None:
-        async with (
-            serving() as live,
-            worker(live, "acme.fails", instance_id="a", behave=answers(verdict=2, score=0)),
-            worker(live, "acme.word", instance_id="b", behave=hangs) as slow,
-        ):
-            asked = request(spec("acme.fails"), WORD, options={"fail_fast": True})
-            failed, skipped = (await live.unary(asked)).summary.results
-            assert (failed.verdict, skipped.verdict) == (2, 4)
-            await until(lambda: slow.cancels)
-
-    run(main())
+async def test_a_fail_fast_call_cancels_the_remotes_that_still_run() -> None:
+    async with (
+        serving() as live,
+        worker(live, "acme.fails", instance_id="a", behave=answers(verdict=2, score=0)),
+        worker(live, "acme.word", instance_id="b", behave=hangs) as slow,
+    ):
+        asked = request(spec("acme.fails"), WORD, options={"fail_fast": True})
+        failed, skipped = (await live.unary(asked)).summary.results
+        assert (failed.verdict, skipped.verdict) == (2, 4)
+        await until(lambda: slow.cancels)
 
 
 def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
@@ -156,27 +142,24 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
     assert "secret" not in text
 
 
-def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
-    async def main() -> None:
-        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
-            await register(live, plugin)
-            async with worker(live, "acme.word"):
-                for _ in range(4):
-                    await live.unary(request(WORD))
-                text = live.app.telemetry.exposition("")[0].decode()
-                for mode in ("registered", "connected"):
-                    labels = f'evaluator="acme.word",mode="{mode}",state="active"'
-                    assert f"evald_remote_instances{{{labels}}} 1.0" in text
-                assert 'evald_remote_task_duration_seconds_count{evaluator="acme.word"} 4.0' in text
-                assert 'origin="remote"' in text
-            await live.app.remotes.leases.deregister(
-                next(iter(live.app.remotes.leases._leases._live)), drain=False
-            )
-            await until(lambda: not live.app.remotes.instances.by_id)
+async def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
+    async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+        await register(live, plugin)
+        async with worker(live, "acme.word"):
+            for _ in range(4):
+                await live.unary(request(WORD))
             text = live.app.telemetry.exposition("")[0].decode()
-            assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)
-
-    run(main())
+            for mode in ("registered", "connected"):
+                labels = f'evaluator="acme.word",mode="{mode}",state="active"'
+                assert f"evald_remote_instances{{{labels}}} 1.0" in text
+            assert 'evald_remote_task_duration_seconds_count{evaluator="acme.word"} 4.0' in text
+            assert 'origin="remote"' in text
+        await live.app.remotes.leases.deregister(
+            next(iter(live.app.remotes.leases._leases._live)), drain=False
+        )
+        await until(lambda: not live.app.remotes.instances.by_id)
+        text = live.app.telemetry.exposition("")[0].decode()
+        assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)
 
 
 def test_the_page_lists_every_setting_of_remotes() -> None:

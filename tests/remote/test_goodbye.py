@@ -15,7 +15,7 @@ from evald_server.remote.instances import InstanceRegistry
 from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import read_plugin
 
-from ..rpc.live import Live, refusal, request, run, serving, spec, until
+from ..rpc.live import Live, refusal, request, serving, spec, until
 from ..worker.evaluators import polite
 from .scripted import WORD, Worker, listening, plugin_info, register, worker
 
@@ -139,32 +139,26 @@ async def _stays(live: Live, name: str) -> bool:
     [(_half_close, False), (_drain, False), (_break, True)],
     ids=["half-close", "drain", "break"],
 )
-def test_a_worker_that_leaves_in_order_takes_its_type_along(leave: Any, stays: bool) -> None:
-    async def main() -> None:
-        async with serving(remote_lease_seconds=0.3) as live, worker(live, "acme.word") as remote:
-            assert (await live.unary(request(WORD))).summary.success
-            await leave(remote)
-            await until(lambda: not live.app.remotes.instances.by_id)
-            assert await _stays(live, "acme.word") is stays
-            if not stays:
-                refused = await refusal(live.unary(request(WORD)))
-                assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_TYPE")
-
-    run(main())
+async def test_a_worker_that_leaves_in_order_takes_its_type_along(leave: Any, stays: bool) -> None:
+    async with serving(remote_lease_seconds=0.3) as live, worker(live, "acme.word") as remote:
+        assert (await live.unary(request(WORD))).summary.success
+        await leave(remote)
+        await until(lambda: not live.app.remotes.instances.by_id)
+        assert await _stays(live, "acme.word") is stays
+        if not stays:
+            refused = await refusal(live.unary(request(WORD)))
+            assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_TYPE")
 
 
-def test_a_worker_of_the_sdk_and_a_plugin_that_deregisters_leave_in_order() -> None:
-    async def main() -> None:
-        async with serving(remote_lease_seconds=0.3, remote_allowed=["127.0.0.1"]) as live:
-            async with evald.DiallingWorker(polite, server=live.app.address) as sdk:
-                await sdk.connected()
-                assert live.app.registry.get("acme.polite")
-            async with listening("acme.word") as plugin:
-                granted = await register(live, plugin)
-                assert live.app.registry.get("acme.word")
-                request = pb.DeregisterRequest(lease_id=granted.lease_id, drain=True)
-                await live.raw("/evald.plugin.v1.RegistryService/Deregister", request.SerializeToString())
-            await until(lambda: not live.app.registry.get("acme.polite"), 5)
-            await until(lambda: not live.app.registry.get("acme.word"), 20)
-
-    run(main())
+async def test_a_worker_of_the_sdk_and_a_plugin_that_deregisters_leave_in_order() -> None:
+    async with serving(remote_lease_seconds=0.3, remote_allowed=["127.0.0.1"]) as live:
+        async with evald.DiallingWorker(polite, server=live.app.address) as sdk:
+            await sdk.connected()
+            assert live.app.registry.get("acme.polite")
+        async with listening("acme.word") as plugin:
+            granted = await register(live, plugin)
+            assert live.app.registry.get("acme.word")
+            request = pb.DeregisterRequest(lease_id=granted.lease_id, drain=True)
+            await live.raw("/evald.plugin.v1.RegistryService/Deregister", request.SerializeToString())
+        await until(lambda: not live.app.registry.get("acme.polite"), 5)
+        await until(lambda: not live.app.registry.get("acme.word"), 20)

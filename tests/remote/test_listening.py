@@ -6,56 +6,51 @@ from collections import Counter
 import evald
 from evald.plugin.v1 import task_pb2
 
-from ..rpc.live import request, run, serving, until
+from ..loop import run
+from ..rpc.live import request, serving, until
 from .scripted import PASSED, WORD, active, code_of, listening, register
 
 LOOPBACK = ["127.0.0.1/32"]
 
 
-def test_a_caller_that_goes_away_cancels_its_task_and_no_other() -> None:
-    async def main() -> None:
-        release = asyncio.Event()
+async def test_a_caller_that_goes_away_cancels_its_task_and_no_other() -> None:
+    release = asyncio.Event()
 
-        async def waits(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            await release.wait()
-            return PASSED
+    async def waits(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await release.wait()
+        return PASSED
 
-        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
-            plugin.behave = waits
-            await register(live, plugin)
-            stays = asyncio.create_task(code_of(live))
-            await until(lambda: len(plugin.tasks) == 1)
-            goes = asyncio.create_task(code_of(live))
-            await until(lambda: len(plugin.tasks) == 2)
-            goes.cancel()
-            await until(lambda: plugin.cancelled == 1)
-            release.set()
-            assert await stays == ""
-            await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
-
-    run(main())
+    async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+        plugin.behave = waits
+        await register(live, plugin)
+        stays = asyncio.create_task(code_of(live))
+        await until(lambda: len(plugin.tasks) == 1)
+        goes = asyncio.create_task(code_of(live))
+        await until(lambda: len(plugin.tasks) == 2)
+        goes.cancel()
+        await until(lambda: plugin.cancelled == 1)
+        release.set()
+        assert await stays == ""
+        await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
 
 
-def test_many_calls_at_once_each_get_their_own_answer() -> None:
+async def test_many_calls_at_once_each_get_their_own_answer() -> None:
     async def picks(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         await asyncio.sleep(0)
         return task_pb2.EvaluationOutput(verdict=1, reason=task.context.messages[-1].text)
 
-    async def main() -> None:
-        async with (
-            serving(remote_allowed=LOOPBACK, remote_max_queued=1000) as live,
-            listening("acme.word", behave=picks, max_concurrency=32) as plugin,
-        ):
-            await register(live, plugin)
-            # A connection takes 100 calls at a time.
-            for _ in range(5):
-                answers = await asyncio.gather(
-                    *(live.unary(request(WORD, answer=f"answer {number}")) for number in range(80))
-                )
-                said = Counter(answer.summary.results[0].reason for answer in answers)
-                assert said == Counter(f"answer {number}" for number in range(80))
-
-    run(main())
+    async with (
+        serving(remote_allowed=LOOPBACK, remote_max_queued=1000) as live,
+        listening("acme.word", behave=picks, max_concurrency=32) as plugin,
+    ):
+        await register(live, plugin)
+        # A connection takes 100 calls at a time.
+        for _ in range(5):
+            answers = await asyncio.gather(
+                *(live.unary(request(WORD, answer=f"answer {number}")) for number in range(80))
+            )
+            said = Counter(answer.summary.results[0].reason for answer in answers)
+            assert said == Counter(f"answer {number}" for number in range(80))
 
 
 def test_a_worker_that_stops_finishes_its_tasks() -> None:
@@ -86,19 +81,16 @@ def test_a_worker_that_stops_finishes_its_tasks() -> None:
     run(main())
 
 
-def test_a_worker_that_is_only_dialled_stops_without_waiting() -> None:
-    async def main() -> None:
-        worker = evald.ListeningWorker(
-            evald.define_evaluator(
-                type="acme.word", kind=evald.ASSERTION, evaluate=lambda _: True, config_schema={}
-            ),
-            listen="127.0.0.1:0",
-            grace_seconds=30,
-        )
-        async with asyncio.timeout(15), worker, serving(remote_targets=[worker.address]) as live:
-            await active(live, f"static:{worker.address}")
-            assert await code_of(live) == ""
-            # Nobody has given back a lease: the server hears of it from the connection alone.
-            await worker.__aexit__(None, None, None)
-
-    run(main())
+async def test_a_worker_that_is_only_dialled_stops_without_waiting() -> None:
+    worker = evald.ListeningWorker(
+        evald.define_evaluator(
+            type="acme.word", kind=evald.ASSERTION, evaluate=lambda _: True, config_schema={}
+        ),
+        listen="127.0.0.1:0",
+        grace_seconds=30,
+    )
+    async with asyncio.timeout(15), worker, serving(remote_targets=[worker.address]) as live:
+        await active(live, f"static:{worker.address}")
+        assert await code_of(live) == ""
+        # Nobody has given back a lease: the server hears of it from the connection alone.
+        await worker.__aexit__(None, None, None)

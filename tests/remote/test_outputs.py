@@ -15,7 +15,7 @@ from evald_server import wire_pb2
 from evald_server.remote.errors import ContractError
 from evald_server.remote.evaluator import read_output
 
-from ..rpc.live import request, run, serving, spec
+from ..rpc.live import request, serving, spec
 from .scripted import WORD, answers, evaluator_type, listening, register, worker
 
 Output = task_pb2.EvaluationOutput
@@ -81,25 +81,22 @@ def test_an_empty_output_is_missing() -> None:
         read_output(Output(), Kind.ASSERTION, max_bytes=1 << 20)
 
 
-def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word") as plugin:
-            for garbage in (b"", b"\xff\xff\xff", b"\x1a\x02\xff\xfe"):
+async def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> None:
+    async with serving() as live, worker(live, "acme.word") as plugin:
+        for garbage in (b"", b"\xff\xff\xff", b"\x1a\x02\xff\xfe"):
 
-                async def lie(task: task_pb2.EvaluationTask, garbage: bytes = garbage) -> Output:
-                    completed = wire_pb2.TaskCompleted(task_id=task.task_id, output=garbage)
-                    await plugin.send_raw(wire_pb2.ConnectRequest(completed=completed).SerializeToString())
-                    await asyncio.Event().wait()
-                    raise AssertionError
+            async def lie(task: task_pb2.EvaluationTask, garbage: bytes = garbage) -> Output:
+                completed = wire_pb2.TaskCompleted(task_id=task.task_id, output=garbage)
+                await plugin.send_raw(wire_pb2.ConnectRequest(completed=completed).SerializeToString())
+                await asyncio.Event().wait()
+                raise AssertionError
 
-                plugin.behave = lie
-                (result,) = (await live.unary(request(WORD))).summary.results
-                assert result.error.code == "CONTRACT_VIOLATION"
-                assert "output: " in result.error.message
-            plugin.behave = answers(verdict=1)
-            assert (await live.unary(request(WORD))).summary.success, "the session lives on"
-
-    run(main())
+            plugin.behave = lie
+            (result,) = (await live.unary(request(WORD))).summary.results
+            assert result.error.code == "CONTRACT_VIOLATION"
+            assert "output: " in result.error.message
+        plugin.behave = answers(verdict=1)
+        assert (await live.unary(request(WORD))).summary.success, "the session lives on"
 
 
 def test_costs_in_other_currencies_are_left_out() -> None:
@@ -107,30 +104,27 @@ def test_costs_in_other_currencies_are_left_out() -> None:
     assert read_output(output, Kind.ASSERTION, max_bytes=1000).cost_usd is None
 
 
-def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", "acme.honest") as plugin:
+async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
+    async with serving() as live, worker(live, "acme.word", "acme.honest") as plugin:
 
-            async def lie(task: task_pb2.EvaluationTask) -> Output:
-                if task.type == "acme.honest":
-                    return Output(verdict=1, score=0.5)
-                return Output(**LIES[task.config.fields["word"].string_value][0])
+        async def lie(task: task_pb2.EvaluationTask) -> Output:
+            if task.type == "acme.honest":
+                return Output(verdict=1, score=0.5)
+            return Output(**LIES[task.config.fields["word"].string_value][0])
 
-            plugin.behave = lie
-            for name, (_, field) in LIES.items():
-                asked = request(spec("acme.word", {"word": name}), spec("acme.honest"))
-                summary = (await live.unary(asked)).summary
-                lied, honest = summary.results
-                assert (lied.verdict, lied.error.code) == (3, "CONTRACT_VIOLATION"), name
-                assert field in lied.error.message
-                assert lied.instance_id == "worker-1"
-                assert not lied.HasField("score")
-                assert honest.score == summary.min_score == summary.mean_score == 0.5
-                assert not summary.success
-            (session,) = live.app.remotes.instances.by_id.values()
-            assert not session.breaker.is_open, "one caller's config must not shut out the others"
-
-    run(main())
+        plugin.behave = lie
+        for name, (_, field) in LIES.items():
+            asked = request(spec("acme.word", {"word": name}), spec("acme.honest"))
+            summary = (await live.unary(asked)).summary
+            lied, honest = summary.results
+            assert (lied.verdict, lied.error.code) == (3, "CONTRACT_VIOLATION"), name
+            assert field in lied.error.message
+            assert lied.instance_id == "worker-1"
+            assert not lied.HasField("score")
+            assert honest.score == summary.min_score == summary.mean_score == 0.5
+            assert not summary.success
+        (session,) = live.app.remotes.instances.by_id.values()
+        assert not session.breaker.is_open, "one caller's config must not shut out the others"
 
 
 @pytest.mark.parametrize(
@@ -143,41 +137,34 @@ def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
     ],
     ids=["empty", "garbage", "garbage-inside", "huge"],
 )
-def test_bytes_over_a_connection_that_are_no_answer_are_a_contract_violation(raw: bytes, text: str) -> None:
-    async def main() -> None:
-        async with serving(remote_allowed=["127.0.0.1"]) as live, listening("acme.word") as plugin:
-            plugin.raw = raw
-            await register(live, plugin)
-            (result,) = (await live.unary(request(WORD))).summary.results
-            assert result.error.code == "CONTRACT_VIOLATION"
-            assert text in result.error.message
-
-    run(main())
-
-
-def test_a_remote_metric_that_fails_has_no_effect_on_the_verdict() -> None:
-    async def main() -> None:
-        metric = evaluator_type("acme.count", kind=evaluator_pb2.EVALUATOR_KIND_METRIC)
-        async with (
-            serving() as live,
-            worker(live, metric, behave=answers(verdict=2, value=3)),
-            worker(live, "acme.word", instance_id="other"),
-        ):
-            summary = (await live.unary(request(spec("acme.count"), WORD))).summary
-            assert summary.success
-            assert summary.results[0].error.code == "CONTRACT_VIOLATION"
-            assert not summary.metrics
-
-    run(main())
+async def test_bytes_over_a_connection_that_are_no_answer_are_a_contract_violation(
+    raw: bytes, text: str
+) -> None:
+    async with serving(remote_allowed=["127.0.0.1"]) as live, listening("acme.word") as plugin:
+        plugin.raw = raw
+        await register(live, plugin)
+        (result,) = (await live.unary(request(WORD))).summary.results
+        assert result.error.code == "CONTRACT_VIOLATION"
+        assert text in result.error.message
 
 
-def test_a_task_that_is_too_large_is_never_sent() -> None:
-    async def main() -> None:
-        async with serving(remote_max_task_bytes=2000) as live, worker(live, "acme.word") as plugin:
-            (result,) = (await live.unary(request(WORD, answer="x" * 3000))).summary.results
-            assert result.error.code == "INPUT_TOO_LARGE"
-            assert not plugin.tasks
-            assert plugin.welcome.max_task_bytes == 2000
-            assert (await live.unary(request(WORD))).summary.success
+async def test_a_remote_metric_that_fails_has_no_effect_on_the_verdict() -> None:
+    metric = evaluator_type("acme.count", kind=evaluator_pb2.EVALUATOR_KIND_METRIC)
+    async with (
+        serving() as live,
+        worker(live, metric, behave=answers(verdict=2, value=3)),
+        worker(live, "acme.word", instance_id="other"),
+    ):
+        summary = (await live.unary(request(spec("acme.count"), WORD))).summary
+        assert summary.success
+        assert summary.results[0].error.code == "CONTRACT_VIOLATION"
+        assert not summary.metrics
 
-    run(main())
+
+async def test_a_task_that_is_too_large_is_never_sent() -> None:
+    async with serving(remote_max_task_bytes=2000) as live, worker(live, "acme.word") as plugin:
+        (result,) = (await live.unary(request(WORD, answer="x" * 3000))).summary.results
+        assert result.error.code == "INPUT_TOO_LARGE"
+        assert not plugin.tasks
+        assert plugin.welcome.max_task_bytes == 2000
+        assert (await live.unary(request(WORD))).summary.success

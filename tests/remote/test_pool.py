@@ -12,7 +12,6 @@ from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import Plugin, read_plugin
 from evald_server.remote.pool import InstancePool, Slot
 
-from ..rpc.live import run
 from .scripted import plugin_info
 
 LIMITS = RemoteLimits(inflight=100, queued=10, queue_seconds=5.0)
@@ -74,99 +73,84 @@ def test_places_fill_up_evenly_by_share() -> None:
     assert _names([slot for slot in half if slot]) == ["i0"] + ["i1"] * 2 + ["i2"] * 4
 
 
-def test_what_waits_is_served_in_order_and_before_who_comes_later() -> None:
-    async def main() -> None:
-        pool, _ = _pool(1)
-        (slot,) = _fill(pool)
-        served: list[int] = []
+async def test_what_waits_is_served_in_order_and_before_who_comes_later() -> None:
+    pool, _ = _pool(1)
+    (slot,) = _fill(pool)
+    served: list[int] = []
 
-        async def wait(number: int) -> None:
-            got = await pool.acquire(5)
-            served.append(number)
-            await asyncio.sleep(0.01)
-            pool.release(got, worked=True)
+    async def wait(number: int) -> None:
+        got = await pool.acquire(5)
+        served.append(number)
+        await asyncio.sleep(0.01)
+        pool.release(got, worked=True)
 
-        waiting = [asyncio.create_task(wait(number)) for number in range(3)]
-        await _settle()
-        pool.release(slot, worked=True)
-        assert pool.try_acquire() is None, "the place belongs to who has waited"
-        await asyncio.gather(*waiting)
-        assert served == [0, 1, 2]
-        assert pool.inflight == 0
-
-    run(main())
+    waiting = [asyncio.create_task(wait(number)) for number in range(3)]
+    await _settle()
+    pool.release(slot, worked=True)
+    assert pool.try_acquire() is None, "the place belongs to who has waited"
+    await asyncio.gather(*waiting)
+    assert served == [0, 1, 2]
+    assert pool.inflight == 0
 
 
-def test_who_stops_waiting_takes_no_place_along() -> None:
+async def test_who_stops_waiting_takes_no_place_along() -> None:
     """Also in the very moment in which the place was given."""
 
-    async def main() -> None:
-        pool, (instance,) = _pool(1)
-        (slot,) = _fill(pool)
-        waiting = asyncio.create_task(pool.acquire(5))
-        await _settle()
-        pool.release(slot, worked=True)  # gives the place to `waiting`, which has not run since
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert (pool.inflight, instance.active, pool.queued) == (0, 0, 0)
-        assert pool.try_acquire() is not None
-
-    run(main())
+    pool, (instance,) = _pool(1)
+    (slot,) = _fill(pool)
+    waiting = asyncio.create_task(pool.acquire(5))
+    await _settle()
+    pool.release(slot, worked=True)  # gives the place to `waiting`, which has not run since
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (pool.inflight, instance.active, pool.queued) == (0, 0, 0)
+    assert pool.try_acquire() is not None
 
 
-def test_a_place_that_was_given_to_who_has_gone_goes_to_the_next() -> None:
-    async def main() -> None:
-        pool, _ = _pool(1)
-        (slot,) = _fill(pool)
-        first, second = (asyncio.create_task(pool.acquire(5)) for _ in range(2))
-        await _settle()
-        pool.release(slot, worked=True)
-        first.cancel()
-        assert (await second).instance is slot.instance
-
-    run(main())
+async def test_a_place_that_was_given_to_who_has_gone_goes_to_the_next() -> None:
+    pool, _ = _pool(1)
+    (slot,) = _fill(pool)
+    first, second = (asyncio.create_task(pool.acquire(5)) for _ in range(2))
+    await _settle()
+    pool.release(slot, worked=True)
+    first.cancel()
+    assert (await second).instance is slot.instance
 
 
-def test_only_so_many_wait() -> None:
-    async def main() -> None:
-        pool, _ = _pool(1)
-        _fill(pool)
-        waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(10)]
-        await _settle()
-        with pytest.raises(NoPlace) as full:
-            await pool.acquire(5)
-        assert full.value.code == "EVALUATOR_BUSY"
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert pool.queued == 0
-
-    run(main())
+async def test_only_so_many_wait() -> None:
+    pool, _ = _pool(1)
+    _fill(pool)
+    waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(10)]
+    await _settle()
+    with pytest.raises(NoPlace) as full:
+        await pool.acquire(5)
+    assert full.value.code == "EVALUATOR_BUSY"
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert pool.queued == 0
 
 
 @pytest.mark.parametrize(("end", "code"), [("gone", "REMOTE_UNAVAILABLE"), ("open", "REMOTE_CIRCUIT_OPEN")])
-def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
-    async def main() -> None:
-        pool, (instance,) = _pool(5)
-        slots = _fill(pool)
-        waiting = asyncio.create_task(pool.acquire(5))
-        patient = asyncio.create_task(pool.acquire(5, patient=True))
-        await _settle()
-        if end == "gone":
-            instance.become(InstanceState.UNHEALTHY)
-        else:
-            for slot in slots:
-                pool.inflight += 1  # nobody gets the places that come free meanwhile
-                instance.claim()
-                pool.release(slot, worked=False)
-        with pytest.raises(NoPlace) as problem:
-            await waiting
-        assert problem.value.code == code
-        assert not patient.done()
-        patient.cancel()
-        await asyncio.gather(patient, return_exceptions=True)
-
-    run(main())
+async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
+    pool, (instance,) = _pool(5)
+    slots = _fill(pool)
+    waiting = asyncio.create_task(pool.acquire(5))
+    patient = asyncio.create_task(pool.acquire(5, patient=True))
+    await _settle()
+    if end == "gone":
+        instance.become(InstanceState.UNHEALTHY)
+    else:
+        for slot in slots:
+            pool.inflight += 1  # nobody gets the places that come free meanwhile
+            instance.claim()
+            pool.release(slot, worked=False)
+    with pytest.raises(NoPlace) as problem:
+        await waiting
+    assert problem.value.code == code
+    assert not patient.done()
+    patient.cancel()
+    await asyncio.gather(patient, return_exceptions=True)
 
 
 def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
@@ -199,34 +183,31 @@ def test_with_five_hundred_instances_a_place_is_found_near_the_least_loaded() ->
     assert slot.instance is slots[77].instance
 
 
-def test_whatever_happens_every_place_comes_back() -> None:
-    async def main() -> None:
-        draw = random.Random(7)
-        pool, instances = _pool(2, 3, 1)
+async def test_whatever_happens_every_place_comes_back() -> None:
+    draw = random.Random(7)
+    pool, instances = _pool(2, 3, 1)
 
-        async def call() -> None:
-            try:
-                slot = pool.try_acquire() or await pool.acquire(0.02)
-            except NoPlace:
-                return
-            try:
-                await asyncio.sleep(draw.random() / 100)
-            finally:
-                pool.release(slot, worked=draw.choice((True, True, None)), sent=draw.random() < 0.9)
+    async def call() -> None:
+        try:
+            slot = pool.try_acquire() or await pool.acquire(0.02)
+        except NoPlace:
+            return
+        try:
+            await asyncio.sleep(draw.random() / 100)
+        finally:
+            pool.release(slot, worked=draw.choice((True, True, None)), sent=draw.random() < 0.9)
 
-        calls = []
-        for _ in range(400):
-            calls.append(asyncio.create_task(call()))
-            await asyncio.sleep(draw.random() / 1000)
-            if draw.random() < 0.3:
-                draw.choice(calls).cancel()
-            if draw.random() < 0.1:
-                draw.choice(instances).become(draw.choice((InstanceState.ACTIVE, InstanceState.UNHEALTHY)))
-        await asyncio.gather(*calls, return_exceptions=True)
-        for instance in instances:
-            instance.become(InstanceState.ACTIVE)
-        assert pool.inflight == pool.queued == 0
-        assert [instance.active for instance in instances] == [0, 0, 0]
-        assert len(_fill(pool)) == 6
-
-    run(main())
+    calls = []
+    for _ in range(400):
+        calls.append(asyncio.create_task(call()))
+        await asyncio.sleep(draw.random() / 1000)
+        if draw.random() < 0.3:
+            draw.choice(calls).cancel()
+        if draw.random() < 0.1:
+            draw.choice(instances).become(draw.choice((InstanceState.ACTIVE, InstanceState.UNHEALTHY)))
+    await asyncio.gather(*calls, return_exceptions=True)
+    for instance in instances:
+        instance.become(InstanceState.ACTIVE)
+    assert pool.inflight == pool.queued == 0
+    assert [instance.active for instance in instances] == [0, 0, 0]
+    assert len(_fill(pool)) == 6

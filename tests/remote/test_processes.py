@@ -18,7 +18,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import evaluation_service_pb2
 
 from ..cli.conftest import clean_environment
-from ..rpc.live import EVALUATION, request, run, spec, until
+from ..rpc.live import EVALUATION, request, spec, until
 from .scripted import REGISTRY
 
 ROOT = Path(__file__).parents[2]
@@ -125,100 +125,88 @@ class Caller:
 
 
 @pytest.mark.parametrize("way", ["connect", "register"])
-def test_a_killed_plugin_leaves_rotation_within_2_s_and_another_one_takes_over(
+async def test_a_killed_plugin_leaves_rotation_within_2_s_and_another_one_takes_over(
     server: Server, way: str
 ) -> None:
-    async def main() -> None:
-        caller = Caller(server.address)
-        with plugin(way, server.address) as mortal, plugin(way, server.address) as other:
-            await caller.until_active(mortal, other)
-            codes: list[str] = []
-            in_flight = 4
-            stop = False
+    caller = Caller(server.address)
+    with plugin(way, server.address) as mortal, plugin(way, server.address) as other:
+        await caller.until_active(mortal, other)
+        codes: list[str] = []
+        in_flight = 4
+        stop = False
 
-            async def load() -> None:
-                while not stop:
-                    codes.append(await caller.code())
+        async def load() -> None:
+            while not stop:
+                codes.append(await caller.code())
 
-            loads = [asyncio.create_task(load()) for _ in range(in_flight)]
-            await asyncio.sleep(0.5)
-            assert set(codes) == {""}
-            mortal.kill()
-            killed = time.monotonic()
+        loads = [asyncio.create_task(load()) for _ in range(in_flight)]
+        await asyncio.sleep(0.5)
+        assert set(codes) == {""}
+        mortal.kill()
+        killed = time.monotonic()
 
-            async def gone() -> bool:
-                return (await caller.instances()).get(f"{way}-{mortal.pid}") != 2
+        async def gone() -> bool:
+            return (await caller.instances()).get(f"{way}-{mortal.pid}") != 2
 
-            await until(gone)
-            assert time.monotonic() - killed < 2
-            await asyncio.sleep(0.5)
-            stop = True
-            await asyncio.gather(*loads)
-            failed = [code for code in codes if code]
-            assert len(failed) <= in_flight, failed
-            assert set(failed) <= {"REMOTE_UNAVAILABLE"}
+        await until(gone)
+        assert time.monotonic() - killed < 2
+        await asyncio.sleep(0.5)
+        stop = True
+        await asyncio.gather(*loads)
+        failed = [code for code in codes if code]
+        assert len(failed) <= in_flight, failed
+        assert set(failed) <= {"REMOTE_UNAVAILABLE"}
+    await caller.channel.close()
+
+
+async def test_after_a_kill_of_the_server_every_plugin_is_back_within_10_s(tmp_path: Path) -> None:
+    with Server(tmp_path) as first:
+        caller = Caller(first.address)
+        with plugin("connect", first.address) as dialled, plugin("register", first.address) as listening:
+            await caller.until_active(dialled, listening)
+            _, lease_id = (await asyncio.to_thread(listening.line)).split()
+            await asyncio.to_thread(listening.line)
+            first.kill()
+            restarted = time.monotonic()
+            with Server(tmp_path, first.port):
+                await caller.until_active(dialled, listening)
+                assert time.monotonic() - restarted < 10
+                assert {await caller.code() for _ in range(20)} == {""}
+                # The very lease that was acknowledged before.
+                words = (await asyncio.to_thread(listening.line)).split()
+                assert words[:2] == ["renewed", lease_id]
         await caller.channel.close()
 
-    run(main())
 
-
-def test_after_a_kill_of_the_server_every_plugin_is_back_within_10_s(tmp_path: Path) -> None:
-    async def main() -> None:
-        with Server(tmp_path) as first:
-            caller = Caller(first.address)
-            with plugin("connect", first.address) as dialled, plugin("register", first.address) as listening:
-                await caller.until_active(dialled, listening)
-                _, lease_id = (await asyncio.to_thread(listening.line)).split()
-                await asyncio.to_thread(listening.line)
-                first.kill()
-                restarted = time.monotonic()
-                with Server(tmp_path, first.port):
-                    await caller.until_active(dialled, listening)
-                    assert time.monotonic() - restarted < 10
-                    assert {await caller.code() for _ in range(20)} == {""}
-                    # The very lease that was acknowledged before.
-                    words = (await asyncio.to_thread(listening.line)).split()
-                    assert words[:2] == ["renewed", lease_id]
-            await caller.channel.close()
-
-    run(main())
-
-
-def test_without_a_data_directory_plugins_register_anew_by_themselves(tmp_path: Path) -> None:
-    async def main() -> None:
-        with Server(tmp_path, durable=False) as first:
-            caller = Caller(first.address)
-            with plugin("register", first.address) as listening:
-                await caller.until_active(listening)
-                first.kill()
-                with Server(tmp_path, first.port, durable=False):
-                    await caller.until_active(listening)
-                    assert await caller.code() == ""
-            await caller.channel.close()
-
-    run(main())
-
-
-def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        with Server(tmp_path) as first:
-            caller = Caller(first.address)
-            with plugin("register", first.address) as listening:
-                await caller.until_active(listening)
+async def test_without_a_data_directory_plugins_register_anew_by_themselves(tmp_path: Path) -> None:
+    with Server(tmp_path, durable=False) as first:
+        caller = Caller(first.address)
+        with plugin("register", first.address) as listening:
+            await caller.until_active(listening)
             first.kill()
-            with Server(tmp_path, first.port):
+            with Server(tmp_path, first.port, durable=False):
+                await caller.until_active(listening)
+                assert await caller.code() == ""
+        await caller.channel.close()
 
-                async def answers() -> bool:
-                    return (await caller.code()) != "UNAVAILABLE"
 
-                async def empty() -> bool:
-                    return not await caller.instances()
+async def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_out(tmp_path: Path) -> None:
+    with Server(tmp_path) as first:
+        caller = Caller(first.address)
+        with plugin("register", first.address) as listening:
+            await caller.until_active(listening)
+        first.kill()
+        with Server(tmp_path, first.port):
 
-                await until(answers, 10)
-                assert await caller.code() == "REMOTE_UNAVAILABLE"
-                assert list((await caller.instances()).values()) == [1]
-                await until(empty, 10)
-                assert await caller.code() == "REMOTE_UNAVAILABLE"
-            await caller.channel.close()
+            async def answers() -> bool:
+                return (await caller.code()) != "UNAVAILABLE"
 
-    run(main())
+            async def empty() -> bool:
+                return not await caller.instances()
+
+            await until(answers, 10)
+            assert await caller.code() == "REMOTE_UNAVAILABLE"
+            assert list((await caller.instances()).values()) == [1]
+            await until(empty, 10)
+            assert await caller.code() == "REMOTE_UNAVAILABLE"
+        await caller.channel.close()

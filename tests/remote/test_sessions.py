@@ -9,7 +9,7 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 
-from ..rpc.live import Live, refusal, request, run, serving, spec, until
+from ..rpc.live import Live, refusal, request, serving, spec, until
 from .scripted import (
     PASSED,
     REGISTRY,
@@ -26,216 +26,183 @@ from .scripted import (
 ConnectRequest = registry_pb2.ConnectRequest
 
 
-def test_a_worker_never_gets_a_task_without_credit() -> None:
-    async def main() -> None:
-        async def slow(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            await asyncio.sleep(0.02)
-            return PASSED
+async def test_a_worker_never_gets_a_task_without_credit() -> None:
+    async def slow(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await asyncio.sleep(0.02)
+        return PASSED
 
-        async with serving() as live, worker(live, "acme.word", behave=slow, credit=3) as dialled:
-            answers = await asyncio.gather(*(live.unary(request(WORD)) for _ in range(20)))
-            assert all(answer.summary.success for answer in answers)
-            assert dialled.most_open == 3
-            assert len(dialled.tasks) == 20
-
-    run(main())
+    async with serving() as live, worker(live, "acme.word", behave=slow, credit=3) as dialled:
+        answers = await asyncio.gather(*(live.unary(request(WORD)) for _ in range(20)))
+        assert all(answer.summary.success for answer in answers)
+        assert dialled.most_open == 3
+        assert len(dialled.tasks) == 20
 
 
-def test_credit_can_be_granted_later_and_taken_back() -> None:
-    async def main() -> None:
-        async with (
-            serving(remote_max_queue_seconds=0.1) as live,
-            worker(live, "acme.word", credit=0) as dialled,
-        ):
-            (busy,) = (await live.unary(request(WORD))).summary.results
-            assert busy.error.code == "EVALUATOR_BUSY"
-            assert not dialled.tasks
-            waiting = asyncio.create_task(live.unary(request(WORD)))
-            await asyncio.sleep(0.02)
-            await dialled.send(credit={"delta": 2})
-            assert (await waiting).summary.success
-            await dialled.send(credit={"delta": -2})
-            await asyncio.sleep(0.05)
-            (busy,) = (await live.unary(request(WORD))).summary.results
-            assert busy.error.code == "EVALUATOR_BUSY"
-
-    run(main())
+async def test_credit_can_be_granted_later_and_taken_back() -> None:
+    async with (
+        serving(remote_max_queue_seconds=0.1) as live,
+        worker(live, "acme.word", credit=0) as dialled,
+    ):
+        (busy,) = (await live.unary(request(WORD))).summary.results
+        assert busy.error.code == "EVALUATOR_BUSY"
+        assert not dialled.tasks
+        waiting = asyncio.create_task(live.unary(request(WORD)))
+        await asyncio.sleep(0.02)
+        await dialled.send(credit={"delta": 2})
+        assert (await waiting).summary.success
+        await dialled.send(credit={"delta": -2})
+        await asyncio.sleep(0.05)
+        (busy,) = (await live.unary(request(WORD))).summary.results
+        assert busy.error.code == "EVALUATOR_BUSY"
 
 
-def test_a_caller_that_goes_away_cancels_the_task_within_250_ms_and_its_credit_comes_back() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", behave=hangs, credit=1) as dialled:
+async def test_a_caller_that_goes_away_cancels_the_task_within_250_ms_and_its_credit_comes_back() -> None:
+    async with serving() as live, worker(live, "acme.word", behave=hangs, credit=1) as dialled:
+        call = asyncio.create_task(live.unary(request(WORD)))
+        await until(lambda: dialled.running)
+        call.cancel()
+        await until(lambda: dialled.cancels == [dialled.tasks[0].task_id], 0.25)
+        # This worker says nothing of a cancelled task; that it has none any more shows in its pong.
+        (session,) = live.app.remotes.instances.by_id.values()
+        assert not session.free
+        await until(lambda: not dialled.running)
+
+
+async def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> None:
+    async with (
+        serving(remote_ping_seconds=0.05) as live,
+        worker(live, "acme.word", behave=hangs, credit=1) as dialled,
+    ):
+        (late,) = (
+            await live.unary(request(spec("acme.word", timeout={"nanos": 50_000_000})))
+        ).summary.results
+        assert late.error.code == "TIMEOUT"
+        (session,) = live.app.remotes.instances.by_id.values()
+        await until(lambda: session.free)
+        assert dialled.pings
+
+
+async def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit() -> None:
+    async def stubborn(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if finish.is_set():
+                    raise
+
+    finish = asyncio.Event()
+    async with (
+        serving(remote_ping_seconds=0.03, remote_max_queue_seconds=0.1) as live,
+        worker(live, "acme.word", behave=stubborn, credit=1) as dialled,
+    ):
+        timeout = spec("acme.word", timeout={"nanos": 30_000_000})
+        assert (await live.unary(request(timeout))).summary.results[0].error.code == "TIMEOUT"
+        pings = dialled.pings
+        await until(lambda: dialled.pings > pings + 2)
+        assert (await live.unary(request(WORD))).summary.results[0].error.code == "EVALUATOR_BUSY"
+        assert len(dialled.tasks) == 1
+        await dialled.complete(dialled.tasks[0].task_id)
+        await until(lambda: next(iter(live.app.remotes.instances.by_id.values())).free)
+        finish.set()
+
+
+async def test_a_worker_that_answers_no_ping_is_given_up_and_told_why() -> None:
+    async with (
+        serving(remote_ping_seconds=0.1) as live,
+        worker(live, "acme.word", behave=hangs, pongs=False) as silent,
+    ):
+        call = asyncio.create_task(live.unary(request(WORD)))
+        code, text = await silent.ended()
+        assert (code, text) == (grpc.StatusCode.ABORTED, "no pong within 0.1s")
+        (result,) = (await call).summary.results
+        assert result.error.code == "REMOTE_UNAVAILABLE"
+        assert not await states(live)
+
+
+async def test_a_pong_with_another_nonce_is_no_pong() -> None:
+    async with (
+        serving(remote_ping_seconds=0.1) as live,
+        worker(live, "acme.word", pongs=False) as confused,
+    ):
+        await until(lambda: confused.pings)
+        await confused.send(pong={"nonce": 77})
+        assert (await confused.ended())[0] is grpc.StatusCode.ABORTED
+
+
+async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
+    release = asyncio.Event()
+
+    async def waits(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await release.wait()
+        return PASSED
+
+    async with serving() as live, worker(live, "acme.word", behave=waits) as dialled:
+        call = asyncio.create_task(live.unary(request(WORD)))
+        await until(lambda: dialled.running)
+        await dialled.send(draining={"reason": "new version"})
+
+        async def drains() -> bool:
+            return (await states(live)) == {"worker-1": "draining"}
+
+        await until(drains)
+        (result,) = (await live.unary(request(WORD))).summary.results
+        assert result.error.code == "REMOTE_UNAVAILABLE"
+        release.set()
+        assert (await call).summary.success
+        await dialled.finish()
+        assert (await dialled.ended())[0] is grpc.StatusCode.OK
+        await until(lambda: not live.app.remotes.instances.by_id)
+
+
+async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_only() -> None:
+    async def slow(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await asyncio.sleep(0.3)
+        return PASSED
+
+    async with serving(drain_grace=5.0) as live, worker(live, "acme.word", behave=slow) as dialled:
+        call = asyncio.create_task(live.unary(request(WORD)))
+        await until(lambda: dialled.running)
+        keeping: Any = live.channel.stream_stream(f"{REGISTRY}KeepAlive")()
+        await keeping.write(registry_pb2.KeepAliveRequest(lease_id="x").SerializeToString())
+        await keeping.read()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await live.app.stop()
+        assert loop.time() - began < 2, "sessions and renewals must not use up the whole grace"
+        assert (await call).summary.success
+        assert dialled.draining is not None
+        assert dialled.draining.grace_period.seconds == 5
+        assert dialled.draining.reconnect_delay.ToMilliseconds() > 0
+        assert (await dialled.ended())[0] is grpc.StatusCode.OK
+        assert (await refusal(keeping.read())).reason == "DRAINING"
+
+
+async def test_a_broken_stream_fails_nobody_when_the_worker_is_back_soon() -> None:
+    async with serving() as live:
+        # Retries have to be earned.
+        async with worker(live, "acme.word"):
+            for _ in range(5):
+                await live.unary(request(WORD))
+        async with worker(live, "acme.word", behave=hangs) as first:
             call = asyncio.create_task(live.unary(request(WORD)))
-            await until(lambda: dialled.running)
-            call.cancel()
-            await until(lambda: dialled.cancels == [dialled.tasks[0].task_id], 0.25)
-            # This worker says nothing of a cancelled task; that it has none any more shows in its pong.
-            (session,) = live.app.remotes.instances.by_id.values()
-            assert not session.free
-            await until(lambda: not dialled.running)
-
-    run(main())
+            await until(lambda: first.running)
+            first.kill()
+            async with worker(live, "acme.word") as second:
+                assert (await call).summary.success
+                assert second.tasks[0].task_id == first.tasks[0].task_id
+                assert (first.tasks[0].attempt, second.tasks[0].attempt) == (1, 2)
 
 
-def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> None:
-    async def main() -> None:
-        async with (
-            serving(remote_ping_seconds=0.05) as live,
-            worker(live, "acme.word", behave=hangs, credit=1) as dialled,
-        ):
-            (late,) = (
-                await live.unary(request(spec("acme.word", timeout={"nanos": 50_000_000})))
-            ).summary.results
-            assert late.error.code == "TIMEOUT"
-            (session,) = live.app.remotes.instances.by_id.values()
-            await until(lambda: session.free)
-            assert dialled.pings
-
-    run(main())
-
-
-def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit() -> None:
-    async def main() -> None:
-        async def stubborn(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            while True:
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    if finish.is_set():
-                        raise
-
-        finish = asyncio.Event()
-        async with (
-            serving(remote_ping_seconds=0.03, remote_max_queue_seconds=0.1) as live,
-            worker(live, "acme.word", behave=stubborn, credit=1) as dialled,
-        ):
-            timeout = spec("acme.word", timeout={"nanos": 30_000_000})
-            assert (await live.unary(request(timeout))).summary.results[0].error.code == "TIMEOUT"
-            pings = dialled.pings
-            await until(lambda: dialled.pings > pings + 2)
-            assert (await live.unary(request(WORD))).summary.results[0].error.code == "EVALUATOR_BUSY"
-            assert len(dialled.tasks) == 1
-            await dialled.complete(dialled.tasks[0].task_id)
-            await until(lambda: next(iter(live.app.remotes.instances.by_id.values())).free)
-            finish.set()
-
-    run(main())
-
-
-def test_a_worker_that_answers_no_ping_is_given_up_and_told_why() -> None:
-    async def main() -> None:
-        async with (
-            serving(remote_ping_seconds=0.1) as live,
-            worker(live, "acme.word", behave=hangs, pongs=False) as silent,
-        ):
-            call = asyncio.create_task(live.unary(request(WORD)))
-            code, text = await silent.ended()
-            assert (code, text) == (grpc.StatusCode.ABORTED, "no pong within 0.1s")
-            (result,) = (await call).summary.results
-            assert result.error.code == "REMOTE_UNAVAILABLE"
-            assert not await states(live)
-
-    run(main())
-
-
-def test_a_pong_with_another_nonce_is_no_pong() -> None:
-    async def main() -> None:
-        async with (
-            serving(remote_ping_seconds=0.1) as live,
-            worker(live, "acme.word", pongs=False) as confused,
-        ):
-            await until(lambda: confused.pings)
-            await confused.send(pong={"nonce": 77})
-            assert (await confused.ended())[0] is grpc.StatusCode.ABORTED
-
-    run(main())
-
-
-def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-
-        async def waits(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            await release.wait()
-            return PASSED
-
-        async with serving() as live, worker(live, "acme.word", behave=waits) as dialled:
-            call = asyncio.create_task(live.unary(request(WORD)))
-            await until(lambda: dialled.running)
-            await dialled.send(draining={"reason": "new version"})
-
-            async def drains() -> bool:
-                return (await states(live)) == {"worker-1": "draining"}
-
-            await until(drains)
-            (result,) = (await live.unary(request(WORD))).summary.results
-            assert result.error.code == "REMOTE_UNAVAILABLE"
-            release.set()
-            assert (await call).summary.success
-            await dialled.finish()
-            assert (await dialled.ended())[0] is grpc.StatusCode.OK
-            await until(lambda: not live.app.remotes.instances.by_id)
-
-    run(main())
-
-
-def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_only() -> None:
-    async def main() -> None:
-        async def slow(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            await asyncio.sleep(0.3)
-            return PASSED
-
-        async with serving(drain_grace=5.0) as live, worker(live, "acme.word", behave=slow) as dialled:
-            call = asyncio.create_task(live.unary(request(WORD)))
-            await until(lambda: dialled.running)
-            keeping: Any = live.channel.stream_stream(f"{REGISTRY}KeepAlive")()
-            await keeping.write(registry_pb2.KeepAliveRequest(lease_id="x").SerializeToString())
-            await keeping.read()
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await live.app.stop()
-            assert loop.time() - began < 2, "sessions and renewals must not use up the whole grace"
-            assert (await call).summary.success
-            assert dialled.draining is not None
-            assert dialled.draining.grace_period.seconds == 5
-            assert dialled.draining.reconnect_delay.ToMilliseconds() > 0
-            assert (await dialled.ended())[0] is grpc.StatusCode.OK
-            assert (await refusal(keeping.read())).reason == "DRAINING"
-
-    run(main())
-
-
-def test_a_broken_stream_fails_nobody_when_the_worker_is_back_soon() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            # Retries have to be earned.
-            async with worker(live, "acme.word"):
-                for _ in range(5):
-                    await live.unary(request(WORD))
-            async with worker(live, "acme.word", behave=hangs) as first:
-                call = asyncio.create_task(live.unary(request(WORD)))
-                await until(lambda: first.running)
-                first.kill()
-                async with worker(live, "acme.word") as second:
-                    assert (await call).summary.success
-                    assert second.tasks[0].task_id == first.tasks[0].task_id
-                    assert (first.tasks[0].attempt, second.tasks[0].attempt) == (1, 2)
-
-    run(main())
-
-
-def test_a_new_session_of_the_same_process_takes_the_old_ones_place() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word") as old:
-            new = Worker(live.channel, "acme.word")
-            await new.start(resume=old.welcome.session_id)
-            assert (await old.ended())[0] is grpc.StatusCode.ABORTED
-            assert (await live.unary(request(WORD))).summary.success
-            assert new.tasks
-            assert len((await registrations(live)).registrations) == 1
-            await new.stop()
-
-    run(main())
+async def test_a_new_session_of_the_same_process_takes_the_old_ones_place() -> None:
+    async with serving() as live, worker(live, "acme.word") as old:
+        new = Worker(live.channel, "acme.word")
+        await new.start(resume=old.welcome.session_id)
+        assert (await old.ended())[0] is grpc.StatusCode.ABORTED
+        assert (await live.unary(request(WORD))).summary.success
+        assert new.tasks
+        assert len((await registrations(live)).registrations) == 1
+        await new.stop()
 
 
 def _hello(**fields: Any) -> dict[str, Any]:
@@ -279,17 +246,14 @@ def _hello(**fields: Any) -> dict[str, Any]:
         "garbage-first",
     ],
 )
-def test_frames_that_break_the_protocol_end_the_session_with_a_reason(
+async def test_frames_that_break_the_protocol_end_the_session_with_a_reason(
     frames: list[Any], reason: str, field: str
 ) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            refused = await refusal(_talk(live, frames))
-            assert refused.reason == reason
-            assert refused.fields == ([field] if field else [])
-            await until(lambda: not live.app.remotes.instances.by_id)
-
-    run(main())
+    async with serving() as live:
+        refused = await refusal(_talk(live, frames))
+        assert refused.reason == reason
+        assert refused.fields == ([field] if field else [])
+        await until(lambda: not live.app.remotes.instances.by_id)
 
 
 async def _talk(live: Live, frames: list[Any]) -> None:
@@ -303,61 +267,49 @@ async def _talk(live: Live, frames: list[Any]) -> None:
         pass
 
 
-def test_unknown_frames_progress_and_answers_for_nobody_are_skipped() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word") as dialled:
-            await dialled.send_raw(b"\xa2\x06\x01x")  # field 100
-            await dialled.send(progress={"task_id": "nope", "message": "?"})
-            assert (await live.unary(request(WORD))).summary.success
-            await dialled.complete(dialled.tasks[0].task_id)  # a second time
-            await dialled.send(pong={"nonce": 3, "active_tasks": -5})
-            assert (await live.unary(request(WORD))).summary.success
-            (session,) = live.app.remotes.instances.by_id.values()
-            assert session.active == 0
-
-    run(main())
+async def test_unknown_frames_progress_and_answers_for_nobody_are_skipped() -> None:
+    async with serving() as live, worker(live, "acme.word") as dialled:
+        await dialled.send_raw(b"\xa2\x06\x01x")  # field 100
+        await dialled.send(progress={"task_id": "nope", "message": "?"})
+        assert (await live.unary(request(WORD))).summary.success
+        await dialled.complete(dialled.tasks[0].task_id)  # a second time
+        await dialled.send(pong={"nonce": 3, "active_tasks": -5})
+        assert (await live.unary(request(WORD))).summary.success
+        (session,) = live.app.remotes.instances.by_id.values()
+        assert session.active == 0
 
 
-def test_an_answer_to_a_task_that_was_never_given_is_a_contract_violation() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            liar = Worker(live.channel, "acme.word")
+async def test_an_answer_to_a_task_that_was_never_given_is_a_contract_violation() -> None:
+    async with serving() as live:
+        liar = Worker(live.channel, "acme.word")
 
-            async def another(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-                await liar.complete("somebody-elses")
-                return await hangs(_task)
+        async def another(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+            await liar.complete("somebody-elses")
+            return await hangs(_task)
 
-            liar.behave = another
-            await liar.start()
-            (result,) = (await live.unary(request(WORD))).summary.results
-            assert result.error.code == "CONTRACT_VIOLATION"
-            assert "task_id" in result.error.message
-            await liar.stop()
-
-    run(main())
+        liar.behave = another
+        await liar.start()
+        (result,) = (await live.unary(request(WORD))).summary.results
+        assert result.error.code == "CONTRACT_VIOLATION"
+        assert "task_id" in result.error.message
+        await liar.stop()
 
 
-def test_workers_can_be_kept_out() -> None:
-    async def main() -> None:
-        async with serving(remote_connect=False) as live:
-            refused = await refusal(_talk(live, [{"hello": _hello()}]))
-            assert (refused.code, refused.reason) == (
-                grpc.StatusCode.PERMISSION_DENIED,
-                "CONNECT_NOT_ALLOWED",
-            )
-
-    run(main())
+async def test_workers_can_be_kept_out() -> None:
+    async with serving(remote_connect=False) as live:
+        refused = await refusal(_talk(live, [{"hello": _hello()}]))
+        assert (refused.code, refused.reason) == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "CONNECT_NOT_ALLOWED",
+        )
 
 
-def test_a_hundred_types_come_and_go_with_their_worker() -> None:
-    async def main() -> None:
-        types = [evaluator_type(f"acme.t{number}") for number in range(100)]
-        async with serving() as live:
-            async with worker(live, *types, credit=100):
-                specs = [spec(one.type) for one in types]
-                assert (await live.unary(request(*specs))).summary.passed_count == 100
-            await until(lambda: not live.app.remotes.instances.by_id)
-            (result,) = (await live.unary(request(spec("acme.t7")))).summary.results
-            assert result.error.code == "REMOTE_UNAVAILABLE"
-
-    run(main())
+async def test_a_hundred_types_come_and_go_with_their_worker() -> None:
+    types = [evaluator_type(f"acme.t{number}") for number in range(100)]
+    async with serving() as live:
+        async with worker(live, *types, credit=100):
+            specs = [spec(one.type) for one in types]
+            assert (await live.unary(request(*specs))).summary.passed_count == 100
+        await until(lambda: not live.app.remotes.instances.by_id)
+        (result,) = (await live.unary(request(spec("acme.t7")))).summary.results
+        assert result.error.code == "REMOTE_UNAVAILABLE"

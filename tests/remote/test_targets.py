@@ -12,7 +12,7 @@ import pytest
 from evald_server.remote.dial_allowlist import Dial, DialAllowlist, Resolver, read_target
 from evald_server.remote.errors import Refusal
 
-from ..rpc.live import refusal, request, run, serving, until
+from ..rpc.live import refusal, request, serving, until
 from .scripted import WORD, Listening, listening, register
 
 EVERYTHING = ("0.0.0.0/0", "::/0", "*.example", "example", "unix:/run/evald")
@@ -257,70 +257,61 @@ def test_text_that_is_no_target_is_refused(text: str) -> None:
     assert refused.value.reason == "INVALID_FIELD"
 
 
-def test_an_address_that_changes_after_the_check_is_checked_again_before_the_next_connection() -> None:
+async def test_an_address_that_changes_after_the_check_is_checked_again_before_the_next_connection() -> None:
     """DNS rebinding: harmless when it registers, the metadata service when the connection is lost."""
 
-    async def main() -> None:
-        answers = [["127.0.0.1"]]
-        asked = 0
+    answers = [["127.0.0.1"]]
+    asked = 0
 
-        async def resolve(_host: str, _port: int) -> Sequence[str]:
-            nonlocal asked
-            asked += 1
-            return answers[0]
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        return answers[0]
 
-        async with (
-            serving(remote_allowed=["127.0.0.0/8", "plugin.example"]) as live,
-            listening("acme.word") as plugin,
-        ):
-            live.app.remotes.leases._resolver._resolve = resolve
-            port = plugin.address.rpartition(":")[2]
-            await register(live, plugin, target=f"plugin.example:{port}")
-            assert (await live.unary(request(WORD))).summary.success
-            (instance,) = live.app.remotes.instances.by_id.values()
-            answers[0] = ["169.254.169.254"]
-            before = asked
-            # Over the open connection nothing is resolved.
-            assert (await live.unary(request(WORD))).summary.success
-            assert asked == before
-            await plugin.stop()
-            await until(lambda: asked > before and "not allowed" in instance.last_error)
-            await plugin.start(plugin.address)
-            await asyncio.sleep(0.3)
-            assert instance._connection is None
-
-    run(main())
+    async with (
+        serving(remote_allowed=["127.0.0.0/8", "plugin.example"]) as live,
+        listening("acme.word") as plugin,
+    ):
+        live.app.remotes.leases._resolver._resolve = resolve
+        port = plugin.address.rpartition(":")[2]
+        await register(live, plugin, target=f"plugin.example:{port}")
+        assert (await live.unary(request(WORD))).summary.success
+        (instance,) = live.app.remotes.instances.by_id.values()
+        answers[0] = ["169.254.169.254"]
+        before = asked
+        # Over the open connection nothing is resolved.
+        assert (await live.unary(request(WORD))).summary.success
+        assert asked == before
+        await plugin.stop()
+        await until(lambda: asked > before and "not allowed" in instance.last_error)
+        await plugin.start(plugin.address)
+        await asyncio.sleep(0.3)
+        assert instance._connection is None
 
 
-def test_a_name_that_leads_inside_is_refused_when_it_registers() -> None:
-    async def main() -> None:
-        async with serving(remote_allowed=["plugin.example"]) as live, listening("acme.word") as plugin:
-            live.app.remotes.leases._resolver._resolve = resolving("169.254.169.254")
-            refused = await refusal(register(live, plugin, target="plugin.example:80"))
-            assert refused.reason == "TARGET_NOT_ALLOWED"
-            assert refused.fields == ["target"]
-
-    run(main())
+async def test_a_name_that_leads_inside_is_refused_when_it_registers() -> None:
+    async with serving(remote_allowed=["plugin.example"]) as live, listening("acme.word") as plugin:
+        live.app.remotes.leases._resolver._resolve = resolving("169.254.169.254")
+        refused = await refusal(register(live, plugin, target="plugin.example:80"))
+        assert refused.reason == "TARGET_NOT_ALLOWED"
+        assert refused.fields == ["target"]
 
 
-def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's proxies would see every task, and would connect to what was not checked."""
 
-    async def main() -> None:
-        async with (
-            Canary() as canary,
-            serving(remote_allowed=["127.0.0.1"]) as live,
-            listening("acme.word") as plugin,
-        ):
-            await live.types()  # the test's own connection stands
-            for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY"):
-                monkeypatch.setenv(name, f"http://{canary.address}")
-            monkeypatch.setenv("no_proxy", "")
-            await register(live, plugin)
-            assert (await live.unary(request(WORD))).summary.success
-            assert not canary.hits
-
-    run(main())
+    async with (
+        Canary() as canary,
+        serving(remote_allowed=["127.0.0.1"]) as live,
+        listening("acme.word") as plugin,
+    ):
+        await live.types()  # the test's own connection stands
+        for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, f"http://{canary.address}")
+        monkeypatch.setenv("no_proxy", "")
+        await register(live, plugin)
+        assert (await live.unary(request(WORD))).summary.success
+        assert not canary.hits
 
 
 class Canary:
@@ -346,16 +337,13 @@ class Canary:
         self._server.close()
 
 
-def test_unix_sockets_work_where_they_are_allowed(tmp_path: Path) -> None:
-    async def main() -> None:
-        plugin = Listening("acme.word")
-        address = await plugin.start(f"unix:{tmp_path}/plugin.sock")
-        async with serving(remote_allowed=[f"unix:{tmp_path}"]) as live:
-            await register(live, plugin, target=address)
-            assert (await live.unary(request(WORD))).summary.success
-        await plugin.stop()
-
-    run(main())
+async def test_unix_sockets_work_where_they_are_allowed(tmp_path: Path) -> None:
+    plugin = Listening("acme.word")
+    address = await plugin.start(f"unix:{tmp_path}/plugin.sock")
+    async with serving(remote_allowed=[f"unix:{tmp_path}"]) as live:
+        await register(live, plugin, target=address)
+        assert (await live.unary(request(WORD))).summary.success
+    await plugin.stop()
 
 
 def test_every_address_is_either_loopback_forbidden_or_needs_a_rule() -> None:
@@ -380,40 +368,34 @@ def _credentials() -> grpc.ServerCredentials:
 @pytest.mark.parametrize(
     ("host", "works"), [("plugin.example", True), ("other.example", False)], ids=["its-name", "another-name"]
 )
-def test_a_certificate_is_checked_against_the_name_although_an_address_is_dialled(
+async def test_a_certificate_is_checked_against_the_name_although_an_address_is_dialled(
     host: str, works: bool
 ) -> None:
-    async def main() -> None:
-        plugin = Listening("acme.word")
-        address = await plugin.start("127.0.0.1:0", _credentials())
-        profiles = {"plugins": {"ca_file": CERTIFICATES / "ca.pem"}}
-        async with serving(remote_allowed=["127.0.0.1"], remote_tls=profiles) as live:
-            live.app.remotes.leases._resolver._resolve = resolving("127.0.0.1")
-            target = f"{host}:{address.rpartition(':')[2]}"
-            await register(live, plugin, target=target, tls_profile="plugins")
-            assert (await live.unary(request(WORD))).summary.success == works
-        await plugin.stop()
-
-    run(main())
+    plugin = Listening("acme.word")
+    address = await plugin.start("127.0.0.1:0", _credentials())
+    profiles = {"plugins": {"ca_file": CERTIFICATES / "ca.pem"}}
+    async with serving(remote_allowed=["127.0.0.1"], remote_tls=profiles) as live:
+        live.app.remotes.leases._resolver._resolve = resolving("127.0.0.1")
+        target = f"{host}:{address.rpartition(':')[2]}"
+        await register(live, plugin, target=target, tls_profile="plugins")
+        assert (await live.unary(request(WORD))).summary.success == works
+    await plugin.stop()
 
 
 @pytest.mark.parametrize("profile", ["", "plugins"])
-def test_static_targets_can_have_a_tls_profile(profile: str) -> None:
-    async def main() -> None:
-        plugin = Listening("acme.word")
-        address = await plugin.start("127.0.0.1:0", None if not profile else _credentials())
-        host = "127.0.0.1" if not profile else "localhost"
-        target = f"{host}:{address.rpartition(':')[2]}"
-        settings: dict[str, Any] = {"remote_targets": [{"target": target, "tls_profile": profile}]}
-        if profile:
-            settings["remote_tls"] = {profile: {"ca_file": CERTIFICATES / "ca.pem"}}
-        async with serving(**settings) as live:
-            (instance,) = live.app.remotes.instances.by_id.values()
-            if profile:  # of plugin.example, which localhost is not
-                await until(lambda: instance.last_error)
-                assert instance._connection is None
-            else:
-                await until(lambda: instance.reachable)
-        await plugin.stop()
-
-    run(main())
+async def test_static_targets_can_have_a_tls_profile(profile: str) -> None:
+    plugin = Listening("acme.word")
+    address = await plugin.start("127.0.0.1:0", None if not profile else _credentials())
+    host = "127.0.0.1" if not profile else "localhost"
+    target = f"{host}:{address.rpartition(':')[2]}"
+    settings: dict[str, Any] = {"remote_targets": [{"target": target, "tls_profile": profile}]}
+    if profile:
+        settings["remote_tls"] = {profile: {"ca_file": CERTIFICATES / "ca.pem"}}
+    async with serving(**settings) as live:
+        (instance,) = live.app.remotes.instances.by_id.values()
+        if profile:  # of plugin.example, which localhost is not
+            await until(lambda: instance.last_error)
+            assert instance._connection is None
+        else:
+            await until(lambda: instance.reachable)
+    await plugin.stop()

@@ -10,7 +10,7 @@ import pytest
 from evald.plugin.v1 import task_pb2
 from evald.v1 import catalog_service_pb2, evaluator_pb2, result_pb2
 
-from ..rpc.live import CATALOG, CONTAINS, Live, refusal, request, run, serving, spec, until
+from ..rpc.live import CATALOG, CONTAINS, Live, refusal, request, serving, spec, until
 from .scripted import (
     SCHEMA,
     WORD,
@@ -60,105 +60,87 @@ async def _check(live: Live, instance_id: str) -> None:
     assert json.loads(entry.config_schema_json) == SCHEMA
 
 
-def test_a_plugin_that_dials_out_evaluates() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", behave=said):
-            await _check(live, "worker-1")
-
-    run(main())
+async def test_a_plugin_that_dials_out_evaluates() -> None:
+    async with serving() as live, worker(live, "acme.word", behave=said):
+        await _check(live, "worker-1")
 
 
-def test_a_plugin_that_registers_evaluates() -> None:
-    async def main() -> None:
-        async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=said) as plugin:
-            granted = await register(live, plugin)
-            assert granted.ttl.seconds == 30
-            assert granted.renew_interval.seconds == 10
-            await _check(live, "listening-1")
-
-    run(main())
+async def test_a_plugin_that_registers_evaluates() -> None:
+    async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word", behave=said) as plugin:
+        granted = await register(live, plugin)
+        assert granted.ttl.seconds == 30
+        assert granted.renew_interval.seconds == 10
+        await _check(live, "listening-1")
 
 
-def test_a_plugin_that_the_config_names_evaluates_whenever_it_comes() -> None:
-    async def main() -> None:
-        plugin = Listening("acme.word", behave=said)
-        address = await plugin.start()
+async def test_a_plugin_that_the_config_names_evaluates_whenever_it_comes() -> None:
+    plugin = Listening("acme.word", behave=said)
+    address = await plugin.start()
+    await plugin.stop()
+    async with serving(remote_targets=[address]) as live:
+        assert await states(live) == {f"static:{address}": "pending"}
+        await plugin.start(address)
+        await active(live, f"static:{address}")
+        await _check(live, f"static:{address}")
         await plugin.stop()
-        async with serving(remote_targets=[address]) as live:
-            assert await states(live) == {f"static:{address}": "pending"}
-            await plugin.start(address)
-            await active(live, f"static:{address}")
-            await _check(live, f"static:{address}")
-            await plugin.stop()
-
-    run(main())
 
 
-def test_a_plugin_without_a_health_service_is_checked_by_describe() -> None:
-    async def main() -> None:
-        async with (
-            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.05) as live,
-            listening("acme.word", behave=said, health=None) as plugin,
-        ):
-            await register(live, plugin)
-            await _check(live, "listening-1")
-            await until(lambda: plugin.describes > 3)
-
-    run(main())
+async def test_a_plugin_without_a_health_service_is_checked_by_describe() -> None:
+    async with (
+        serving(remote_allowed=LOOPBACK, remote_health_seconds=0.05) as live,
+        listening("acme.word", behave=said, health=None) as plugin,
+    ):
+        await register(live, plugin)
+        await _check(live, "listening-1")
+        await until(lambda: plugin.describes > 3)
 
 
-def test_the_task_says_everything_that_the_contract_promises() -> None:
-    async def main() -> None:
-        trace = (
-            ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-            ("baggage", "tenant=a"),
-        )
-        async with (
-            serving(remote_allowed=LOOPBACK) as live,
-            listening("acme.word") as plugin,
-            worker(live, "acme.other") as dialled,
-        ):
-            await register(live, plugin)
-            asked = request(WORD, spec("acme.other", version="1.0.0"))
-            asked.context.ClearField("messages")
-            asked.context.messages_json = json.dumps([{"role": "assistant", "content": "hello"}])
-            answer = await live.unary(asked, metadata=trace, timeout=5)
-            assert answer.summary.success
-            for task in (plugin.tasks[0], dialled.tasks[0]):
-                assert task.task_id
-                assert task.version == "1.0.0"
-                assert task.attempt == 1
-                assert task.context.messages[0].text == "hello"
-                assert not task.context.messages_json
-                assert dict(task.trace_context) == dict(trace)
-                assert 4 < task.timeout.ToMilliseconds() / 1000 < 5
-            assert plugin.tasks[0].config.fields["word"].string_value == "x"
-            assert plugin.metadata[0].items() >= dict(trace).items()
-            deadline = plugin.deadlines[0]
-            assert deadline is not None
-            assert 4 < deadline < 5
-
-    run(main())
+async def test_the_task_says_everything_that_the_contract_promises() -> None:
+    trace = (
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("baggage", "tenant=a"),
+    )
+    async with (
+        serving(remote_allowed=LOOPBACK) as live,
+        listening("acme.word") as plugin,
+        worker(live, "acme.other") as dialled,
+    ):
+        await register(live, plugin)
+        asked = request(WORD, spec("acme.other", version="1.0.0"))
+        asked.context.ClearField("messages")
+        asked.context.messages_json = json.dumps([{"role": "assistant", "content": "hello"}])
+        answer = await live.unary(asked, metadata=trace, timeout=5)
+        assert answer.summary.success
+        for task in (plugin.tasks[0], dialled.tasks[0]):
+            assert task.task_id
+            assert task.version == "1.0.0"
+            assert task.attempt == 1
+            assert task.context.messages[0].text == "hello"
+            assert not task.context.messages_json
+            assert dict(task.trace_context) == dict(trace)
+            assert 4 < task.timeout.ToMilliseconds() / 1000 < 5
+        assert plugin.tasks[0].config.fields["word"].string_value == "x"
+        assert plugin.metadata[0].items() >= dict(trace).items()
+        deadline = plugin.deadlines[0]
+        assert deadline is not None
+        assert 4 < deadline < 5
 
 
-def test_progress_reaches_the_caller_before_the_result() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            dialled = Worker(live.channel, "acme.word")
+async def test_progress_reaches_the_caller_before_the_result() -> None:
+    async with serving() as live:
+        dialled = Worker(live.channel, "acme.word")
 
-            async def talks(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-                await dialled.send(progress={"task_id": task.task_id, "message": "half", "fraction": 0.5})
-                await asyncio.sleep(0.05)
-                return task_pb2.EvaluationOutput(verdict=result_pb2.VERDICT_PASSED)
+        async def talks(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+            await dialled.send(progress={"task_id": task.task_id, "message": "half", "fraction": 0.5})
+            await asyncio.sleep(0.05)
+            return task_pb2.EvaluationOutput(verdict=result_pb2.VERDICT_PASSED)
 
-            dialled.behave = talks
-            await dialled.start()
-            events = await live.stream(request(WORD, options={"include_progress": True}))
-            told = [one for event in events for one in event.progress]
-            assert [(one.index, one.message, one.fraction) for one in told] == [(0, "half", 0.5)]
-            await dialled.stop()
-
-    run(main())
+        dialled.behave = talks
+        await dialled.start()
+        events = await live.stream(request(WORD, options={"include_progress": True}))
+        told = [one for event in events for one in event.progress]
+        assert [(one.index, one.message, one.fraction) for one in told] == [(0, "half", 0.5)]
+        await dialled.stop()
 
 
 @pytest.mark.parametrize(
@@ -183,102 +165,84 @@ def test_progress_reaches_the_caller_before_the_result() -> None:
     ],
     ids=["checks", "pending", "skipped", "error", "spending"],
 )
-def test_everything_that_an_output_can_say_is_in_the_result(fields: Any, check: Any) -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word", behave=answers(**fields)):
-            (result,) = (await live.unary(request(WORD))).summary.results
-            assert result.verdict == fields["verdict"]
-            assert check(result), result
-
-    run(main())
+async def test_everything_that_an_output_can_say_is_in_the_result(fields: Any, check: Any) -> None:
+    async with serving() as live, worker(live, "acme.word", behave=answers(**fields)):
+        (result,) = (await live.unary(request(WORD))).summary.results
+        assert result.verdict == fields["verdict"]
+        assert check(result), result
 
 
-def test_what_a_remote_has_not_seen_does_not_pass_by_being_negated() -> None:
-    async def main() -> None:
-        behave = answers(verdict=2, unproven=True, score=0.0)
-        async with serving() as live, worker(live, "acme.word", behave=behave):
-            turned = type(WORD)()
-            turned.CopyFrom(WORD)
-            turned.negate = True
-            answer = await live.unary(request(turned))
-            assert answer.summary.results[0].verdict == 2
-            assert not answer.summary.success
-
-    run(main())
+async def test_what_a_remote_has_not_seen_does_not_pass_by_being_negated() -> None:
+    behave = answers(verdict=2, unproven=True, score=0.0)
+    async with serving() as live, worker(live, "acme.word", behave=behave):
+        turned = type(WORD)()
+        turned.CopyFrom(WORD)
+        turned.negate = True
+        answer = await live.unary(request(turned))
+        assert answer.summary.results[0].verdict == 2
+        assert not answer.summary.success
 
 
-def test_configs_are_checked_against_the_schema_before_anything_runs() -> None:
-    async def main() -> None:
-        async with serving() as live, worker(live, "acme.word") as dialled:
-            refused = await refusal(live.unary(request(spec("acme.word", {"word": 3, "more": 1}))))
-            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-            assert "evaluators[0].config.word" in refused.fields
-            assert not dialled.tasks
-
-    run(main())
+async def test_configs_are_checked_against_the_schema_before_anything_runs() -> None:
+    async with serving() as live, worker(live, "acme.word") as dialled:
+        refused = await refusal(live.unary(request(spec("acme.word", {"word": 3, "more": 1}))))
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "evaluators[0].config.word" in refused.fields
+        assert not dialled.tasks
 
 
-def test_a_type_whose_last_instance_has_gone_stays_listed_and_gives_an_error() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            watch = live.channel.unary_stream(CATALOG + "WatchEvaluatorTypes")(
-                catalog_service_pb2.WatchEvaluatorTypesRequest(
-                    after_revision=(await live.types()).revision
-                ).SerializeToString()
-            )
-            async with worker(live, "acme.word"):
-                assert (await live.unary(request(WORD))).summary.success
-            await until(lambda: not live.app.remotes.instances.by_id)
-            entry = (await catalogue(live))["acme.word"]
-            assert (entry.state, entry.instance_count) == (Type.STATE_UNAVAILABLE, 0)
-            (result,) = (await live.unary(request(WORD))).summary.results
-            assert (result.verdict, result.error.code) == (3, "REMOTE_UNAVAILABLE")
-            seen = []
-            while len(seen) < 3:
-                event = catalog_service_pb2.WatchEvaluatorTypesResponse.FromString(await watch.read())
-                seen.append((event.upserted.type, event.upserted.state, event.upserted.instance_count))
-            assert seen == [("acme.word", 2, 0), ("acme.word", 1, 1), ("acme.word", 2, 0)]
-            watch.cancel()
-            async with worker(live, "acme.word"):
-                assert (await live.unary(request(WORD))).summary.success
-
-    run(main())
+async def test_a_type_whose_last_instance_has_gone_stays_listed_and_gives_an_error() -> None:
+    async with serving() as live:
+        watch = live.channel.unary_stream(CATALOG + "WatchEvaluatorTypes")(
+            catalog_service_pb2.WatchEvaluatorTypesRequest(
+                after_revision=(await live.types()).revision
+            ).SerializeToString()
+        )
+        async with worker(live, "acme.word"):
+            assert (await live.unary(request(WORD))).summary.success
+        await until(lambda: not live.app.remotes.instances.by_id)
+        entry = (await catalogue(live))["acme.word"]
+        assert (entry.state, entry.instance_count) == (Type.STATE_UNAVAILABLE, 0)
+        (result,) = (await live.unary(request(WORD))).summary.results
+        assert (result.verdict, result.error.code) == (3, "REMOTE_UNAVAILABLE")
+        seen = []
+        while len(seen) < 3:
+            event = catalog_service_pb2.WatchEvaluatorTypesResponse.FromString(await watch.read())
+            seen.append((event.upserted.type, event.upserted.state, event.upserted.instance_count))
+        assert seen == [("acme.word", 2, 0), ("acme.word", 1, 1), ("acme.word", 2, 0)]
+        watch.cancel()
+        async with worker(live, "acme.word"):
+            assert (await live.unary(request(WORD))).summary.success
 
 
-def test_two_versions_live_side_by_side_and_most_instances_make_the_default() -> None:
-    async def main() -> None:
-        old = evaluator_type("acme.word")
-        new = evaluator_type("acme.word", version="1.10.0", schema={"type": "object"})
-        async with (
-            serving() as live,
-            worker(live, old, instance_id="a"),
-            worker(live, old, instance_id="b"),
-            worker(live, new, instance_id="c"),
-        ):
-            assert (await live.unary(request(WORD))).summary.results[0].version == "1.0.0"
-            exact = await live.unary(request(spec("acme.word", version="1.10.0")))
-            assert exact.summary.results[0].instance_id == "c"
-            refused = await refusal(live.unary(request(spec("acme.word", version="3"))))
-            assert '"1.0.0", "1.10.0"' in refused.message
-            async with worker(live, new, instance_id="d"), worker(live, new, instance_id="e"):
-                assert (await live.unary(request(WORD))).summary.results[0].version == "1.10.0"
-
-    run(main())
+async def test_two_versions_live_side_by_side_and_most_instances_make_the_default() -> None:
+    old = evaluator_type("acme.word")
+    new = evaluator_type("acme.word", version="1.10.0", schema={"type": "object"})
+    async with (
+        serving() as live,
+        worker(live, old, instance_id="a"),
+        worker(live, old, instance_id="b"),
+        worker(live, new, instance_id="c"),
+    ):
+        assert (await live.unary(request(WORD))).summary.results[0].version == "1.0.0"
+        exact = await live.unary(request(spec("acme.word", version="1.10.0")))
+        assert exact.summary.results[0].instance_id == "c"
+        refused = await refusal(live.unary(request(spec("acme.word", version="3"))))
+        assert '"1.0.0", "1.10.0"' in refused.message
+        async with worker(live, new, instance_id="d"), worker(live, new, instance_id="e"):
+            assert (await live.unary(request(WORD))).summary.results[0].version == "1.10.0"
 
 
-def test_one_plugin_offers_several_types() -> None:
-    async def main() -> None:
-        metric = evaluator_type("acme.count", kind=evaluator_pb2.EVALUATOR_KIND_METRIC)
-        metric.metric.unit = "tokens"
+async def test_one_plugin_offers_several_types() -> None:
+    metric = evaluator_type("acme.count", kind=evaluator_pb2.EVALUATOR_KIND_METRIC)
+    metric.metric.unit = "tokens"
 
-        async def both(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-            if task.type == "acme.count":
-                return task_pb2.EvaluationOutput(verdict=1, value=3, reason="3")
-            return task_pb2.EvaluationOutput(verdict=1, score=1)
+    async def both(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        if task.type == "acme.count":
+            return task_pb2.EvaluationOutput(verdict=1, value=3, reason="3")
+        return task_pb2.EvaluationOutput(verdict=1, score=1)
 
-        async with serving() as live, worker(live, "acme.word", metric, behave=both):
-            summary = (await live.unary(request(WORD, spec("acme.count")))).summary
-            assert summary.success
-            assert summary.metrics == {"acme.count": 3.0}
-
-    run(main())
+    async with serving() as live, worker(live, "acme.word", metric, behave=both):
+        summary = (await live.unary(request(WORD, spec("acme.count")))).summary
+        assert summary.success
+        assert summary.metrics == {"acme.count": 3.0}

@@ -1,9 +1,9 @@
 """A real server on a loopback port, and raw calls to it over a real channel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -19,27 +19,10 @@ from evald_server.app import App
 from evald_server.config import Settings
 from evald_server.engine.registry import Origin
 
-T = TypeVar("T")
-
 EVALUATION = "/evald.v1.EvaluationService/"
 CATALOG = "/evald.v1.CatalogService/"
 
 Request = evaluation_service_pb2.EvaluateRequest
-
-
-# One event loop for all tests: with a second one in the process, grpc.aio wakes both for every event,
-# and the one that finds nothing complains.
-_LOOP = asyncio.Runner()
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine, bounded."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(60):
-            return await main
-
-    return _LOOP.run(bounded())
 
 
 async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:

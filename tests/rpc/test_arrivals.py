@@ -13,7 +13,7 @@ from evald.result import Kind
 from evald.scope import current_scope
 from evald.v1 import evaluation_service_pb2
 
-from .live import CONTAINS, EVALUATION, Live, refusal, request, run, serving, spec
+from .live import CONTAINS, EVALUATION, Live, refusal, request, serving, spec
 
 Arrival = set[str]
 
@@ -80,68 +80,61 @@ WAYS = [pytest.param(by_stream, id="Evaluate"), pytest.param(by_session, id="Eva
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_result_arrives_while_the_others_still_run(way: Callable[..., AsyncIterator[Arrival]]) -> None:
+async def test_each_result_arrives_while_the_others_still_run(
+    way: Callable[..., AsyncIterator[Arrival]],
+) -> None:
     """No time is measured: nothing more can come until the test lets it."""
 
-    async def main() -> None:
-        gates = Gates(3)
-        specs = [CONTAINS, *(spec(f"gate{number}") for number in range(3))]
-        async with serving(gates.types()) as live:
-            arrivals = way(live, specs, evaluation_service_pb2.EvaluateOptions())
-            assert await anext(arrivals) == {"plan", "contains"}
-            for number in (2, 0):
-                gates.let(number)
-                assert await anext(arrivals) == {f"gate{number}"}
-            gates.let(1)
-            assert await anext(arrivals) == {"gate1", "summary"}
-
-    run(main())
+    gates = Gates(3)
+    specs = [CONTAINS, *(spec(f"gate{number}") for number in range(3))]
+    async with serving(gates.types()) as live:
+        arrivals = way(live, specs, evaluation_service_pb2.EvaluateOptions())
+        assert await anext(arrivals) == {"plan", "contains"}
+        for number in (2, 0):
+            gates.let(number)
+            assert await anext(arrivals) == {f"gate{number}"}
+        gates.let(1)
+        assert await anext(arrivals) == {"gate1", "summary"}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_progress_arrives_before_its_result(way: Callable[..., AsyncIterator[Arrival]]) -> None:
-    async def main() -> None:
-        gate, loop = asyncio.Event(), asyncio.get_running_loop()
+async def test_progress_arrives_before_its_result(way: Callable[..., AsyncIterator[Arrival]]) -> None:
+    gate, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        async def tells(_ctx: Any) -> bool:
-            current_scope().progress("half", 0.5)
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gate.wait(), loop))
-            return True
+    async def tells(_ctx: Any) -> bool:
+        current_scope().progress("half", 0.5)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gate.wait(), loop))
+        return True
 
-        teller = define_evaluator(type="tells", kind=Kind.ASSERTION, evaluate=tells)
-        async with serving([teller]) as live:
-            options = evaluation_service_pb2.EvaluateOptions(include_progress=True)
-            arrivals = way(live, [spec("tells")], options)
-            assert await anext(arrivals) == {"plan"}
-            assert await anext(arrivals) == {"progress half"}
-            gate.set()
-            assert await anext(arrivals) == {"tells", "summary"}
-
-    run(main())
+    teller = define_evaluator(type="tells", kind=Kind.ASSERTION, evaluate=tells)
+    async with serving([teller]) as live:
+        options = evaluation_service_pb2.EvaluateOptions(include_progress=True)
+        arrivals = way(live, [spec("tells")], options)
+        assert await anext(arrivals) == {"plan"}
+        assert await anext(arrivals) == {"progress half"}
+        gate.set()
+        assert await anext(arrivals) == {"tells", "summary"}
 
 
 @pytest.mark.parametrize("method", ["EvaluateUnary", "Evaluate"])
-def test_a_deadline_too_short_for_what_waits_is_refused_and_nothing_is_started(method: str) -> None:
-    async def main() -> None:
-        started: list[str] = []
+async def test_a_deadline_too_short_for_what_waits_is_refused_and_nothing_is_started(method: str) -> None:
+    started: list[str] = []
 
-        async def waits(_ctx: Any) -> bool:
-            started.append("waits")
-            return True
+    async def waits(_ctx: Any) -> bool:
+        started.append("waits")
+        return True
 
-        waiting = define_evaluator(type="waits", kind=Kind.ASSERTION, evaluate=waits)
-        async with serving([waiting]) as live:
-            both = [spec("waits"), CONTAINS]
-            nested = [spec("all-of", {"evaluators": [{"type": "waits"}]})]
-            for specs in (both, nested):
-                call = live.unary if method == "EvaluateUnary" else live.stream
-                refused = await refusal(call(request(*specs), timeout=0.04))
-                assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert not started
-            assert (await live.unary(request(*both), timeout=20)).summary.success
-            assert started
-
-    run(main())
+    waiting = define_evaluator(type="waits", kind=Kind.ASSERTION, evaluate=waits)
+    async with serving([waiting]) as live:
+        both = [spec("waits"), CONTAINS]
+        nested = [spec("all-of", {"evaluators": [{"type": "waits"}]})]
+        for specs in (both, nested):
+            call = live.unary if method == "EvaluateUnary" else live.stream
+            refused = await refusal(call(request(*specs), timeout=0.04))
+            assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert not started
+        assert (await live.unary(request(*both), timeout=20)).summary.success
+        assert started
 
 
 IMPOSSIBLE = [
@@ -177,40 +170,36 @@ def _impossible(path: str, fields: dict[str, Any]) -> evaluation_service_pb2.Eva
 
 
 @pytest.mark.parametrize(("path", "fields"), IMPOSSIBLE, ids=lambda value: str(value)[:60].replace("\n", ""))
-def test_a_number_that_no_turn_can_have_is_refused_by_its_name(path: str, fields: dict[str, Any]) -> None:
-    async def main() -> None:
-        wanted = _impossible(path, fields)
-        async with serving() as live:
-            for call in (live.unary, live.stream):
-                refused = await refusal(call(wanted))
-                assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-                assert refused.fields == [f"context.{path}"]
-                assert "wanted" in refused.message
-            batch = evaluation_service_pb2.EvaluateBatchRequest()
-            batch.open.evaluators.extend(BUDGETS)
-            batch.items.add(item_id="a", context=wanted.context)
-            responses = await live.batch([batch])
-            (answer,) = (answer for response in responses for answer in response.answers)
-            assert (answer.error.code, path in answer.error.message) == ("INVALID_ITEM", True)
-            total = responses[-1].summary
-            assert (total.passed_count, total.error_count) == (0, 1)
+async def test_a_number_that_no_turn_can_have_is_refused_by_its_name(
+    path: str, fields: dict[str, Any]
+) -> None:
+    wanted = _impossible(path, fields)
+    async with serving() as live:
+        for call in (live.unary, live.stream):
+            refused = await refusal(call(wanted))
+            assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+            assert refused.fields == [f"context.{path}"]
+            assert "wanted" in refused.message
+        batch = evaluation_service_pb2.EvaluateBatchRequest()
+        batch.open.evaluators.extend(BUDGETS)
+        batch.items.add(item_id="a", context=wanted.context)
+        responses = await live.batch([batch])
+        (answer,) = (answer for response in responses for answer in response.answers)
+        assert (answer.error.code, path in answer.error.message) == ("INVALID_ITEM", True)
+        total = responses[-1].summary
+        assert (total.passed_count, total.error_count) == (0, 1)
 
-    run(main())
 
-
-def test_a_session_refuses_them_too() -> None:
-    async def main() -> None:
-        opened, turn = (evaluation_service_pb2.EvaluateSessionRequest() for _ in range(2))
-        opened.open.evaluators.extend(BUDGETS)
-        turn.turn.turn_id = 1
-        turn.turn.last_invocation.latency.seconds = -1
-        timed = evaluation_service_pb2.EvaluateSessionRequest()
-        timed.turn.turn_id = 2
-        timed.turn.run_duration.seconds = -1
-        async with serving() as live:
-            first, second, last = await live.session([opened, turn, timed])
-            assert first.error.message.startswith("turn.last_invocation.latency: got -1s")
-            assert second.error.message.startswith("turn.run_duration: got -1s")
-            assert not last.session_summary.success
-
-    run(main())
+async def test_a_session_refuses_them_too() -> None:
+    opened, turn = (evaluation_service_pb2.EvaluateSessionRequest() for _ in range(2))
+    opened.open.evaluators.extend(BUDGETS)
+    turn.turn.turn_id = 1
+    turn.turn.last_invocation.latency.seconds = -1
+    timed = evaluation_service_pb2.EvaluateSessionRequest()
+    timed.turn.turn_id = 2
+    timed.turn.run_duration.seconds = -1
+    async with serving() as live:
+        first, second, last = await live.session([opened, turn, timed])
+        assert first.error.message.startswith("turn.last_invocation.latency: got -1s")
+        assert second.error.message.startswith("turn.run_duration: got -1s")
+        assert not last.session_summary.success

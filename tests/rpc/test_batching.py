@@ -14,7 +14,8 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.rpc import batching
 from evald_server.rpc.batching import CallBatcher
 
-from .live import CONTAINS, Live, refusal, request, run, serving, spec
+from ..loop import run
+from .live import CONTAINS, Live, refusal, request, serving, spec
 
 _Frame = evaluation_service_pb2.EvaluateSessionRequest
 
@@ -73,185 +74,155 @@ async def used_to_sixteen() -> Log:
     return log
 
 
-def test_calls_that_come_one_by_one_are_hardly_ever_held_back() -> None:
-    async def main() -> None:
-        clock = Clock()
-        log = Log(CallBatcher(clock=clock), clock)
-        held = 0
-        for name in range(5000):
-            answer = log.call(name)
-            if isinstance(answer, asyncio.Future):
-                held += 1
-                assert not answer.done()
-                await quiet(clock)
-                answer = await answer
-            assert answer == name
-        # At the calls 1, 3, 6, 11, ..., with twice as many between, and every 1,024 in the end.
-        assert 10 < held < 16
-        assert log.done == list(range(5000))
-
-    run(main())
+async def test_calls_that_come_one_by_one_are_hardly_ever_held_back() -> None:
+    clock = Clock()
+    log = Log(CallBatcher(clock=clock), clock)
+    held = 0
+    for name in range(5000):
+        answer = log.call(name)
+        if isinstance(answer, asyncio.Future):
+            held += 1
+            assert not answer.done()
+            await quiet(clock)
+            answer = await answer
+        assert answer == name
+    # At the calls 1, 3, 6, 11, ..., with twice as many between, and every 1,024 in the end.
+    assert 10 < held < 16
+    assert log.done == list(range(5000))
 
 
-def test_two_or_three_calls_at_a_time_are_not_worth_it() -> None:
-    async def main() -> None:
-        clock = Clock()
-        log = Log(CallBatcher(clock=clock), clock)
-        for _ in range(20):
-            await together(log, 3)
-        answers = [log.call(name) for name in range(3)]
-        assert answers == [0, 1, 2]
-
-    run(main())
+async def test_two_or_three_calls_at_a_time_are_not_worth_it() -> None:
+    clock = Clock()
+    log = Log(CallBatcher(clock=clock), clock)
+    for _ in range(20):
+        await together(log, 3)
+    answers = [log.call(name) for name in range(3)]
+    assert answers == [0, 1, 2]
 
 
-def test_many_calls_are_run_together_in_the_order_they_came_in() -> None:
-    async def main() -> None:
-        clock = Clock()
-        log = Log(CallBatcher(clock=clock), clock)
-        for _ in range(10):
-            assert await together(log, 16) == list(range(16))
-        log.done.clear()
-        answers = [log.call(name) for name in range(15)]
-        assert log.done == []
-        answers.append(log.call(15))
-        assert log.done == list(range(16)), "the last one that is waited for runs them all"
-        assert [await answer for answer in answers] == list(range(16))
-
-    run(main())
+async def test_many_calls_are_run_together_in_the_order_they_came_in() -> None:
+    clock = Clock()
+    log = Log(CallBatcher(clock=clock), clock)
+    for _ in range(10):
+        assert await together(log, 16) == list(range(16))
+    log.done.clear()
+    answers = [log.call(name) for name in range(15)]
+    assert log.done == []
+    answers.append(log.call(15))
+    assert log.done == list(range(16)), "the last one that is waited for runs them all"
+    assert [await answer for answer in answers] == list(range(16))
 
 
-def test_it_waits_for_as_many_as_came_together_and_learns_when_they_are_fewer_or_more() -> None:
-    async def main() -> None:
-        log = await used_to_sixteen()
-        for _ in range(10):
-            await together(log, 5)
-        log.done.clear()
-        for name in range(5):
-            log.call(name)
-        assert log.done == list(range(5)), "five are enough by now"
-        log.done.clear()
-        for _ in range(2048):
-            await together(log, 9)
-        log.done.clear()
-        for name in range(8):
-            log.call(name)
-        assert log.done == [], "nine are wanted by now"
-        log.call(8)
-        assert log.done == list(range(9))
-
-    run(main())
+async def test_it_waits_for_as_many_as_came_together_and_learns_when_they_are_fewer_or_more() -> None:
+    log = await used_to_sixteen()
+    for _ in range(10):
+        await together(log, 5)
+    log.done.clear()
+    for name in range(5):
+        log.call(name)
+    assert log.done == list(range(5)), "five are enough by now"
+    log.done.clear()
+    for _ in range(2048):
+        await together(log, 9)
+    log.done.clear()
+    for name in range(8):
+        log.call(name)
+    assert log.done == [], "nine are wanted by now"
+    log.call(8)
+    assert log.done == list(range(9))
 
 
-def test_no_call_is_held_back_for_ever_while_others_keep_coming() -> None:
-    async def main() -> None:
-        log = await used_to_sixteen()
-        log.done.clear()
-        began = log.clock.now
-        for name in range(15):
-            log.call(name)
-            log.clock.now += 190 * MICROSECOND
-            await asyncio.sleep(0)
-            if log.done:
-                break
-        assert 0 in log.done
-        assert log.clock.now - began <= 2.2 * MILLISECOND
-
-    run(main())
+async def test_no_call_is_held_back_for_ever_while_others_keep_coming() -> None:
+    log = await used_to_sixteen()
+    log.done.clear()
+    began = log.clock.now
+    for name in range(15):
+        log.call(name)
+        log.clock.now += 190 * MICROSECOND
+        await asyncio.sleep(0)
+        if log.done:
+            break
+    assert 0 in log.done
+    assert log.clock.now - began <= 2.2 * MILLISECOND
 
 
-def test_what_goes_wrong_is_the_callers_own() -> None:
-    async def main() -> None:
-        log = await used_to_sixteen()
+async def test_what_goes_wrong_is_the_callers_own() -> None:
+    log = await used_to_sixteen()
 
-        def broken() -> None:
-            raise ValueError("broken")
+    def broken() -> None:
+        raise ValueError("broken")
 
-        def worse() -> None:
-            raise StopIteration
+    def worse() -> None:
+        raise StopIteration
 
-        answers = [
-            log.call("before"),
-            log.batcher.submit(broken),
-            log.batcher.submit(worse),
-            log.call("after"),
-        ]
-        await quiet(log.clock)
-        assert await answers[0] == "before"
-        assert await answers[3] == "after"
-        with pytest.raises(ValueError, match=r"^broken$"):
-            await answers[1]
-        with pytest.raises(RuntimeError, match=r"^StopIteration\(\)$"):
-            await answers[2]
-
-    run(main())
+    answers = [
+        log.call("before"),
+        log.batcher.submit(broken),
+        log.batcher.submit(worse),
+        log.call("after"),
+    ]
+    await quiet(log.clock)
+    assert await answers[0] == "before"
+    assert await answers[3] == "after"
+    with pytest.raises(ValueError, match=r"^broken$"):
+        await answers[1]
+    with pytest.raises(RuntimeError, match=r"^StopIteration\(\)$"):
+        await answers[2]
 
 
-def test_a_call_that_is_cancelled_while_it_is_held_back_is_not_run() -> None:
-    async def main() -> None:
-        log = await used_to_sixteen()
-        log.done.clear()
-        first, second = log.call("first"), log.call("second")
-        first.cancel()
-        await quiet(log.clock)
-        assert log.done == ["second"]
-        assert await second == "second"
-
-    run(main())
+async def test_a_call_that_is_cancelled_while_it_is_held_back_is_not_run() -> None:
+    log = await used_to_sixteen()
+    log.done.clear()
+    first, second = log.call("first"), log.call("second")
+    first.cancel()
+    await quiet(log.clock)
+    assert log.done == ["second"]
+    assert await second == "second"
 
 
-def test_what_a_call_sets_in_its_context_stays_with_it() -> None:
+async def test_what_a_call_sets_in_its_context_stays_with_it() -> None:
     own: ContextVar[str] = ContextVar("own", default="nothing")
 
-    async def main() -> None:
-        log = await used_to_sixteen()
+    log = await used_to_sixteen()
 
-        def leave(word: str) -> str:
-            before = own.get()
-            own.set(word)
-            return before
+    def leave(word: str) -> str:
+        before = own.get()
+        own.set(word)
+        return before
 
-        answers = []
-        for name in range(16):
-            token = own.set(f"caller {name}")
-            answers.append(log.batcher.submit(leave, "left behind"))
-            own.reset(token)
-        assert [await answer for answer in answers] == [f"caller {name}" for name in range(16)]
-        assert own.get() == "nothing"
-
-    run(main())
+    answers = []
+    for name in range(16):
+        token = own.set(f"caller {name}")
+        answers.append(log.batcher.submit(leave, "left behind"))
+        own.reset(token)
+    assert [await answer for answer in answers] == [f"caller {name}" for name in range(16)]
+    assert own.get() == "nothing"
 
 
-def test_a_caller_that_goes_away_just_after_its_turn_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        discarded: list[str] = []
-        log = await used_to_sixteen()
-        log.batcher._discard = discarded.append
-        calls = [asyncio.ensure_future(log.batcher.run(log.work, name)) for name in range(16)]
-        log.done.clear()
-        await asyncio.sleep(0)
-        assert log.done == list(range(16)), "all had their turn"
-        calls[3].cancel()
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(answers.pop(3), asyncio.CancelledError)
-        assert answers == [name for name in range(16) if name != 3]
-        assert discarded == [3]
-
-    run(main())
+async def test_a_caller_that_goes_away_just_after_its_turn_leaves_nothing_behind() -> None:
+    discarded: list[str] = []
+    log = await used_to_sixteen()
+    log.batcher._discard = discarded.append
+    calls = [asyncio.ensure_future(log.batcher.run(log.work, name)) for name in range(16)]
+    log.done.clear()
+    await asyncio.sleep(0)
+    assert log.done == list(range(16)), "all had their turn"
+    calls[3].cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers.pop(3), asyncio.CancelledError)
+    assert answers == [name for name in range(16) if name != 3]
+    assert discarded == [3]
 
 
-def test_calls_that_take_long_leave_the_loop_its_turns() -> None:
-    async def main() -> None:
-        log = await used_to_sixteen()
-        log.done.clear()
-        log.takes = 400 * MICROSECOND
-        answers = [log.call(name) for name in range(16)]
-        asyncio.get_running_loop().call_soon(log.done.append, "somebody else")
-        assert log.done == [0, 1, 2]
-        assert [await answer for answer in answers] == list(range(16))
-        assert "somebody else" in log.done[3:7]
-
-    run(main())
+async def test_calls_that_take_long_leave_the_loop_its_turns() -> None:
+    log = await used_to_sixteen()
+    log.done.clear()
+    log.takes = 400 * MICROSECOND
+    answers = [log.call(name) for name in range(16)]
+    asyncio.get_running_loop().call_soon(log.done.append, "somebody else")
+    assert log.done == [0, 1, 2]
+    assert [await answer for answer in answers] == list(range(16))
+    assert "somebody else" in log.done[3:7]
 
 
 _CALLERS, _CALLS = 24, 40

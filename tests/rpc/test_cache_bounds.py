@@ -1,6 +1,5 @@
 """A cache that may take so many bytes takes about so many bytes of memory, however long it is filled."""
 
-import asyncio
 import gc
 import json
 import tracemalloc
@@ -72,25 +71,22 @@ def plans() -> Put:
 @pytest.mark.parametrize(
     ("cache", "entries"), [(answers, 5000), (judge, 6000), (plans, 400)], ids=["answers", "judge", "plans"]
 )
-def test_a_cache_takes_no_more_memory_than_it_may(cache: Callable[[], Put], entries: int) -> None:
-    async def main() -> None:
-        put = cache()
-        await put(0)  # what is made once
+async def test_a_cache_takes_no_more_memory_than_it_may(cache: Callable[[], Put], entries: int) -> None:
+    put = cache()
+    await put(0)  # what is made once
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, entries):
+            await put(number)
         gc.collect()
-        tracemalloc.start()
-        try:
-            for number in range(1, entries):
-                await put(number)
-            gc.collect()
-            half, _ = tracemalloc.get_traced_memory()
-            for number in range(entries, 2 * entries):
-                await put(number)
-            gc.collect()
-            whole, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert half < MOST
-        assert whole < MOST
-        assert whole > BOUND / 10, "too few entries to fill it"
-
-    asyncio.run(main())
+        half, _ = tracemalloc.get_traced_memory()
+        for number in range(entries, 2 * entries):
+            await put(number)
+        gc.collect()
+        whole, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert half < MOST
+    assert whole < MOST
+    assert whole > BOUND / 10, "too few entries to fill it"

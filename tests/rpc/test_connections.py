@@ -14,7 +14,8 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2
 
-from .live import CONTAINS, EVALUATION, request, run, until
+from ..loop import run
+from .live import CONTAINS, EVALUATION, request, until
 from .process import ServerProcess, server_process
 
 pytestmark = pytest.mark.alone

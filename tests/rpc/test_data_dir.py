@@ -11,7 +11,7 @@ import pytest
 from evald_server.app import App, StartError
 from evald_server.config import Settings
 
-from .live import run
+from ..loop import run
 from .process import server_process
 
 

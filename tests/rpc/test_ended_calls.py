@@ -18,7 +18,7 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
 
-from .live import CATALOG, CONTAINS, EVALUATION, Live, refusal, request, run, serving, spec
+from .live import CATALOG, CONTAINS, EVALUATION, Live, refusal, request, serving, spec
 
 _Frame = evaluation_service_pb2.EvaluateSessionRequest
 
@@ -202,14 +202,11 @@ def open_calls() -> int:
         refused_batch,
     ],
 )
-def test_a_call_that_is_over_is_gone(way: Callable[[Live], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with serving(EVALUATORS, max_concurrent_streams=_LIMIT) as live:
-            with no_collector():
-                before = open_calls()
-                for _ in range(_CALLS):
-                    await way(live)
-                await asyncio.sleep(0.2)  # the server hears of the last one's end
-                assert open_calls() <= before + 1
-
-    run(main())
+async def test_a_call_that_is_over_is_gone(way: Callable[[Live], Awaitable[None]]) -> None:
+    async with serving(EVALUATORS, max_concurrent_streams=_LIMIT) as live:
+        with no_collector():
+            before = open_calls()
+            for _ in range(_CALLS):
+                await way(live)
+            await asyncio.sleep(0.2)  # the server hears of the last one's end
+            assert open_calls() <= before + 1

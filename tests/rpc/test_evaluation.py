@@ -17,7 +17,8 @@ from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.engine.registry import Origin
 
-from .live import CONTAINS, EVALUATION, Refusal, Request, refusal, request, run, serving, spec
+from ..loop import run
+from .live import CONTAINS, EVALUATION, Refusal, Request, refusal, request, serving, spec
 
 PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
 
@@ -35,33 +36,27 @@ SLOW = define_evaluator(
 )
 
 
-def test_a_call_whose_evaluators_answer_at_once_is_a_single_message() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            (only,) = await live.stream(request(CONTAINS, spec("response-length")))
-            assert only.started.evaluation_id
-            assert [planned.type for planned in only.started.plan] == ["contains", "response-length"]
-            assert [planned.version for planned in only.started.plan] == ["1.0.0", "1.0.0"]
-            assert [result.verdict for result in only.results] == [PASSED, PASSED]
-            assert not only.summary.results
-            assert only.summary.success
-            assert dict(only.summary.metrics) == {"response-length": 5}
-
-    run(main())
+async def test_a_call_whose_evaluators_answer_at_once_is_a_single_message() -> None:
+    async with serving() as live:
+        (only,) = await live.stream(request(CONTAINS, spec("response-length")))
+        assert only.started.evaluation_id
+        assert [planned.type for planned in only.started.plan] == ["contains", "response-length"]
+        assert [planned.version for planned in only.started.plan] == ["1.0.0", "1.0.0"]
+        assert [result.verdict for result in only.results] == [PASSED, PASSED]
+        assert not only.summary.results
+        assert only.summary.success
+        assert dict(only.summary.metrics) == {"response-length": 5}
 
 
-def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
-    async def main() -> None:
-        async with serving([SLOW]) as live:
-            messages = await live.stream(
-                request(spec("slow", {"seconds": 0.3}, name="b"), CONTAINS, spec("slow", name="a"))
-            )
-            assert [[result.name for result in m.results] for m in messages] == [["contains"], ["a"], ["b"]]
-            assert [bool(m.started.plan) for m in messages] == [True, False, False]
-            assert [m.HasField("summary") for m in messages] == [False, False, True]
-            assert messages[-1].summary.passed_count == 3
-
-    run(main())
+async def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
+    async with serving([SLOW]) as live:
+        messages = await live.stream(
+            request(spec("slow", {"seconds": 0.3}, name="b"), CONTAINS, spec("slow", name="a"))
+        )
+        assert [[result.name for result in m.results] for m in messages] == [["contains"], ["a"], ["b"]]
+        assert [bool(m.started.plan) for m in messages] == [True, False, False]
+        assert [m.HasField("summary") for m in messages] == [False, False, True]
+        assert messages[-1].summary.passed_count == 3
 
 
 async def _telling(_ctx: Any) -> bool:
@@ -77,75 +72,63 @@ TELLING = define_evaluator(type="telling", kind=Kind.ASSERTION, evaluate=_tellin
 
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["asked-for", "not-asked-for"])
-def test_progress_reaches_the_caller_before_the_result_and_only_when_asked_for(wanted: bool) -> None:
-    async def main() -> None:
-        options = evaluation_service_pb2.EvaluateOptions(include_progress=wanted)
-        async with serving([TELLING]) as live:
-            messages = await live.stream(request(CONTAINS, spec("telling"), options=options))
-            told = [
-                (said.index, said.message, said.HasField("fraction")) for m in messages for said in m.progress
-            ]
-            assert told == ([(1, "asked", True), (1, "heard", False)] if wanted else [])
-            assert [result.name for m in messages for result in m.results] == ["contains", "telling"]
-            assert not messages[-1].progress
-            assert messages[-1].summary.success
-
-    run(main())
+async def test_progress_reaches_the_caller_before_the_result_and_only_when_asked_for(wanted: bool) -> None:
+    options = evaluation_service_pb2.EvaluateOptions(include_progress=wanted)
+    async with serving([TELLING]) as live:
+        messages = await live.stream(request(CONTAINS, spec("telling"), options=options))
+        told = [
+            (said.index, said.message, said.HasField("fraction")) for m in messages for said in m.progress
+        ]
+        assert told == ([(1, "asked", True), (1, "heard", False)] if wanted else [])
+        assert [result.name for m in messages for result in m.results] == ["contains", "telling"]
+        assert not messages[-1].progress
+        assert messages[-1].summary.success
 
 
-def test_an_evaluator_that_waits_knows_its_call() -> None:
+async def test_an_evaluator_that_waits_knows_its_call() -> None:
     seen: list[Scope] = []
 
     async def note(_ctx: Any) -> bool:
         seen.append(current_scope())
         return True
 
-    async def main() -> None:
-        noting = define_evaluator(type="noting", kind=Kind.ASSERTION, evaluate=note)
-        async with serving([noting]) as live:
-            options = evaluation_service_pb2.EvaluateOptions(skip_cache=True)
-            answer = await live.unary(
-                request(spec("noting", timeout=duration_pb2.Duration(seconds=2)), options=options),
-                metadata=(("traceparent", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"), ("x-other", "1")),
-                timeout=30,
-            )
-            (scope,) = seen
-            assert scope.evaluation_id == answer.evaluation_id
-            assert scope.skip_cache
-            assert dict(scope.trace_context) == {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
-            left = scope.time_left()
-            assert left is not None
-            assert left <= 2
-
-    run(main())
+    noting = define_evaluator(type="noting", kind=Kind.ASSERTION, evaluate=note)
+    async with serving([noting]) as live:
+        options = evaluation_service_pb2.EvaluateOptions(skip_cache=True)
+        answer = await live.unary(
+            request(spec("noting", timeout=duration_pb2.Duration(seconds=2)), options=options),
+            metadata=(("traceparent", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"), ("x-other", "1")),
+            timeout=30,
+        )
+        (scope,) = seen
+        assert scope.evaluation_id == answer.evaluation_id
+        assert scope.skip_cache
+        assert dict(scope.trace_context) == {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
+        left = scope.time_left()
+        assert left is not None
+        assert left <= 2
 
 
-def test_unary_lists_every_result_in_declared_order() -> None:
-    async def main() -> None:
-        async with serving([SLOW]) as live:
-            answer = await live.unary(request(spec("slow"), CONTAINS, spec("contains", {"text": "x"})))
-            assert [result.index for result in answer.summary.results] == [0, 1, 2]
-            assert answer.summary.verdict == FAILED
-            assert answer.summary.reason == answer.summary.results[2].reason
-
-    run(main())
+async def test_unary_lists_every_result_in_declared_order() -> None:
+    async with serving([SLOW]) as live:
+        answer = await live.unary(request(spec("slow"), CONTAINS, spec("contains", {"text": "x"})))
+        assert [result.index for result in answer.summary.results] == [0, 1, 2]
+        assert answer.summary.verdict == FAILED
+        assert answer.summary.reason == answer.summary.results[2].reason
 
 
-def test_messages_json_stands_wherever_messages_stand() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            text = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
-            context = context_pb2.EvaluatorContext(messages_json=text)
-            answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
-            assert answer.summary.success
-            context.last_invocation.messages_json = json.dumps([{"role": "assistant", "content": "no"}])
-            answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
-            assert not answer.summary.success
-
-    run(main())
+async def test_messages_json_stands_wherever_messages_stand() -> None:
+    async with serving() as live:
+        text = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+        context = context_pb2.EvaluatorContext(messages_json=text)
+        answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
+        assert answer.summary.success
+        context.last_invocation.messages_json = json.dumps([{"role": "assistant", "content": "no"}])
+        answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
+        assert not answer.summary.success
 
 
-def test_a_request_id_is_answered_again_and_not_run_again() -> None:
+async def test_a_request_id_is_answered_again_and_not_run_again() -> None:
     runs = 0
 
     def count(_ctx: Any) -> bool:
@@ -156,59 +139,47 @@ def test_a_request_id_is_answered_again_and_not_run_again() -> None:
 
     counting = define_evaluator(type="counting", kind=Kind.ASSERTION, evaluate=count)
 
-    async def main() -> None:
-        async with serving([counting]) as live:
-            wanted = request(spec("counting"), request_id="5f0c6f3e-0a53-4a0f-b4b4-6a8f4f5f0001")
-            first, second = await asyncio.gather(live.unary(wanted), live.unary(wanted))
-            third = await live.stream(wanted)
-            assert first == second
-            assert runs == 1
-            assert third[-1].started.evaluation_id == wanted.request_id
-            assert third[-1].results[0].start_time == first.summary.results[0].start_time
-            other = await refusal(live.unary(request(CONTAINS, request_id=wanted.request_id)))
-            assert (other.code, other.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED")
-
-    run(main())
+    async with serving([counting]) as live:
+        wanted = request(spec("counting"), request_id="5f0c6f3e-0a53-4a0f-b4b4-6a8f4f5f0001")
+        first, second = await asyncio.gather(live.unary(wanted), live.unary(wanted))
+        third = await live.stream(wanted)
+        assert first == second
+        assert runs == 1
+        assert third[-1].started.evaluation_id == wanted.request_id
+        assert third[-1].results[0].start_time == first.summary.results[0].start_time
+        other = await refusal(live.unary(request(CONTAINS, request_id=wanted.request_id)))
+        assert (other.code, other.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED")
 
 
-def test_a_failed_call_with_a_request_id_can_be_tried_again() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            wanted = request(spec("nope"), request_id="a")
-            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
-            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
-            assert (await live.unary(request(CONTAINS, request_id="a"))).summary.success
-
-    run(main())
+async def test_a_failed_call_with_a_request_id_can_be_tried_again() -> None:
+    async with serving() as live:
+        wanted = request(spec("nope"), request_id="a")
+        assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+        assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+        assert (await live.unary(request(CONTAINS, request_id="a"))).summary.success
 
 
-def test_the_summary_reaches_the_caller_before_its_deadline() -> None:
-    async def main() -> None:
-        async with serving([SLOW]) as live:
-            # A tenth of the time is kept for the answer; the best of three, because other work shares the machine.
-            for left in (2, 1, 0):
-                try:
-                    wanted = request(spec("slow", {"seconds": 30}), CONTAINS)
-                    answer = await live.unary(wanted, timeout=2)
-                    break
-                except grpc.aio.AioRpcError:
-                    if not left:
-                        raise
-            assert [result.error.code for result in answer.summary.results] == ["TIMEOUT", ""]
-            assert answer.summary.verdict == ERROR
-
-    run(main())
+async def test_the_summary_reaches_the_caller_before_its_deadline() -> None:
+    async with serving([SLOW]) as live:
+        # A tenth of the time is kept for the answer; the best of three, because other work shares the machine.
+        for left in (2, 1, 0):
+            try:
+                wanted = request(spec("slow", {"seconds": 30}), CONTAINS)
+                answer = await live.unary(wanted, timeout=2)
+                break
+            except grpc.aio.AioRpcError:
+                if not left:
+                    raise
+        assert [result.error.code for result in answer.summary.results] == ["TIMEOUT", ""]
+        assert answer.summary.verdict == ERROR
 
 
-def test_the_options_own_timeout_still_gives_a_summary() -> None:
-    async def main() -> None:
-        async with serving([SLOW]) as live:
-            wanted = request(spec("slow", {"seconds": 30}))
-            wanted.options.timeout.FromMilliseconds(100)
-            answer = await live.unary(wanted)
-            assert answer.summary.results[0].error.code == "TIMEOUT"
-
-    run(main())
+async def test_the_options_own_timeout_still_gives_a_summary() -> None:
+    async with serving([SLOW]) as live:
+        wanted = request(spec("slow", {"seconds": 30}))
+        wanted.options.timeout.FromMilliseconds(100)
+        answer = await live.unary(wanted)
+        assert answer.summary.results[0].error.code == "TIMEOUT"
 
 
 @pytest.mark.alone
@@ -248,26 +219,23 @@ def _config_of(levels: int) -> evaluator_pb2.EvaluatorSpec:
 
 
 @pytest.mark.parametrize("levels", [33, 34, 60])
-def test_a_config_that_is_too_deep_is_refused(levels: int) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            try:
-                raw = _config_of(levels).SerializeToString()
-            except DecodeError:
-                # Deeper than this protobuf runtime can even hold: nested by hand.
-                raw = b""
-                for _ in range(levels):
-                    value = b"\x2a" + _varint(len(raw)) + raw
-                    entry = b"\x0a\x01a\x12" + _varint(len(value)) + value
-                    raw = b"\x0a" + _varint(len(entry)) + entry
-                raw = b"\x0a\x0bjson-schema\x1a" + _varint(len(raw)) + raw
-            wanted = wire_pb2.EvaluateRequest(context=request().context, evaluators=[raw])
-            refused = await refusal(live.raw(EVALUATION + "Evaluate", wanted.SerializeToString()))
-            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-            assert refused.fields[0].startswith("evaluators[0]")
-            assert "deeper than 32" in refused.message
-
-    run(main())
+async def test_a_config_that_is_too_deep_is_refused(levels: int) -> None:
+    async with serving() as live:
+        try:
+            raw = _config_of(levels).SerializeToString()
+        except DecodeError:
+            # Deeper than this protobuf runtime can even hold: nested by hand.
+            raw = b""
+            for _ in range(levels):
+                value = b"\x2a" + _varint(len(raw)) + raw
+                entry = b"\x0a\x01a\x12" + _varint(len(value)) + value
+                raw = b"\x0a" + _varint(len(entry)) + entry
+            raw = b"\x0a\x0bjson-schema\x1a" + _varint(len(raw)) + raw
+        wanted = wire_pb2.EvaluateRequest(context=request().context, evaluators=[raw])
+        refused = await refusal(live.raw(EVALUATION + "Evaluate", wanted.SerializeToString()))
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.fields[0].startswith("evaluators[0]")
+        assert "deeper than 32" in refused.message
 
 
 def _varint(number: int) -> bytes:
@@ -279,16 +247,13 @@ def _varint(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("method", ["Evaluate", "EvaluateUnary", "ValidateSpecs"])
-def test_garbage_is_an_invalid_argument(method: str) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            refused = await refusal(live.raw(EVALUATION + method, b"\xff\xfe garbage \x00\x01"))
-            assert (refused.code, refused.reason) == (
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "UNREADABLE_MESSAGE",
-            )
-
-    run(main())
+async def test_garbage_is_an_invalid_argument(method: str) -> None:
+    async with serving() as live:
+        refused = await refusal(live.raw(EVALUATION + method, b"\xff\xfe garbage \x00\x01"))
+        assert (refused.code, refused.reason) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "UNREADABLE_MESSAGE",
+        )
 
 
 @pytest.mark.parametrize(
@@ -354,39 +319,33 @@ def test_a_bad_request_names_the_field_and_what_is_wrong(
         assert refused.size <= 4096
 
 
-def test_too_many_messages_are_refused_with_their_number_and_the_limit() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            wanted = request(CONTAINS)
-            for _ in range(4999):
-                wanted.context.messages.add(role="user", text="x")
-            refused = await refusal(live.unary(wanted))
-            assert refused.fields == ["context.messages"]
-            assert (refused.info.metadata["size"], refused.info.metadata["limit"]) == ("5001", "5000")
-            wanted.context.ClearField("messages")
-            wanted.context.messages_json = json.dumps([{"role": "user", "content": "x"}] * 5001)
-            assert (await refusal(live.unary(wanted))).fields == ["context.messages_json"]
-
-    run(main())
+async def test_too_many_messages_are_refused_with_their_number_and_the_limit() -> None:
+    async with serving() as live:
+        wanted = request(CONTAINS)
+        for _ in range(4999):
+            wanted.context.messages.add(role="user", text="x")
+        refused = await refusal(live.unary(wanted))
+        assert refused.fields == ["context.messages"]
+        assert (refused.info.metadata["size"], refused.info.metadata["limit"]) == ("5001", "5000")
+        wanted.context.ClearField("messages")
+        wanted.context.messages_json = json.dumps([{"role": "user", "content": "x"}] * 5001)
+        assert (await refusal(live.unary(wanted))).fields == ["context.messages_json"]
 
 
-def test_a_message_that_is_too_large_is_refused_with_its_size_and_the_limit() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            refused = await refusal(live.unary(request(CONTAINS, answer="x" * (17 << 20))))
-            assert (refused.code, refused.reason) == (
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "MESSAGE_TOO_LARGE",
-            )
-            assert refused.info.metadata["limit"] == str(16 << 20)
-            assert (await refusal(live.unary(request(CONTAINS, answer="x" * (30 << 20))))).code is (
-                grpc.StatusCode.RESOURCE_EXHAUSTED
-            )
-
-    run(main())
+async def test_a_message_that_is_too_large_is_refused_with_its_size_and_the_limit() -> None:
+    async with serving() as live:
+        refused = await refusal(live.unary(request(CONTAINS, answer="x" * (17 << 20))))
+        assert (refused.code, refused.reason) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "MESSAGE_TOO_LARGE",
+        )
+        assert refused.info.metadata["limit"] == str(16 << 20)
+        assert (await refusal(live.unary(request(CONTAINS, answer="x" * (30 << 20))))).code is (
+            grpc.StatusCode.RESOURCE_EXHAUSTED
+        )
 
 
-def test_data_nested_to_the_limit_is_read_and_beyond_it_refused() -> None:
+async def test_data_nested_to_the_limit_is_read_and_beyond_it_refused() -> None:
     def nested(levels: int) -> bytes:
         """A context whose metadata has that many levels, serialised by hand: deeper than a runtime holds."""
         raw = b""
@@ -397,15 +356,12 @@ def test_data_nested_to_the_limit_is_read_and_beyond_it_refused() -> None:
         context = request().context.SerializeToString() + b"\x4a" + _varint(len(raw)) + raw
         return b"\x12" + _varint(len(context)) + context + request(CONTAINS).SerializeToString()
 
-    async def main() -> None:
-        async with serving() as live:
-            for method, wrap in (("Evaluate", bytes), ("EvaluateUnary", _wrapped)):
-                await live.raw(EVALUATION + method, wrap(nested(31)))
-                refused = await refusal(live.raw(EVALUATION + method, wrap(nested(33))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert "32 levels" in refused.message
-
-    run(main())
+    async with serving() as live:
+        for method, wrap in (("Evaluate", bytes), ("EvaluateUnary", _wrapped)):
+            await live.raw(EVALUATION + method, wrap(nested(31)))
+            refused = await refusal(live.raw(EVALUATION + method, wrap(nested(33))))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "32 levels" in refused.message
 
 
 def _wrapped(request_bytes: bytes) -> bytes:
@@ -422,107 +378,81 @@ def _wrapped(request_bytes: bytes) -> bytes:
         ("[" * 40 + "]" * 40, ""),
     ],
 )
-def test_bad_messages_json_is_refused_with_its_place(text: str, wanted: str) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            context = context_pb2.EvaluatorContext(messages_json=text)
-            refused = await refusal(live.unary(Request(context=context, evaluators=[CONTAINS])))
-            assert refused.fields[0].startswith("context.messages_json")
-            assert wanted in refused.message
-
-    run(main())
+async def test_bad_messages_json_is_refused_with_its_place(text: str, wanted: str) -> None:
+    async with serving() as live:
+        context = context_pb2.EvaluatorContext(messages_json=text)
+        refused = await refusal(live.unary(Request(context=context, evaluators=[CONTAINS])))
+        assert refused.fields[0].startswith("context.messages_json")
+        assert wanted in refused.message
 
 
-def test_criteria_without_a_judge_are_refused_and_not_ignored() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            wanted = request(CONTAINS)
-            wanted.context.scenario.success_criteria = "books a flight"
-            if live.app.registry.get("llm-judge") is None:
-                refused = await refusal(live.unary(wanted))
-                assert refused.fields == ["context.scenario"]
-            wanted.options.criteria_policy = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
-            assert (await live.unary(wanted)).summary.success
-
-    run(main())
+async def test_criteria_without_a_judge_are_refused_and_not_ignored() -> None:
+    async with serving() as live:
+        wanted = request(CONTAINS)
+        wanted.context.scenario.success_criteria = "books a flight"
+        if live.app.registry.get("llm-judge") is None:
+            refused = await refusal(live.unary(wanted))
+            assert refused.fields == ["context.scenario"]
+        wanted.options.criteria_policy = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+        assert (await live.unary(wanted)).summary.success
 
 
-def test_auto_evaluators_run_on_every_call_unless_switched_off() -> None:
-    async def main() -> None:
-        async with serving(auto={"tool-call-count": {}}) as live:
-            wanted = request(CONTAINS)
-            assert list((await live.unary(wanted)).summary.metrics) == ["tool-call-count"]
-            wanted.options.skip_auto_evaluators = True
-            assert not (await live.unary(wanted)).summary.metrics
-            assert (await refusal(live.unary(request()))).fields == ["evaluators"]
-
-    run(main())
+async def test_auto_evaluators_run_on_every_call_unless_switched_off() -> None:
+    async with serving(auto={"tool-call-count": {}}) as live:
+        wanted = request(CONTAINS)
+        assert list((await live.unary(wanted)).summary.metrics) == ["tool-call-count"]
+        wanted.options.skip_auto_evaluators = True
+        assert not (await live.unary(wanted)).summary.metrics
+        assert (await refusal(live.unary(request()))).fields == ["evaluators"]
 
 
-def test_validate_specs_lists_everything_that_is_wrong_and_runs_nothing() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            wanted = evaluation_service_pb2.ValidateSpecsRequest(
-                evaluators=[CONTAINS, spec("nope"), spec("latency-budget", {"maxMs": -1})]
-            )
-            data = await live.raw(EVALUATION + "ValidateSpecs", wanted.SerializeToString())
-            found = evaluation_service_pb2.ValidateSpecsResponse.FromString(data).violations
-            assert [(v.index, v.path, v.reason) for v in found] == [
-                (1, "/type", "UNKNOWN_TYPE"),
-                (2, "/config/maxMs", "INVALID_CONFIG"),
-            ]
-
-    run(main())
+async def test_validate_specs_lists_everything_that_is_wrong_and_runs_nothing() -> None:
+    async with serving() as live:
+        wanted = evaluation_service_pb2.ValidateSpecsRequest(
+            evaluators=[CONTAINS, spec("nope"), spec("latency-budget", {"maxMs": -1})]
+        )
+        data = await live.raw(EVALUATION + "ValidateSpecs", wanted.SerializeToString())
+        found = evaluation_service_pb2.ValidateSpecsResponse.FromString(data).violations
+        assert [(v.index, v.path, v.reason) for v in found] == [
+            (1, "/type", "UNKNOWN_TYPE"),
+            (2, "/config/maxMs", "INVALID_CONFIG"),
+        ]
 
 
-def test_plans_follow_the_registry() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            wanted = request(spec("slow"))
-            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
-            live.app.registry.register(SLOW, Origin.PLUGIN)
-            assert (await live.unary(wanted)).summary.success
-            live.app.registry.remove("slow")
-            assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
-
-    run(main())
+async def test_plans_follow_the_registry() -> None:
+    async with serving() as live:
+        wanted = request(spec("slow"))
+        assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
+        live.app.registry.register(SLOW, Origin.PLUGIN)
+        assert (await live.unary(wanted)).summary.success
+        live.app.registry.remove("slow")
+        assert (await refusal(live.unary(wanted))).reason == "UNKNOWN_TYPE"
 
 
-def test_only_the_labels_that_the_operator_picked_are_counted() -> None:
-    async def main() -> None:
-        async with serving(labels=["suite"]) as live:
-            await live.unary(request(CONTAINS, labels={"suite": "checkout", "user": "42"}))
-            text = live.app.telemetry.exposition("")[0].decode()
-            assert (
-                'evald_evaluations_total{rpc="EvaluateUnary",suite="checkout",verdict="passed"} 1.0' in text
-            )
-            assert "user" not in next(line for line in text.splitlines() if "checkout" in line)
-
-    run(main())
+async def test_only_the_labels_that_the_operator_picked_are_counted() -> None:
+    async with serving(labels=["suite"]) as live:
+        await live.unary(request(CONTAINS, labels={"suite": "checkout", "user": "42"}))
+        text = live.app.telemetry.exposition("")[0].decode()
+        assert 'evald_evaluations_total{rpc="EvaluateUnary",suite="checkout",verdict="passed"} 1.0' in text
+        assert "user" not in next(line for line in text.splitlines() if "checkout" in line)
 
 
-def test_a_failed_evaluation_points_to_its_trace() -> None:
-    async def main() -> None:
-        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-        async with serving() as live:
-            await live.unary(
-                request(CONTAINS, answer="bye"),
-                metadata=(("traceparent", f"00-{trace}-00f067aa0ba902b7-01"),),
-            )
-            text = live.app.telemetry.exposition("application/openmetrics-text")[0].decode()
-            assert f'trace_id="{trace}"' in text
-
-    run(main())
+async def test_a_failed_evaluation_points_to_its_trace() -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    async with serving() as live:
+        await live.unary(
+            request(CONTAINS, answer="bye"),
+            metadata=(("traceparent", f"00-{trace}-00f067aa0ba902b7-01"),),
+        )
+        text = live.app.telemetry.exposition("application/openmetrics-text")[0].decode()
+        assert f'trace_id="{trace}"' in text
 
 
-def test_values_are_counted_in_the_unit_of_each_use() -> None:
-    async def main() -> None:
-        words = spec("response-length", {"unit": "words"})
-        async with serving() as live:
-            await live.unary(request(words, spec("response-length"), answer="two words"))
-            text = live.app.telemetry.exposition("")[0].decode()
-            assert 'evald_metric_value_words_sum{evaluator="response-length"} 2.0' in text
-            assert 'evald_metric_value_characters_sum{evaluator="response-length"} 9.0' in text
-            assert 'evald_metric_last_value{evaluator="response-length",unit="words"} 2.0' in text
-
-    run(main())
+async def test_values_are_counted_in_the_unit_of_each_use() -> None:
+    words = spec("response-length", {"unit": "words"})
+    async with serving() as live:
+        await live.unary(request(words, spec("response-length"), answer="two words"))
+        text = live.app.telemetry.exposition("")[0].decode()
+        assert 'evald_metric_value_words_sum{evaluator="response-length"} 2.0' in text
+        assert 'evald_metric_value_characters_sum{evaluator="response-length"} 9.0' in text
+        assert 'evald_metric_last_value{evaluator="response-length",unit="words"} 2.0' in text

@@ -11,7 +11,8 @@ import pytest
 from evald.v1 import evaluation_service_pb2
 from evald_server.rpc.server import abort
 
-from .live import EVALUATION, Live, request, run, serving, spec, until
+from ..loop import run
+from .live import EVALUATION, Live, request, serving, spec, until
 
 
 async def batch(live: Live) -> None:

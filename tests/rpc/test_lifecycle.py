@@ -16,7 +16,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.app import App, StartError
 from evald_server.config import Settings
 
-from .live import CONTAINS, EVALUATION, Live, refusal, request, run, serving, spec
+from .live import CONTAINS, EVALUATION, Live, refusal, request, serving, spec
 
 
 async def health(live: Live, service: str = "") -> int:
@@ -26,47 +26,41 @@ async def health(live: Live, service: str = "") -> int:
     return health_pb2.HealthCheckResponse.FromString(data).status
 
 
-def test_health_answers_for_the_server_and_each_service() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            for service in ("", "evald.v1.EvaluationService", "evald.v1.CatalogService"):
-                assert await health(live, service) == health_pb2.HealthCheckResponse.SERVING
-            assert (await refusal(health(live, "nope"))).code is grpc.StatusCode.NOT_FOUND
-            refused = await refusal(live.raw("/grpc.health.v1.Health/Check", b"\xff\xff"))
-            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(main())
+async def test_health_answers_for_the_server_and_each_service() -> None:
+    async with serving() as live:
+        for service in ("", "evald.v1.EvaluationService", "evald.v1.CatalogService"):
+            assert await health(live, service) == health_pb2.HealthCheckResponse.SERVING
+        assert (await refusal(health(live, "nope"))).code is grpc.StatusCode.NOT_FOUND
+        refused = await refusal(live.raw("/grpc.health.v1.Health/Check", b"\xff\xff"))
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection_lists_the_services_and_describes_them(version: str) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            asked = [
-                reflection_pb2.ServerReflectionRequest(list_services=""),
-                reflection_pb2.ServerReflectionRequest(file_containing_symbol="evald.v1.EvaluationService"),
-                reflection_pb2.ServerReflectionRequest(
-                    file_containing_symbol=f"grpc.reflection.{version}.ServerReflection"
-                ),
-            ]
-            stream = live.channel.stream_stream(
-                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
-            )(iter([one.SerializeToString() for one in asked]))
-            listed, described, own = [
-                reflection_pb2.ServerReflectionResponse.FromString(data) async for data in stream
-            ]
-            names = {service.name for service in listed.list_services_response.service}
-            assert {
-                "evald.v1.EvaluationService",
-                "evald.v1.CatalogService",
-                "grpc.health.v1.Health",
-                "grpc.reflection.v1.ServerReflection",
-                "grpc.reflection.v1alpha.ServerReflection",
-            } <= names
-            assert described.file_descriptor_response.file_descriptor_proto
-            assert own.file_descriptor_response.file_descriptor_proto
-
-    run(main())
+async def test_reflection_lists_the_services_and_describes_them(version: str) -> None:
+    async with serving() as live:
+        asked = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol="evald.v1.EvaluationService"),
+            reflection_pb2.ServerReflectionRequest(
+                file_containing_symbol=f"grpc.reflection.{version}.ServerReflection"
+            ),
+        ]
+        stream = live.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        )(iter([one.SerializeToString() for one in asked]))
+        listed, described, own = [
+            reflection_pb2.ServerReflectionResponse.FromString(data) async for data in stream
+        ]
+        names = {service.name for service in listed.list_services_response.service}
+        assert {
+            "evald.v1.EvaluationService",
+            "evald.v1.CatalogService",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        } <= names
+        assert described.file_descriptor_response.file_descriptor_proto
+        assert own.file_descriptor_response.file_descriptor_proto
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -101,29 +95,23 @@ def _watch_without_window(address: str) -> socket.socket:
     return connection
 
 
-def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_change() -> None:
-    async def main() -> None:
-        async with serving(drain_delay=0.5) as live:
-            with await asyncio.to_thread(_watch_without_window, live.app.address):
-                await asyncio.sleep(0.2)  # the server has read it
-                watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-                assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 1
-                stopping = asyncio.create_task(live.app.stop(0.1))
-                assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 2
-                assert await health(live) == health_pb2.HealthCheckResponse.NOT_SERVING
-                await stopping
-
-    run(main())
+async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_change() -> None:
+    async with serving(drain_delay=0.5) as live:
+        with await asyncio.to_thread(_watch_without_window, live.app.address):
+            await asyncio.sleep(0.2)  # the server has read it
+            watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+            assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 1
+            stopping = asyncio.create_task(live.app.stop(0.1))
+            assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 2
+            assert await health(live) == health_pb2.HealthCheckResponse.NOT_SERVING
+            await stopping
 
 
-def test_two_servers_cannot_have_the_same_port() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            second = App(Settings(listen=live.app.address, http=None))
-            with pytest.raises(StartError, match="cannot be had"):
-                await second.start()
-
-    run(main())
+async def test_two_servers_cannot_have_the_same_port() -> None:
+    async with serving() as live:
+        second = App(Settings(listen=live.app.address, http=None))
+        with pytest.raises(StartError, match="cannot be had"):
+            await second.start()
 
 
 def test_a_public_address_is_refused_unless_asked_for() -> None:
@@ -133,79 +121,67 @@ def test_a_public_address_is_refused_unless_asked_for() -> None:
 
 
 @pytest.mark.alone
-def test_stopping_turns_health_first_refuses_new_calls_and_lets_open_ones_finish() -> None:
+async def test_stopping_turns_health_first_refuses_new_calls_and_lets_open_ones_finish() -> None:
     async def slow(_ctx: Any) -> bool:
         await asyncio.sleep(0.5)
         return True
 
-    async def main() -> None:
-        waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
-        async with serving([waiting], drain_delay=0.2) as live:
-            watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-            assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 1
-            open_call = asyncio.create_task(live.unary(request(spec("slow"))))
-            await asyncio.sleep(0.1)
-            stopping = asyncio.create_task(live.app.stop(5))
-            assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 2
-            # Within the delay, calls are still answered: load balancers have not noticed yet.
-            assert (await live.unary(request(CONTAINS))).summary.success
-            await asyncio.sleep(0.25)
-            refused = await refusal(live.unary(request(CONTAINS)))
-            assert refused.code is grpc.StatusCode.UNAVAILABLE
-            assert (await open_call).summary.success
-            watch.cancel()
-            began = time.monotonic()
-            await stopping
-            assert time.monotonic() - began < 2
-
-    run(main())
+    waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
+    async with serving([waiting], drain_delay=0.2) as live:
+        watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 1
+        open_call = asyncio.create_task(live.unary(request(spec("slow"))))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.create_task(live.app.stop(5))
+        assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 2
+        # Within the delay, calls are still answered: load balancers have not noticed yet.
+        assert (await live.unary(request(CONTAINS))).summary.success
+        await asyncio.sleep(0.25)
+        refused = await refusal(live.unary(request(CONTAINS)))
+        assert refused.code is grpc.StatusCode.UNAVAILABLE
+        assert (await open_call).summary.success
+        watch.cancel()
+        began = time.monotonic()
+        await stopping
+        assert time.monotonic() - began < 2
 
 
 @pytest.mark.alone
-def test_sessions_that_outlast_the_grace_are_told_why_they_end() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            frame = evaluation_service_pb2.EvaluateSessionRequest()
-            frame.open.evaluators.append(CONTAINS)
-            call = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
-            await call.write(frame.SerializeToString())
-            await asyncio.sleep(0.1)
-            began = time.monotonic()
-            stopping = asyncio.create_task(live.app.stop(0.2))
-            refused = await refusal(call.read())
-            await stopping
-            assert time.monotonic() - began < 2.2
-            assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
-
-    run(main())
+async def test_sessions_that_outlast_the_grace_are_told_why_they_end() -> None:
+    async with serving() as live:
+        frame = evaluation_service_pb2.EvaluateSessionRequest()
+        frame.open.evaluators.append(CONTAINS)
+        call = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
+        await call.write(frame.SerializeToString())
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        stopping = asyncio.create_task(live.app.stop(0.2))
+        refused = await refusal(call.read())
+        await stopping
+        assert time.monotonic() - began < 2.2
+        assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
-def test_more_streams_than_allowed_are_refused_with_a_time_to_come_back() -> None:
-    async def main() -> None:
-        async with serving(max_streams=1) as live:
-            first = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
-            frame = evaluation_service_pb2.EvaluateSessionRequest()
-            frame.open.evaluators.append(CONTAINS)
-            await first.write(frame.SerializeToString())
-            await asyncio.sleep(0.1)
-            second = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
-            refused = await refusal(second.read())
-            assert (refused.code, refused.reason) == (
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "TOO_MANY_STREAMS",
-            )
-            assert refused.retry
-            first.cancel()
-
-    run(main())
+async def test_more_streams_than_allowed_are_refused_with_a_time_to_come_back() -> None:
+    async with serving(max_streams=1) as live:
+        first = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
+        frame = evaluation_service_pb2.EvaluateSessionRequest()
+        frame.open.evaluators.append(CONTAINS)
+        await first.write(frame.SerializeToString())
+        await asyncio.sleep(0.1)
+        second = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
+        refused = await refusal(second.read())
+        assert (refused.code, refused.reason) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "TOO_MANY_STREAMS",
+        )
+        assert refused.retry
+        first.cancel()
 
 
-def test_an_unknown_method_is_unimplemented() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            for method in (EVALUATION + "Nope", "/other.Service/Method"):
-                refused = await refusal(live.raw(method, b""))
-                assert refused.code is grpc.StatusCode.UNIMPLEMENTED
-                assert refused.reason == "UNKNOWN_METHOD"
-
-    run(main())
+async def test_an_unknown_method_is_unimplemented() -> None:
+    async with serving() as live:
+        for method in (EVALUATION + "Nope", "/other.Service/Method"):
+            refused = await refusal(live.raw(method, b""))
+            assert refused.code is grpc.StatusCode.UNIMPLEMENTED
+            assert refused.reason == "UNKNOWN_METHOD"

@@ -7,7 +7,8 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2 as typed_pb2
 
-from .live import CONTAINS, Refusal, Request, refusal, request, run, serving, spec
+from ..loop import run
+from .live import CONTAINS, Refusal, Request, refusal, request, serving, spec
 
 # Untyped, because enum fields take numbers that their types do not know.
 pb2: Any = typed_pb2
@@ -79,25 +80,19 @@ def test_what_the_server_does_not_know_is_refused_with_its_place(row: str) -> No
         assert text in refused.message
 
 
-def test_a_threshold_belongs_to_the_weighted_mean() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            fields = options(threshold=0.0, aggregation=MEAN)
-            answer = await live.unary(calls(fields)["unary"])
-        assert answer.summary.success
-
-    run(main())
+async def test_a_threshold_belongs_to_the_weighted_mean() -> None:
+    async with serving() as live:
+        fields = options(threshold=0.0, aggregation=MEAN)
+        answer = await live.unary(calls(fields)["unary"])
+    assert answer.summary.success
 
 
-def test_an_unknown_mode_of_failure_criteria_is_refused() -> None:
-    async def main() -> None:
-        wanted: Any = request(CONTAINS)
-        wanted.context.scenario.failure_criteria = "It asks for a password"
-        wanted.context.scenario.failure_criteria_mode = 9
-        async with serving() as live:
-            for call in (live.unary, live.stream):
-                refused = await refusal(call(wanted))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.fields == ["context.scenario.failure_criteria_mode"]
-
-    run(main())
+async def test_an_unknown_mode_of_failure_criteria_is_refused() -> None:
+    wanted: Any = request(CONTAINS)
+    wanted.context.scenario.failure_criteria = "It asks for a password"
+    wanted.context.scenario.failure_criteria_mode = 9
+    async with serving() as live:
+        for call in (live.unary, live.stream):
+            refused = await refusal(call(wanted))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.fields == ["context.scenario.failure_criteria_mode"]

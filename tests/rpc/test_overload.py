@@ -12,7 +12,8 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 
-from .live import CONTAINS, Live, Refusal, refusal, request, run, serving, spec, until
+from ..loop import run
+from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
 
 pytestmark = pytest.mark.alone
 
@@ -57,37 +58,31 @@ def test_overload_is_refused_at_once_with_a_time_to_come_back() -> None:
     assert (reasons.count("OK"), reasons.count("OVERLOADED")) == (8, 12)
 
 
-def test_who_stands_in_line_for_too_long_is_refused() -> None:
-    async def main() -> None:
-        held = _Held()
-        async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=0.1) as live:
-            busy = asyncio.create_task(live.unary(request(spec("held"))))
-            await until(lambda: live.app.admission.inflight == 1)
-            began = time.monotonic()
-            found = await refusal(live.unary(request(spec("held"))))
-            assert time.monotonic() - began >= 0.1
-            assert found.reason == "OVERLOADED"
-            assert "no place within" in found.message
-            held.released.set()
-            assert (await busy).summary.success
-
-    run(main())
+async def test_who_stands_in_line_for_too_long_is_refused() -> None:
+    held = _Held()
+    async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=0.1) as live:
+        busy = asyncio.create_task(live.unary(request(spec("held"))))
+        await until(lambda: live.app.admission.inflight == 1)
+        began = time.monotonic()
+        found = await refusal(live.unary(request(spec("held"))))
+        assert time.monotonic() - began >= 0.1
+        assert found.reason == "OVERLOADED"
+        assert "no place within" in found.message
+        held.released.set()
+        assert (await busy).summary.success
 
 
-def test_a_search_that_is_refused_for_overload_is_not_left_half_begun() -> None:
+async def test_a_search_that_is_refused_for_overload_is_not_left_half_begun() -> None:
     # Warnings are errors: one says that a coroutine was never awaited.
     costly = request(spec("regex", {"pattern": "(a|b){1,40}c", "mustMatch": False}))
     costly.context.messages.add(role="assistant", text="a" * 20_000)
 
-    async def main() -> None:
-        held = _Held()
-        async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=30) as live:
-            assert (await live.unary(costly)).summary.success
-            busy = [asyncio.create_task(live.unary(request(spec("held")))) for _ in range(2)]
-            await until(lambda: live.app.admission.queued)
-            assert (await refusal(live.unary(costly))).reason == "OVERLOADED"
-            gc.collect()
-            held.released.set()
-            await asyncio.gather(*busy)
-
-    run(main())
+    held = _Held()
+    async with serving([held.definition], max_inflight=1, max_queued=1, max_queue_seconds=30) as live:
+        assert (await live.unary(costly)).summary.success
+        busy = [asyncio.create_task(live.unary(request(spec("held")))) for _ in range(2)]
+        await until(lambda: live.app.admission.queued)
+        assert (await refusal(live.unary(costly))).reason == "OVERLOADED"
+        gc.collect()
+        held.released.set()
+        await asyncio.gather(*busy)

@@ -11,7 +11,7 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import evaluation_service_pb2, message_pb2
 
-from .live import CONTAINS, refusal, run, serving, spec
+from .live import CONTAINS, refusal, serving, spec
 
 Frame = evaluation_service_pb2.EvaluateSessionRequest
 PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
@@ -37,84 +37,72 @@ def turn(turn_id: int, answer: str, tools: tuple[str, ...] = (), **fields: Any) 
     return frame
 
 
-def test_each_turn_is_evaluated_on_the_conversation_so_far() -> None:
-    async def main() -> None:
-        specs = (
-            CONTAINS,
-            spec("tool-call-count"),
-            spec("tool-call-count", {"scope": "conversation"}, name="all"),
-            spec("turn-count"),
+async def test_each_turn_is_evaluated_on_the_conversation_so_far() -> None:
+    specs = (
+        CONTAINS,
+        spec("tool-call-count"),
+        spec("tool-call-count", {"scope": "conversation"}, name="all"),
+        spec("turn-count"),
+    )
+    async with serving() as live:
+        frames = await live.session(
+            [opened(*specs), turn(1, "hello", ("a", "b")), turn(2, "bye", ("c",)), turn(5, "hello")]
         )
-        async with serving() as live:
-            frames = await live.session(
-                [opened(*specs), turn(1, "hello", ("a", "b")), turn(2, "bye", ("c",)), turn(5, "hello")]
-            )
-            *turns, last = frames
-            assert [frame.turn_id for frame in frames] == [1, 2, 5, 0]
-            assert [frame.event.summary.verdict for frame in turns] == [PASSED, FAILED, PASSED]
-            metrics = [dict(frame.event.summary.metrics) for frame in turns]
-            assert [m["tool-call-count"] for m in metrics] == [2, 1, 0]
-            assert [m["all"] for m in metrics] == [2, 3, 3]
-            assert [m["turn-count"] for m in metrics] == [1, 2, 3]
-            assert [bool(frame.event.started.plan) for frame in turns] == [True, False, False]
-            assert len({frame.event.started.evaluation_id for frame in turns}) == 3
-            summary = last.session_summary
-            assert (summary.verdict, summary.turn_count, list(summary.failed_turn_ids)) == (FAILED, 3, [2])
-
-    run(main())
+        *turns, last = frames
+        assert [frame.turn_id for frame in frames] == [1, 2, 5, 0]
+        assert [frame.event.summary.verdict for frame in turns] == [PASSED, FAILED, PASSED]
+        metrics = [dict(frame.event.summary.metrics) for frame in turns]
+        assert [m["tool-call-count"] for m in metrics] == [2, 1, 0]
+        assert [m["all"] for m in metrics] == [2, 3, 3]
+        assert [m["turn-count"] for m in metrics] == [1, 2, 3]
+        assert [bool(frame.event.started.plan) for frame in turns] == [True, False, False]
+        assert len({frame.event.started.evaluation_id for frame in turns}) == 3
+        summary = last.session_summary
+        assert (summary.verdict, summary.turn_count, list(summary.failed_turn_ids)) == (FAILED, 3, [2])
 
 
-def test_turn_ids_may_begin_below_zero() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            frames = await live.session([opened(CONTAINS), turn(-7, "hello"), turn(0, "hello")])
-            assert [frame.turn_id for frame in frames[:-1]] == [-7, 0]
-
-    run(main())
+async def test_turn_ids_may_begin_below_zero() -> None:
+    async with serving() as live:
+        frames = await live.session([opened(CONTAINS), turn(-7, "hello"), turn(0, "hello")])
+        assert [frame.turn_id for frame in frames[:-1]] == [-7, 0]
 
 
-def test_final_only_evaluators_run_on_the_final_turn() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            *turns, last = await live.session(
-                [
-                    opened(spec("contains", {"text": "hello"}, turn_policy=2)),
-                    turn(1, "x"),
-                    turn(2, "hello", is_final=True),
-                ]
-            )
-            assert [frame.event.results[0].verdict for frame in turns] == [Verdict.SKIPPED, PASSED]
-            assert last.session_summary.success
-
-    run(main())
+async def test_final_only_evaluators_run_on_the_final_turn() -> None:
+    async with serving() as live:
+        *turns, last = await live.session(
+            [
+                opened(spec("contains", {"text": "hello"}, turn_policy=2)),
+                turn(1, "x"),
+                turn(2, "hello", is_final=True),
+            ]
+        )
+        assert [frame.event.results[0].verdict for frame in turns] == [Verdict.SKIPPED, PASSED]
+        assert last.session_summary.success
 
 
-def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> None:
-    async def main() -> None:
-        bad = turn(3, "hello")
-        bad.turn.ClearField("new_messages")
-        bad.turn.new_messages_json = '[{"role": 7}]'
-        both = turn(4, "hello")
-        both.turn.new_messages_json = json.dumps([{"role": "user", "content": "x"}])
-        async with serving() as live:
-            frames = await live.session(
-                [
-                    opened(CONTAINS, spec("tool-call-count", {"scope": "conversation"})),
-                    turn(2, "hello"),
-                    turn(2, "hello"),
-                    bad,
-                    both,
-                    turn(5, "hello"),
-                ]
-            )
-            kinds = [frame.WhichOneof("frame") for frame in frames]
-            assert kinds == ["event", "error", "error", "error", "event", "session_summary"]
-            assert {frame.error.code for frame in frames[1:4]} == {"INVALID_ITEM"}
-            assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
-            assert "turn.new_messages_json" in frames[2].error.message
-            assert frames[-1].session_summary.turn_count == 5
-
-    run(main())
+async def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> None:
+    bad = turn(3, "hello")
+    bad.turn.ClearField("new_messages")
+    bad.turn.new_messages_json = '[{"role": 7}]'
+    both = turn(4, "hello")
+    both.turn.new_messages_json = json.dumps([{"role": "user", "content": "x"}])
+    async with serving() as live:
+        frames = await live.session(
+            [
+                opened(CONTAINS, spec("tool-call-count", {"scope": "conversation"})),
+                turn(2, "hello"),
+                turn(2, "hello"),
+                bad,
+                both,
+                turn(5, "hello"),
+            ]
+        )
+        kinds = [frame.WhichOneof("frame") for frame in frames]
+        assert kinds == ["event", "error", "error", "error", "event", "session_summary"]
+        assert {frame.error.code for frame in frames[1:4]} == {"INVALID_ITEM"}
+        assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
+        assert "turn.new_messages_json" in frames[2].error.message
+        assert frames[-1].session_summary.turn_count == 5
 
 
 def json_turn(turn_id: int, text: str) -> Frame:
@@ -144,26 +132,20 @@ ANSWER = json.dumps([{"role": "assistant", "content": "hello"}])
         ),
     ],
 )
-def test_a_session_does_not_forget_a_turn_that_could_not_be_evaluated(
+async def test_a_session_does_not_forget_a_turn_that_could_not_be_evaluated(
     frames: list[Frame], verdict: Verdict, count: int, named: list[int]
 ) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            summary = (await live.session([opened(CONTAINS), *frames]))[-1].session_summary
-            assert (summary.verdict, summary.success) == (verdict, verdict is PASSED)
-            assert (summary.turn_count, list(summary.failed_turn_ids)) == (count, named)
-
-    run(main())
+    async with serving() as live:
+        summary = (await live.session([opened(CONTAINS), *frames]))[-1].session_summary
+        assert (summary.verdict, summary.success) == (verdict, verdict is PASSED)
+        assert (summary.turn_count, list(summary.failed_turn_ids)) == (count, named)
 
 
-def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            refused = await refusal(live.session([opened(CONTAINS), *[json_turn(1, "[{")] * 1001]))
-            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-            assert "1001 turns" in refused.message
-
-    run(main())
+async def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
+    async with serving() as live:
+        refused = await refusal(live.session([opened(CONTAINS), *[json_turn(1, "[{")] * 1001]))
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "1001 turns" in refused.message
 
 
 @pytest.mark.parametrize(
@@ -176,57 +158,45 @@ def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
         ([opened()], "must not look like a pass"),
     ],
 )
-def test_frames_out_of_order_end_the_session_with_a_clear_error(frames: list[Frame], text: str) -> None:
-    async def main() -> None:
-        async with serving() as live:
-            refused = await refusal(live.session(frames))
-            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-            assert text in refused.message
-
-    run(main())
+async def test_frames_out_of_order_end_the_session_with_a_clear_error(frames: list[Frame], text: str) -> None:
+    async with serving() as live:
+        refused = await refusal(live.session(frames))
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text in refused.message
 
 
-def test_a_turns_own_expected_text_holds_for_that_turn_only() -> None:
-    async def main() -> None:
-        first = opened(spec("exact-match"))
-        first.open.base_context.expected.text = "a"
-        second = turn(2, "b")
-        second.turn.expected.text = "b"
-        async with serving() as live:
-            frames = await live.session([first, turn(1, "a"), second, turn(3, "a")])
-            assert [frame.event.summary.verdict for frame in frames[:3]] == [PASSED] * 3
-
-    run(main())
+async def test_a_turns_own_expected_text_holds_for_that_turn_only() -> None:
+    first = opened(spec("exact-match"))
+    first.open.base_context.expected.text = "a"
+    second = turn(2, "b")
+    second.turn.expected.text = "b"
+    async with serving() as live:
+        frames = await live.session([first, turn(1, "a"), second, turn(3, "a")])
+        assert [frame.event.summary.verdict for frame in frames[:3]] == [PASSED] * 3
 
 
-def test_an_empty_session_is_skipped_not_passed() -> None:
-    async def main() -> None:
-        async with serving() as live:
-            (only,) = await live.session([opened(CONTAINS)])
-            assert only.session_summary.verdict == Verdict.SKIPPED
-            assert not only.session_summary.success
-
-    run(main())
+async def test_an_empty_session_is_skipped_not_passed() -> None:
+    async with serving() as live:
+        (only,) = await live.session([opened(CONTAINS)])
+        assert only.session_summary.verdict == Verdict.SKIPPED
+        assert not only.session_summary.success
 
 
-def test_results_of_a_turn_come_as_they_finish_and_its_summary_comes_last() -> None:
+async def test_results_of_a_turn_come_as_they_finish_and_its_summary_comes_last() -> None:
     async def slow(_ctx: Any) -> bool:
         await asyncio.sleep(0.05)
         return True
 
-    async def main() -> None:
-        waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
-        async with serving([waiting]) as live:
-            first, second, third, fourth, last = await live.session(
-                [opened(spec("slow"), CONTAINS), turn(1, "hello"), turn(2, "bye")]
-            )
-            for early, late in ((first, second), (third, fourth)):
-                assert [result.name for result in early.event.results] == ["contains"]
-                assert not early.event.HasField("summary")
-                assert [result.name for result in late.event.results] == ["slow"]
-                assert late.event.results[0].verdict == PASSED
-            assert [frame.turn_id for frame in (first, second, third, fourth)] == [1, 1, 2, 2]
-            assert [frame.event.summary.verdict for frame in (second, fourth)] == [PASSED, FAILED]
-            assert last.session_summary.turn_count == 2
-
-    run(main())
+    waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
+    async with serving([waiting]) as live:
+        first, second, third, fourth, last = await live.session(
+            [opened(spec("slow"), CONTAINS), turn(1, "hello"), turn(2, "bye")]
+        )
+        for early, late in ((first, second), (third, fourth)):
+            assert [result.name for result in early.event.results] == ["contains"]
+            assert not early.event.HasField("summary")
+            assert [result.name for result in late.event.results] == ["slow"]
+            assert late.event.results[0].verdict == PASSED
+        assert [frame.turn_id for frame in (first, second, third, fourth)] == [1, 1, 2, 2]
+        assert [frame.event.summary.verdict for frame in (second, fourth)] == [PASSED, FAILED]
+        assert last.session_summary.turn_count == 2

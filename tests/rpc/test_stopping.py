@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2
 
 from evald.v1 import evaluation_service_pb2
 
-from .live import CONTAINS, EVALUATION, Refusal, Request, request, run, spec, until
+from ..loop import run
+from .live import CONTAINS, EVALUATION, Refusal, Request, request, spec, until
 from .process import ServerProcess, server_process
 
 pytestmark = pytest.mark.alone

@@ -13,7 +13,8 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2
 
-from .live import CONTAINS, EVALUATION, request, run, spec, until
+from ..loop import run
+from .live import CONTAINS, EVALUATION, request, spec, until
 from .process import ServerProcess, server_process
 
 pytestmark = pytest.mark.alone

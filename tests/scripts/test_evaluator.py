@@ -18,7 +18,8 @@ from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings
 from evald_server.scripts.evaluator import stderr_tail
 
-from ..rpc.live import CONTAINS, EVALUATION, refusal, request, run, serving, spec
+from ..loop import run
+from ..rpc.live import CONTAINS, EVALUATION, refusal, request, serving, spec
 from .programs import PASSES, Folder, living
 from .test_process import PROMPTLY, gone, started
 

@@ -16,7 +16,7 @@ from evald_server.scripts import isolation, sandbox
 from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
-from ..rpc.live import run
+from ..loop import run
 from .programs import PASSES, Folder, judge, judge_with, refused, words
 
 SECRET = "canary-0b9e"

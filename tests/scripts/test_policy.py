@@ -16,7 +16,7 @@ from evald_server.scripts.policy import (
 )
 from evald_server.scripts.runner import ScriptRunner
 
-from ..rpc.live import run
+from ..loop import run
 from .programs import PASSES, SHELL, Folder, judge, judge_with, refused, words
 
 

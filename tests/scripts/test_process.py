@@ -22,7 +22,7 @@ from evald_server.scripts import isolation
 from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
-from ..rpc.live import run
+from ..loop import run
 from .programs import PASSES, Folder, judge, judge_with, living, words
 
 # What a loaded machine may take to start Python twice; the promises below are about killing.

@@ -100,13 +100,10 @@ def test_a_server_that_cannot_start_says_why() -> None:
         pass
 
 
-def test_a_server_runs_in_the_event_loop_of_an_async_test() -> None:
-    async def main() -> None:
-        async with server_testing.async_server(counting) as server, server.async_client() as client:
-            evaluation = await client.evaluate(Turn(response="hello"), ["acme.counting"])
-            assert evaluation.metrics == {"acme.counting": 5}
-
-    asyncio.run(main())
+async def test_a_server_runs_in_the_event_loop_of_an_async_test() -> None:
+    async with server_testing.async_server(counting) as server, server.async_client() as client:
+        evaluation = await client.evaluate(Turn(response="hello"), ["acme.counting"])
+        assert evaluation.metrics == {"acme.counting": 5}
 
 
 def test_the_pytest_fixtures_work(tmp_path: Path) -> None:

@@ -15,257 +15,213 @@ from evald.v1 import result_pb2
 from evald.worker import connecting, dialling
 from evald.worker.connecting import Backoff
 
-from ..rpc.live import run, until
+from ..loop import run
+from ..rpc.live import until
 from .evaluators import Blocking, Counting, Rude, Sleepy, length, polite, scoped
 from .registry import PATIENCE, Registry, registry, take, task
 
 
-def test_hello_says_what_the_worker_is() -> None:
-    async def main() -> None:
-        async with (
-            registry() as server,
-            evald.DiallingWorker(polite, length, server=server.address, max_concurrency=3),
-        ):
-            hello = (await server.link()).hello
-            plugin = hello.plugin
-            assert (plugin.name, plugin.version, plugin.max_concurrency) == ("acme.polite", "1.0.0", 3)
-            assert list(plugin.contract_versions) == ["evald.plugin.v1"]
-            assert plugin.sdk.startswith("python/")
-            assert (hello.initial_credit, hello.resume_session_id) == (3, "")
-            first, second = plugin.evaluator_types
-            assert (first.type, first.version, first.description) == ("acme.polite", "1.0.0", "Says please.")
-            assert (second.type, second.metric.unit) == ("acme.length", "characters")
-
-    run(main())
+async def test_hello_says_what_the_worker_is() -> None:
+    async with (
+        registry() as server,
+        evald.DiallingWorker(polite, length, server=server.address, max_concurrency=3),
+    ):
+        hello = (await server.link()).hello
+        plugin = hello.plugin
+        assert (plugin.name, plugin.version, plugin.max_concurrency) == ("acme.polite", "1.0.0", 3)
+        assert list(plugin.contract_versions) == ["evald.plugin.v1"]
+        assert plugin.sdk.startswith("python/")
+        assert (hello.initial_credit, hello.resume_session_id) == (3, "")
+        first, second = plugin.evaluator_types
+        assert (first.type, first.version, first.description) == ("acme.polite", "1.0.0", "Says please.")
+        assert (second.type, second.metric.unit) == ("acme.length", "characters")
 
 
 @pytest.mark.parametrize(
     ("evaluator", "can_be_stopped"), [(Sleepy, True), (length, True), (Blocking, False), (polite, False)]
 )
-def test_a_worker_claims_to_stop_work_only_where_it_can(
+async def test_a_worker_claims_to_stop_work_only_where_it_can(
     evaluator: type[evald.Evaluator], can_be_stopped: bool
 ) -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(evaluator, server=server.address):
-            capabilities = (await server.link()).hello.plugin.capabilities
-            assert task_pb2.CAPABILITY_PROGRESS in capabilities
-            assert (task_pb2.CAPABILITY_CANCEL in capabilities) is can_be_stopped
-
-    run(main())
+    async with registry() as server, evald.DiallingWorker(evaluator, server=server.address):
+        capabilities = (await server.link()).hello.plugin.capabilities
+        assert task_pb2.CAPABILITY_PROGRESS in capabilities
+        assert (task_pb2.CAPABILITY_CANCEL in capabilities) is can_be_stopped
 
 
-def test_tasks_are_answered_in_any_order_and_unknown_frames_are_skipped() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(Sleepy, server=server.address):
-            link = await server.link()
-            await link.give(task("slow", "acme.sleepy", config={"seconds": 0.2}))
-            # To this worker a frame of a later contract looks like one without any case.
-            await link.send(ping=None)
-            await link.give(task("fast", "acme.sleepy"))
-            assert [(await link.take("completed")).task_id for _ in range(2)] == ["fast", "slow"]
-
-    run(main())
+async def test_tasks_are_answered_in_any_order_and_unknown_frames_are_skipped() -> None:
+    async with registry() as server, evald.DiallingWorker(Sleepy, server=server.address):
+        link = await server.link()
+        await link.give(task("slow", "acme.sleepy", config={"seconds": 0.2}))
+        # To this worker a frame of a later contract looks like one without any case.
+        await link.send(ping=None)
+        await link.give(task("fast", "acme.sleepy"))
+        assert [(await link.take("completed")).task_id for _ in range(2)] == ["fast", "slow"]
 
 
-def test_progress_goes_up_while_the_task_runs() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(scoped, server=server.address):
-            link = await server.link()
-            await link.give(task("t", "acme.scoped"))
-            kinds = []
-            while "completed" not in kinds:
-                frame = await take(link.frames)
-                kinds.append(frame.WhichOneof("frame"))
-                if kinds[-1] == "progress":
-                    said = frame.progress
-                    assert (said.task_id, said.message, said.fraction) == ("t", "half way", 0.5)
-            # It may be overtaken by the task's end, and is dropped then.
-            assert kinds in (["progress", "completed"], ["completed"])
-
-    run(main())
+async def test_progress_goes_up_while_the_task_runs() -> None:
+    async with registry() as server, evald.DiallingWorker(scoped, server=server.address):
+        link = await server.link()
+        await link.give(task("t", "acme.scoped"))
+        kinds = []
+        while "completed" not in kinds:
+            frame = await take(link.frames)
+            kinds.append(frame.WhichOneof("frame"))
+            if kinds[-1] == "progress":
+                said = frame.progress
+                assert (said.task_id, said.message, said.fraction) == ("t", "half way", 0.5)
+        # It may be overtaken by the task's end, and is dropped then.
+        assert kinds in (["progress", "completed"], ["completed"])
 
 
 @pytest.mark.parametrize("evaluator", [Sleepy, Blocking, Rude], ids=lambda one: one.type)
-def test_pings_are_answered_at_once_while_every_place_is_busy(evaluator: type[evald.Evaluator]) -> None:
-    async def main() -> None:
-        worker = evald.DiallingWorker(evaluator, server="", max_concurrency=2, own_loop=True)
-        async with registry() as server:
-            worker.server = server.address
-            async with worker:
-                link = await server.link()
-                for name in ("a", "b"):
-                    await link.give(task(name, evaluator.type, config={"seconds": 0.5}))
-                await asyncio.sleep(0.1)
-                assert await link.ping() < 0.25
-                assert {(await link.take("completed")).task_id for _ in range(2)} == {"a", "b"}
-
-    run(main())
-
-
-def test_a_cancelled_task_stops_and_gives_its_credit_back() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
+async def test_pings_are_answered_at_once_while_every_place_is_busy(evaluator: type[evald.Evaluator]) -> None:
+    worker = evald.DiallingWorker(evaluator, server="", max_concurrency=2, own_loop=True)
+    async with registry() as server:
+        worker.server = server.address
+        async with worker:
             link = await server.link()
-            before = link.credit
+            for name in ("a", "b"):
+                await link.give(task(name, evaluator.type, config={"seconds": 0.5}))
+            await asyncio.sleep(0.1)
+            assert await link.ping() < 0.25
+            assert {(await link.take("completed")).task_id for _ in range(2)} == {"a", "b"}
+
+
+async def test_a_cancelled_task_stops_and_gives_its_credit_back() -> None:
+    Counting.reset()
+    async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
+        link = await server.link()
+        before = link.credit
+        await link.give(task("t", "acme.counting", config={"seconds": 30}))
+        await until(lambda: Counting.evaluated)
+        await link.send(cancel_task_id="t")
+        completed = await link.take("completed")
+        assert completed.output.error.code == "CANCELLED"
+        assert (Counting.ended, link.credit) == (1, before)
+
+
+async def test_a_broken_stream_is_taken_over_without_losing_what_was_begun() -> None:
+    Counting.reset()
+    async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
+        server.resume = True
+        first = await server.link()
+        await first.give(task("t", "acme.counting", config={"held": True}))
+        await until(lambda: Counting.evaluated)
+        await first.break_off()
+        second = await server.link()
+        assert second.hello.resume_session_id == first.session_id
+        assert second.hello.instance_id == first.hello.instance_id
+        assert second.hello.initial_credit == first.hello.initial_credit - 1
+        Counting.let_go.set()
+        assert (await second.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
+        assert Counting.evaluated == 1
+
+
+async def test_a_server_that_does_not_take_over_gets_nothing_of_the_old_session() -> None:
+    Counting.reset()
+    async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
+        first = await server.link()
+        await first.give(task("old", "acme.counting", config={"seconds": 30}))
+        await until(lambda: Counting.evaluated)
+        await first.break_off()
+        second = await server.link()
+        await until(lambda: Counting.ended)
+        await until(lambda: second.credit == first.hello.initial_credit)
+        await second.take("credit")
+        await second.give(task("new", "acme.counting"))
+        assert (await second.take("completed")).task_id == "new"
+
+
+async def test_a_server_that_stops_gets_its_outputs_and_is_left_alone_for_as_long_as_it_says() -> None:
+    async with registry() as server, evald.DiallingWorker(Sleepy, server=server.address):
+        link = await server.link()
+        await link.give(task("t", "acme.sleepy", config={"seconds": 0.2}))
+        draining = pb.ServerDraining(reason="update")
+        draining.reconnect_delay.FromMilliseconds(400)
+        draining.grace_period.FromMilliseconds(5000)
+        began = time.monotonic()
+        await link.send(draining=draining)
+        assert (await link.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
+        async with asyncio.timeout(PATIENCE):
+            await link.ended.wait()
+        assert time.monotonic() - began < 2
+        await server.link()
+        assert 0.4 <= time.monotonic() - began < 3
+
+
+async def test_stopping_finishes_open_tasks_and_says_so_first() -> None:
+    Counting.reset()
+    async with registry() as server:
+        async with evald.DiallingWorker(Counting, server=server.address):
+            link = await server.link()
+            await link.give(task("t", "acme.counting", config={"held": True}))
+            await until(lambda: Counting.evaluated)
+            # While it is being stopped, which takes until then.
+            asyncio.get_running_loop().call_later(0.1, Counting.let_go.set)
+        assert (await link.take("draining")).reason
+        assert (await link.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
+
+
+async def test_stopping_waits_no_longer_than_the_grace() -> None:
+    Counting.reset()
+    async with registry() as server:
+        worker = evald.DiallingWorker(Counting, server=server.address, grace_seconds=0.1)
+        async with worker:
+            link = await server.link()
             await link.give(task("t", "acme.counting", config={"seconds": 30}))
             await until(lambda: Counting.evaluated)
-            await link.send(cancel_task_id="t")
-            completed = await link.take("completed")
-            assert completed.output.error.code == "CANCELLED"
-            assert (Counting.ended, link.credit) == (1, before)
-
-    run(main())
-
-
-def test_a_broken_stream_is_taken_over_without_losing_what_was_begun() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
-            server.resume = True
-            first = await server.link()
-            await first.give(task("t", "acme.counting", config={"held": True}))
-            await until(lambda: Counting.evaluated)
-            await first.break_off()
-            second = await server.link()
-            assert second.hello.resume_session_id == first.session_id
-            assert second.hello.instance_id == first.hello.instance_id
-            assert second.hello.initial_credit == first.hello.initial_credit - 1
-            Counting.let_go.set()
-            assert (await second.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
-            assert Counting.evaluated == 1
-
-    run(main())
-
-
-def test_a_server_that_does_not_take_over_gets_nothing_of_the_old_session() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with registry() as server, evald.DiallingWorker(Counting, server=server.address):
-            first = await server.link()
-            await first.give(task("old", "acme.counting", config={"seconds": 30}))
-            await until(lambda: Counting.evaluated)
-            await first.break_off()
-            second = await server.link()
-            await until(lambda: Counting.ended)
-            await until(lambda: second.credit == first.hello.initial_credit)
-            await second.take("credit")
-            await second.give(task("new", "acme.counting"))
-            assert (await second.take("completed")).task_id == "new"
-
-    run(main())
-
-
-def test_a_server_that_stops_gets_its_outputs_and_is_left_alone_for_as_long_as_it_says() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(Sleepy, server=server.address):
-            link = await server.link()
-            await link.give(task("t", "acme.sleepy", config={"seconds": 0.2}))
-            draining = pb.ServerDraining(reason="update")
-            draining.reconnect_delay.FromMilliseconds(400)
-            draining.grace_period.FromMilliseconds(5000)
-            began = time.monotonic()
-            await link.send(draining=draining)
-            assert (await link.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
-            async with asyncio.timeout(PATIENCE):
-                await link.ended.wait()
-            assert time.monotonic() - began < 2
-            await server.link()
-            assert 0.4 <= time.monotonic() - began < 3
-
-    run(main())
-
-
-def test_stopping_finishes_open_tasks_and_says_so_first() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with registry() as server:
-            async with evald.DiallingWorker(Counting, server=server.address):
-                link = await server.link()
-                await link.give(task("t", "acme.counting", config={"held": True}))
-                await until(lambda: Counting.evaluated)
-                # While it is being stopped, which takes until then.
-                asyncio.get_running_loop().call_later(0.1, Counting.let_go.set)
-            assert (await link.take("draining")).reason
-            assert (await link.take("completed")).output.verdict == result_pb2.VERDICT_PASSED
-
-    run(main())
-
-
-def test_stopping_waits_no_longer_than_the_grace() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with registry() as server:
-            worker = evald.DiallingWorker(Counting, server=server.address, grace_seconds=0.1)
-            async with worker:
-                link = await server.link()
-                await link.give(task("t", "acme.counting", config={"seconds": 30}))
-                await until(lambda: Counting.evaluated)
-                began = time.monotonic()
-            assert time.monotonic() - began < 2
-            await until(lambda: Counting.ended)
-
-    run(main())
-
-
-def test_stopping_waits_for_no_server_that_has_gone() -> None:
-    async def main() -> None:
-        server = Registry()
-        await server.start()
-        async with evald.DiallingWorker(polite, server=server.address) as worker:
-            await worker.connected()
-            # The worker stops in the moment in which it finds out.
-            await server.stop()
             began = time.monotonic()
         assert time.monotonic() - began < 2
-
-    run(main())
-
-
-def test_a_server_that_ends_every_session_at_once_is_not_stormed() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(polite, server=server.address):
-            loop = asyncio.get_running_loop()
-            end = loop.time() + 1.5
-            while loop.time() < end:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(end):
-                        await (await server.new_link.get()).break_off()
-            # Bounds of 0.2, 0.4, 0.8 s and so on; without them it would be hundreds.
-            assert 2 <= len(server.hellos) <= 30
-
-    run(main())
+        await until(lambda: Counting.ended)
 
 
-def test_a_silent_server_is_given_up() -> None:
-    async def main() -> None:
-        interval, limit = (task_pb2.EvaluationTask().timeout for _ in range(2))
-        interval.FromMilliseconds(50)
-        limit.FromMilliseconds(50)
-        async with (
-            registry(ping_interval=interval, ping_timeout=limit) as server,
-            evald.DiallingWorker(polite, server=server.address),
-        ):
-            await server.link()
-            assert (await server.link()).hello.resume_session_id == "session-1"
-
-    run(main())
+async def test_stopping_waits_for_no_server_that_has_gone() -> None:
+    server = Registry()
+    await server.start()
+    async with evald.DiallingWorker(polite, server=server.address) as worker:
+        await worker.connected()
+        # The worker stops in the moment in which it finds out.
+        await server.stop()
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
 
 
-def test_it_waits_for_a_server_that_is_not_there_yet() -> None:
-    async def main() -> None:
-        async with registry() as gone:
-            address = gone.address
-        async with evald.DiallingWorker(polite, server=address) as worker:
-            await asyncio.sleep(0.3)
-            assert worker.server_ids == []
-            server = Registry()
-            await server.start(address)
-            await worker.connected()
-            assert worker.server_ids == ["server-1"]
-            await server.stop()
+async def test_a_server_that_ends_every_session_at_once_is_not_stormed() -> None:
+    async with registry() as server, evald.DiallingWorker(polite, server=server.address):
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 1.5
+        while loop.time() < end:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await (await server.new_link.get()).break_off()
+        # Bounds of 0.2, 0.4, 0.8 s and so on; without them it would be hundreds.
+        assert 2 <= len(server.hellos) <= 30
 
-    run(main())
+
+async def test_a_silent_server_is_given_up() -> None:
+    interval, limit = (task_pb2.EvaluationTask().timeout for _ in range(2))
+    interval.FromMilliseconds(50)
+    limit.FromMilliseconds(50)
+    async with (
+        registry(ping_interval=interval, ping_timeout=limit) as server,
+        evald.DiallingWorker(polite, server=server.address),
+    ):
+        await server.link()
+        assert (await server.link()).hello.resume_session_id == "session-1"
+
+
+async def test_it_waits_for_a_server_that_is_not_there_yet() -> None:
+    async with registry() as gone:
+        address = gone.address
+    async with evald.DiallingWorker(polite, server=address) as worker:
+        await asyncio.sleep(0.3)
+        assert worker.server_ids == []
+        server = Registry()
+        await server.start(address)
+        await worker.connected()
+        assert worker.server_ids == ["server-1"]
+        await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -278,67 +234,55 @@ def test_it_waits_for_a_server_that_is_not_there_yet() -> None:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_refusal_for_good_is_raised(code: grpc.StatusCode, error: type[Exception]) -> None:
-    async def main() -> None:
-        async with registry() as server:
-            server.refuse = code
-            async with evald.DiallingWorker(polite, server=server.address) as worker:
-                with pytest.raises(error):
-                    await worker.connected()
-                with pytest.raises(error):
-                    await worker.wait()
-
-    run(main())
+async def test_a_refusal_for_good_is_raised(code: grpc.StatusCode, error: type[Exception]) -> None:
+    async with registry() as server:
+        server.refuse = code
+        async with evald.DiallingWorker(polite, server=server.address) as worker:
+            with pytest.raises(error):
+                await worker.connected()
+            with pytest.raises(error):
+                await worker.wait()
 
 
-def test_after_the_first_session_no_refusal_is_for_good() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.DiallingWorker(polite, server=server.address):
-            link = await server.link()
-            server.refuse = grpc.StatusCode.PERMISSION_DENIED
-            await link.break_off()
-            await until(lambda: len(server.hellos) >= 3)
-            server.refuse = None
-            await server.link()
-
-    run(main())
+async def test_after_the_first_session_no_refusal_is_for_good() -> None:
+    async with registry() as server, evald.DiallingWorker(polite, server=server.address):
+        link = await server.link()
+        server.refuse = grpc.StatusCode.PERMISSION_DENIED
+        await link.break_off()
+        await until(lambda: len(server.hellos) >= 3)
+        server.refuse = None
+        await server.link()
 
 
-def test_every_replica_gets_a_session_and_its_share_of_the_credit() -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            servers = [
-                await stack.enter_async_context(registry(server_id=f"replica-{n}", server_count=3))
-                for n in range(3)
-            ]
-            target = "ipv4:" + ",".join(server.address for server in servers)
-            worker = evald.DiallingWorker(polite, server=target, max_concurrency=7)
-            await stack.enter_async_context(worker)
-            await until(lambda: len(worker.server_ids) == 3)
-            links = [server.links[-1] for server in servers]
-            await until(lambda: sorted(link.credit for link in links) == [2, 2, 3])
-            # One goes away: the others get its share, and it is looked for again.
-            await links[0].break_off()
-            await until(lambda: len(servers[0].links) >= 2 and len(worker.server_ids) == 3)
-            await until(lambda: sum(server.links[-1].credit for server in servers) == 7)
-
-    run(main())
+async def test_every_replica_gets_a_session_and_its_share_of_the_credit() -> None:
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(registry(server_id=f"replica-{n}", server_count=3))
+            for n in range(3)
+        ]
+        target = "ipv4:" + ",".join(server.address for server in servers)
+        worker = evald.DiallingWorker(polite, server=target, max_concurrency=7)
+        await stack.enter_async_context(worker)
+        await until(lambda: len(worker.server_ids) == 3)
+        links = [server.links[-1] for server in servers]
+        await until(lambda: sorted(link.credit for link in links) == [2, 2, 3])
+        # One goes away: the others get its share, and it is looked for again.
+        await links[0].break_off()
+        await until(lambda: len(servers[0].links) >= 2 and len(worker.server_ids) == 3)
+        await until(lambda: sum(server.links[-1].credit for server in servers) == 7)
 
 
-def test_a_replica_that_is_met_twice_keeps_the_newest_session() -> None:
-    async def main() -> None:
-        # It says that there are two, but only one can be reached.
-        async with (
-            registry(server_count=2) as server,
-            evald.DiallingWorker(polite, server=server.address) as worker,
-        ):
-            first, second = await server.link(), await server.link()
-            await first.take("draining")
-            assert worker.server_ids == ["server-1"]
-            await second.take("credit")  # its share is all of it again
-            assert (await second.output(task())).verdict == result_pb2.VERDICT_PASSED
-
-    run(main())
+async def test_a_replica_that_is_met_twice_keeps_the_newest_session() -> None:
+    # It says that there are two, but only one can be reached.
+    async with (
+        registry(server_count=2) as server,
+        evald.DiallingWorker(polite, server=server.address) as worker,
+    ):
+        first, second = await server.link(), await server.link()
+        await first.take("draining")
+        assert worker.server_ids == ["server-1"]
+        await second.take("credit")  # its share is all of it again
+        assert (await second.output(task())).verdict == result_pb2.VERDICT_PASSED
 
 
 def test_delays_grow_to_their_bound_and_are_spread() -> None:

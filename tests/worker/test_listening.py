@@ -17,7 +17,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_
 from evald.v1 import result_pb2
 from evald.worker.listening import SERVICE
 
-from ..rpc.live import run, until
+from ..rpc.live import until
 from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
 from .registry import Registry, registry, take, task
 
@@ -48,192 +48,156 @@ async def listening(*evaluators: Any, **options: Any) -> AsyncIterator[Plugin]:
         yield Plugin(worker, channel)
 
 
-def test_it_describes_itself() -> None:
-    async def main() -> None:
-        async with listening(polite, length, name="acme.checks", version="2.1") as plugin:
-            described = (await plugin.stub.Describe(pb.DescribeRequest())).plugin
-            assert (described.name, described.version) == ("acme.checks", "2.1")
-            assert [one.type for one in described.evaluator_types] == ["acme.polite", "acme.length"]
-            assert not described.capabilities
-
-    run(main())
+async def test_it_describes_itself() -> None:
+    async with listening(polite, length, name="acme.checks", version="2.1") as plugin:
+        described = (await plugin.stub.Describe(pb.DescribeRequest())).plugin
+        assert (described.name, described.version) == ("acme.checks", "2.1")
+        assert [one.type for one in described.evaluator_types] == ["acme.polite", "acme.length"]
+        assert not described.capabilities
 
 
-def test_it_evaluates_and_refuses_garbage() -> None:
-    async def main() -> None:
-        async with listening(polite) as plugin:
-            assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await plugin.channel.unary_unary(f"/{SERVICE}/Evaluate")(b"\xff\xff\xff")
-            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(main())
+async def test_it_evaluates_and_refuses_garbage() -> None:
+    async with listening(polite) as plugin:
+        assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await plugin.channel.unary_unary(f"/{SERVICE}/Evaluate")(b"\xff\xff\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_the_call_s_deadline_and_trace_reach_the_evaluator() -> None:
-    async def main() -> None:
-        scopes.clear()
-        async with listening(scoped) as plugin:
-            await plugin.evaluate(
-                task(type="acme.scoped"), timeout=5, metadata=(("traceparent", "00-1-1-00"), ("other", "x"))
-            )
-        left = scopes[0].time_left()
-        assert left is not None
-        # gRPC rounds the time up on its way.
-        assert 0 < left <= 5.1
-        assert scopes[0].trace_context == {"traceparent": "00-1-1-00"}
-
-    run(main())
+async def test_the_call_s_deadline_and_trace_reach_the_evaluator() -> None:
+    scopes.clear()
+    async with listening(scoped) as plugin:
+        await plugin.evaluate(
+            task(type="acme.scoped"), timeout=5, metadata=(("traceparent", "00-1-1-00"), ("other", "x"))
+        )
+    left = scopes[0].time_left()
+    assert left is not None
+    # gRPC rounds the time up on its way.
+    assert 0 < left <= 5.1
+    assert scopes[0].trace_context == {"traceparent": "00-1-1-00"}
 
 
-def test_the_task_s_time_is_kept_whatever_the_call_allows() -> None:
-    async def main() -> None:
-        async with listening(Sleepy) as plugin:
-            output = await plugin.evaluate(
-                task(type="acme.sleepy", config={"seconds": 30}, timeout_ms=50), timeout=20
-            )
-            assert output.error.code == "TIMEOUT"
-
-    run(main())
+async def test_the_task_s_time_is_kept_whatever_the_call_allows() -> None:
+    async with listening(Sleepy) as plugin:
+        output = await plugin.evaluate(
+            task(type="acme.sleepy", config={"seconds": 30}, timeout_ms=50), timeout=20
+        )
+        assert output.error.code == "TIMEOUT"
 
 
 @pytest.mark.alone
-def test_a_caller_that_goes_away_ends_the_work() -> None:
-    async def main() -> None:
-        Counting.reset()
-        async with listening(Counting) as plugin:
-            # The best of five, because other work shares the machine.
-            for tried in range(1, 6):
-                wanted = task(str(tried), "acme.counting", config={"seconds": 30})
-                call = plugin.stub.Evaluate(pb.EvaluateRequest(task=wanted))
-                await until(lambda: Counting.evaluated == tried)  # noqa: B023 - it is over by then
-                began = time.monotonic()
-                call.cancel()
-                await until(lambda: Counting.ended == tried)  # noqa: B023
-                took = time.monotonic() - began
-                if took < 0.25:
-                    break
-            assert took < 0.25
-
-    run(main())
-
-
-def test_health_and_reflection_answer() -> None:
-    async def main() -> None:
-        async with listening(polite) as plugin:
-            for service in ("", SERVICE):
-                assert await plugin.health(service) == health_pb2.HealthCheckResponse.SERVING
-            stub = reflection_pb2_grpc.ServerReflectionStub(plugin.channel)
-            asked = reflection_pb2.ServerReflectionRequest(list_services="")
-            async for answer in stub.ServerReflectionInfo(iter([asked])):
-                assert SERVICE in [one.name for one in answer.list_services_response.service]
-
-    run(main())
-
-
-def test_stopping_says_not_serving_gives_the_lease_back_and_finishes_what_is_open() -> None:
-    async def main() -> None:
-        async with registry() as server:
-            worker = evald.ListeningWorker(Sleepy, register=server.address)
-            await worker.__aenter__()
-            await worker.registered()
-            async with grpc.aio.insecure_channel(worker.address) as channel:
-                plugin = Plugin(worker, channel)
-                watching = health_pb2_grpc.HealthStub(channel).Watch(
-                    health_pb2.HealthCheckRequest(service=SERVICE)
-                )
-                assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-                open_task = asyncio.ensure_future(
-                    plugin.evaluate(task(type="acme.sleepy", config={"seconds": 0.4}))
-                )
-                await asyncio.sleep(0.1)
-                stopping = asyncio.create_task(worker.__aexit__(None, None, None))
-                assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-                watching.cancel()
-                assert (await take(server.deregistered)).drain
-                assert (await open_task).verdict == result_pb2.VERDICT_PASSED
-                await stopping
-
-    run(main())
-
-
-def test_registering_says_where_it_is_and_renews_at_a_third() -> None:
-    async def main() -> None:
-        async with (
-            registry() as server,
-            evald.ListeningWorker(polite, register=server.address, tls_profile="mesh") as worker,
-        ):
-            await worker.registered()
-            request = await take(server.registered)
-            assert (request.target, request.tls_profile) == (worker.address, "mesh")
-            assert request.plugin.evaluator_types[0].type == "acme.polite"
+async def test_a_caller_that_goes_away_ends_the_work() -> None:
+    Counting.reset()
+    async with listening(Counting) as plugin:
+        # The best of five, because other work shares the machine.
+        for tried in range(1, 6):
+            wanted = task(str(tried), "acme.counting", config={"seconds": 30})
+            call = plugin.stub.Evaluate(pb.EvaluateRequest(task=wanted))
+            await until(lambda: Counting.evaluated == tried)  # noqa: B023 - it is over by then
             began = time.monotonic()
-            first, *_ = [await take(server.renewed) for _ in range(4)]
-            assert first.lease_id == f"lease-{request.instance_id}"
-            # Four renewals are three intervals of 100 ms apart.
-            assert 0.3 <= time.monotonic() - began < 2
-
-    run(main())
-
-
-def test_an_expired_lease_is_registered_again() -> None:
-    async def main() -> None:
-        async with registry() as server, evald.ListeningWorker(polite, register=server.address):
-            first = await take(server.registered)
-            server.lease_state = registry_service_pb2.LEASE_STATE_EXPIRED
-            again = await take(server.registered)
-            server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
-            assert again == first
-
-    run(main())
+            call.cancel()
+            await until(lambda: Counting.ended == tried)  # noqa: B023
+            took = time.monotonic() - began
+            if took < 0.25:
+                break
+        assert took < 0.25
 
 
-def test_a_revoked_worker_says_so_and_stays_away(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with registry() as server, listening(polite, register=server.address) as plugin:
-            await take(server.registered)
-            server.lease_state = registry_service_pb2.LEASE_STATE_REVOKED
-            await until(lambda: "has removed this worker" in caplog.text)
-            server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
-            renewals = server.renewed.qsize()
-            await asyncio.sleep(0.5)
-            assert server.registered.empty()
-            assert server.renewed.qsize() == renewals
-            # Those who know its address are still served.
-            assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
-        assert server.deregistered.empty()
-
-    run(main())
+async def test_health_and_reflection_answer() -> None:
+    async with listening(polite) as plugin:
+        for service in ("", SERVICE):
+            assert await plugin.health(service) == health_pb2.HealthCheckResponse.SERVING
+        stub = reflection_pb2_grpc.ServerReflectionStub(plugin.channel)
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        async for answer in stub.ServerReflectionInfo(iter([asked])):
+            assert SERVICE in [one.name for one in answer.list_services_response.service]
 
 
-def test_a_server_that_comes_back_is_told_at_once_that_the_lease_lives() -> None:
-    async def main() -> None:
-        server = Registry()
-        server.renew_ms = 60_000
-        await server.start()
-        async with evald.ListeningWorker(polite, register=server.address):
-            lease = (await take(server.renewed)).lease_id
-            await server.stop()
-            again = Registry()
-            await again.start(server.address)
-            assert (await take(again.renewed)).lease_id == lease
-            assert again.registered.empty()
-            await again.stop()
+async def test_stopping_says_not_serving_gives_the_lease_back_and_finishes_what_is_open() -> None:
+    async with registry() as server:
+        worker = evald.ListeningWorker(Sleepy, register=server.address)
+        await worker.__aenter__()
+        await worker.registered()
+        async with grpc.aio.insecure_channel(worker.address) as channel:
+            plugin = Plugin(worker, channel)
+            watching = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(service=SERVICE)
+            )
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+            open_task = asyncio.ensure_future(
+                plugin.evaluate(task(type="acme.sleepy", config={"seconds": 0.4}))
+            )
+            await asyncio.sleep(0.1)
+            stopping = asyncio.create_task(worker.__aexit__(None, None, None))
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            watching.cancel()
+            assert (await take(server.deregistered)).drain
+            assert (await open_task).verdict == result_pb2.VERDICT_PASSED
+            await stopping
 
-    run(main())
+
+async def test_registering_says_where_it_is_and_renews_at_a_third() -> None:
+    async with (
+        registry() as server,
+        evald.ListeningWorker(polite, register=server.address, tls_profile="mesh") as worker,
+    ):
+        await worker.registered()
+        request = await take(server.registered)
+        assert (request.target, request.tls_profile) == (worker.address, "mesh")
+        assert request.plugin.evaluator_types[0].type == "acme.polite"
+        began = time.monotonic()
+        first, *_ = [await take(server.renewed) for _ in range(4)]
+        assert first.lease_id == f"lease-{request.instance_id}"
+        # Four renewals are three intervals of 100 ms apart.
+        assert 0.3 <= time.monotonic() - began < 2
 
 
-def test_a_refusal_for_good_is_raised() -> None:
-    async def main() -> None:
-        async with registry() as server:
-            server.refuse = grpc.StatusCode.PERMISSION_DENIED
-            async with evald.ListeningWorker(polite, register=server.address) as worker:
-                with pytest.raises(evald.errors.PermissionDenied):
-                    await worker.registered()
-                with pytest.raises(evald.errors.PermissionDenied):
-                    await worker.wait()
+async def test_an_expired_lease_is_registered_again() -> None:
+    async with registry() as server, evald.ListeningWorker(polite, register=server.address):
+        first = await take(server.registered)
+        server.lease_state = registry_service_pb2.LEASE_STATE_EXPIRED
+        again = await take(server.registered)
+        server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
+        assert again == first
 
-    run(main())
+
+async def test_a_revoked_worker_says_so_and_stays_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with registry() as server, listening(polite, register=server.address) as plugin:
+        await take(server.registered)
+        server.lease_state = registry_service_pb2.LEASE_STATE_REVOKED
+        await until(lambda: "has removed this worker" in caplog.text)
+        server.lease_state = registry_service_pb2.LEASE_STATE_ACTIVE
+        renewals = server.renewed.qsize()
+        await asyncio.sleep(0.5)
+        assert server.registered.empty()
+        assert server.renewed.qsize() == renewals
+        # Those who know its address are still served.
+        assert (await plugin.evaluate(task())).verdict == result_pb2.VERDICT_PASSED
+    assert server.deregistered.empty()
+
+
+async def test_a_server_that_comes_back_is_told_at_once_that_the_lease_lives() -> None:
+    server = Registry()
+    server.renew_ms = 60_000
+    await server.start()
+    async with evald.ListeningWorker(polite, register=server.address):
+        lease = (await take(server.renewed)).lease_id
+        await server.stop()
+        again = Registry()
+        await again.start(server.address)
+        assert (await take(again.renewed)).lease_id == lease
+        assert again.registered.empty()
+        await again.stop()
+
+
+async def test_a_refusal_for_good_is_raised() -> None:
+    async with registry() as server:
+        server.refuse = grpc.StatusCode.PERMISSION_DENIED
+        async with evald.ListeningWorker(polite, register=server.address) as worker:
+            with pytest.raises(evald.errors.PermissionDenied):
+                await worker.registered()
+            with pytest.raises(evald.errors.PermissionDenied):
+                await worker.wait()
 
 
 @pytest.mark.parametrize(
@@ -244,15 +208,12 @@ def test_a_refusal_for_good_is_raised() -> None:
     ],
     ids=["every interface", "told"],
 )
-def test_the_target_is_one_that_others_can_reach(options: dict[str, Any], target: str) -> None:
-    async def main() -> None:
-        async with (
-            registry() as server,
-            evald.ListeningWorker(polite, register=server.address, **options),
-        ):
-            assert (await take(server.registered)).target.startswith(target)
-
-    run(main())
+async def test_the_target_is_one_that_others_can_reach(options: dict[str, Any], target: str) -> None:
+    async with (
+        registry() as server,
+        evald.ListeningWorker(polite, register=server.address, **options),
+    ):
+        assert (await take(server.registered)).target.startswith(target)
 
 
 def test_a_public_address_without_encryption_has_to_be_asked_for() -> None:
@@ -260,14 +221,11 @@ def test_a_public_address_without_encryption_has_to_be_asked_for() -> None:
         evald.ListeningWorker(polite, listen="0.0.0.0:0")
 
 
-def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
-    async def main() -> None:
-        async with listening(polite) as plugin:
-            with pytest.raises(OSError, match="is another program using it"):
-                async with evald.ListeningWorker(polite, listen=plugin.worker.address):
-                    pass
-
-    run(main())
+async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
+    async with listening(polite) as plugin:
+        with pytest.raises(OSError, match="is another program using it"):
+            async with evald.ListeningWorker(polite, listen=plugin.worker.address):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -288,14 +246,9 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
         kind(*evaluators, **options)
 
 
-def test_a_blocking_evaluator_holds_up_nobody() -> None:
-    async def main() -> None:
-        async with listening(Blocking, polite) as plugin:
-            slow = asyncio.ensure_future(
-                plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 1.5}))
-            )
-            assert (await plugin.evaluate(task("fast"))).verdict == result_pb2.VERDICT_PASSED
-            assert not slow.done()
-            await slow
-
-    run(main())
+async def test_a_blocking_evaluator_holds_up_nobody() -> None:
+    async with listening(Blocking, polite) as plugin:
+        slow = asyncio.ensure_future(plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 1.5})))
+        assert (await plugin.evaluate(task("fast"))).verdict == result_pb2.VERDICT_PASSED
+        assert not slow.done()
+        await slow

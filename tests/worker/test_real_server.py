@@ -13,8 +13,9 @@ import evald
 from evald_server import testing
 
 from ..cli.conftest import clean_environment
+from ..loop import run
 from ..remote.test_processes import Caller, Process, Server
-from ..rpc.live import run, until
+from ..rpc.live import until
 from .evaluators import BROKEN, Sleepy, length, polite
 
 TURN = [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": "Yes, please."}]
@@ -25,50 +26,44 @@ def worker(way: str, server: str) -> Process:
 
 
 @pytest.mark.parametrize("way", ["connect", "serve"])
-def test_a_worker_is_back_by_itself_after_the_server_was_killed_and_started_again(
+async def test_a_worker_is_back_by_itself_after_the_server_was_killed_and_started_again(
     tmp_path: Path, way: str
 ) -> None:
-    async def main() -> None:
-        with Server(tmp_path) as server, worker(way, server.address):
-            caller = Caller(server.address)
+    with Server(tmp_path) as server, worker(way, server.address):
+        caller = Caller(server.address)
 
-            async def works() -> bool:
-                return await caller.code("acme.slow") == ""
+        async def works() -> bool:
+            return await caller.code("acme.slow") == ""
 
+        await until(works, 20)
+        server.kill()
+        await asyncio.sleep(1)  # what a restart takes at least; the worker's attempts fail meanwhile
+        with Server(tmp_path, server.port):
+            began = time.monotonic()
             await until(works, 20)
-            server.kill()
-            await asyncio.sleep(1)  # what a restart takes at least; the worker's attempts fail meanwhile
-            with Server(tmp_path, server.port):
-                began = time.monotonic()
-                await until(works, 20)
-                assert time.monotonic() - began < 10
-
-    run(main())
+            assert time.monotonic() - began < 10
 
 
-def test_the_example_is_eight_lines_and_works(tmp_path: Path) -> None:
+async def test_the_example_is_eight_lines_and_works(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples/remote/python/polite.py"
     lines = [line for line in example.read_text(encoding="utf-8").splitlines() if line]
     assert len(lines) <= 8
 
-    async def main() -> None:
-        with Server(tmp_path) as server:
-            environment = clean_environment({"EVALD_SERVER": server.address})
-            process = subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
-                [sys.executable, str(example)], env=environment, stderr=subprocess.DEVNULL
-            )
-            try:
-                caller = Caller(server.address)
+    with Server(tmp_path) as server:
+        environment = clean_environment({"EVALD_SERVER": server.address})
+        process = subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
+            [sys.executable, str(example)], env=environment, stderr=subprocess.DEVNULL
+        )
+        try:
+            caller = Caller(server.address)
 
-                async def works() -> bool:
-                    return await caller.code("acme.polite") == ""
+            async def works() -> bool:
+                return await caller.code("acme.polite") == ""
 
-                await until(works, 20)
-            finally:
-                process.kill()
-                process.wait()
-
-    run(main())
+            await until(works, 20)
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("way", ["connect(contains, server=", "serve(contains, register="])

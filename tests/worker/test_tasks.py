@@ -13,7 +13,8 @@ from evald.v1 import result_pb2
 from evald.worker.offer import Offer
 from evald.worker.tasks import Tasks
 
-from ..rpc.live import run, until
+from ..loop import run
+from ..rpc.live import until
 from .evaluators import BROKEN, Blocking, Counting, Sleepy, length, polite, scoped, scoped_async, scopes
 from .registry import task
 
@@ -125,94 +126,74 @@ def test_what_cannot_be_run_is_refused_with_a_hint(
     assert not output.error.retryable
 
 
-def test_a_task_that_is_asked_for_again_is_not_done_again() -> None:
-    async def main() -> None:
-        Counting.reset()
-        tasks = tasks_of(Counting)
-        first = await tasks.run(task(type="acme.counting"))
-        again = task(type="acme.counting", timeout_ms=5000)
-        again.attempt = 2
-        again.trace_context["traceparent"] = "00-1-1-00"
-        assert await tasks.run(again) == first
-        assert Counting.evaluated == 1
-        # Another server may count its tasks in the same way.
-        assert await tasks.run(task(type="acme.counting", answer="another turn")) != first
-        assert Counting.evaluated == 2
-
-    run(main())
+async def test_a_task_that_is_asked_for_again_is_not_done_again() -> None:
+    Counting.reset()
+    tasks = tasks_of(Counting)
+    first = await tasks.run(task(type="acme.counting"))
+    again = task(type="acme.counting", timeout_ms=5000)
+    again.attempt = 2
+    again.trace_context["traceparent"] = "00-1-1-00"
+    assert await tasks.run(again) == first
+    assert Counting.evaluated == 1
+    # Another server may count its tasks in the same way.
+    assert await tasks.run(task(type="acme.counting", answer="another turn")) != first
+    assert Counting.evaluated == 2
 
 
-def test_one_that_is_asked_for_while_it_runs_is_joined() -> None:
-    async def main() -> None:
-        Counting.reset()
-        tasks = tasks_of(Counting)
-        wanted = task(type="acme.counting", config={"seconds": 0.1})
-        first, second = await asyncio.gather(tasks.run(wanted), tasks.run(wanted))
-        assert first == second
-        assert Counting.evaluated == 1
-
-    run(main())
+async def test_one_that_is_asked_for_while_it_runs_is_joined() -> None:
+    Counting.reset()
+    tasks = tasks_of(Counting)
+    wanted = task(type="acme.counting", config={"seconds": 0.1})
+    first, second = await asyncio.gather(tasks.run(wanted), tasks.run(wanted))
+    assert first == second
+    assert Counting.evaluated == 1
 
 
-def test_work_ends_when_the_last_who_waits_has_gone_and_not_before() -> None:
-    async def main() -> None:
-        Counting.reset()
-        tasks = tasks_of(Counting)
-        wanted = task(type="acme.counting", config={"seconds": 30})
-        waiting = [asyncio.create_task(tasks.run(wanted)) for _ in range(2)]
-        await until(lambda: Counting.evaluated)
-        waiting[0].cancel()
-        await asyncio.sleep(0)
-        assert (tasks.active, Counting.ended) == (1, 0)
-        waiting[1].cancel()
-        await asyncio.wait(waiting)
-        await until(lambda: Counting.ended)
-        assert tasks.active == 0
-        assert all(one.cancelled() for one in waiting)
-
-    run(main())
+async def test_work_ends_when_the_last_who_waits_has_gone_and_not_before() -> None:
+    Counting.reset()
+    tasks = tasks_of(Counting)
+    wanted = task(type="acme.counting", config={"seconds": 30})
+    waiting = [asyncio.create_task(tasks.run(wanted)) for _ in range(2)]
+    await until(lambda: Counting.evaluated)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    assert (tasks.active, Counting.ended) == (1, 0)
+    waiting[1].cancel()
+    await asyncio.wait(waiting)
+    await until(lambda: Counting.ended)
+    assert tasks.active == 0
+    assert all(one.cancelled() for one in waiting)
 
 
-def test_what_may_work_later_is_tried_again() -> None:
-    async def main() -> None:
-        Counting.reset()
-        tasks = tasks_of(Counting)
-        wanted = task(type="acme.counting", config={"seconds": 0.2}, timeout_ms=20)
-        assert (await tasks.run(wanted)).error.code == "TIMEOUT"
-        wanted.timeout.FromMilliseconds(20_000)
-        assert (await tasks.run(wanted)).verdict == PASSED
-
-    run(main())
+async def test_what_may_work_later_is_tried_again() -> None:
+    Counting.reset()
+    tasks = tasks_of(Counting)
+    wanted = task(type="acme.counting", config={"seconds": 0.2}, timeout_ms=20)
+    assert (await tasks.run(wanted)).error.code == "TIMEOUT"
+    wanted.timeout.FromMilliseconds(20_000)
+    assert (await tasks.run(wanted)).verdict == PASSED
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("evaluator", [Sleepy, Blocking], ids=lambda one: one.type)
 @pytest.mark.parametrize("how", ["task", "call"])
-def test_time_that_is_up_is_an_error(evaluator: type[evald.Evaluator], how: str) -> None:
-    async def main() -> None:
-        tasks = tasks_of(evaluator)
-        wanted = task(
-            type=evaluator.type, config={"seconds": 1.5}, timeout_ms=50 if how == "task" else 60_000
-        )
-        began = time.monotonic()
-        output = await tasks.run(wanted, seconds=None if how == "task" else 0.05)
-        assert output.error.code == "TIMEOUT"
-        assert output.error.retryable
-        assert time.monotonic() - began < 1.4
-
-    run(main())
+async def test_time_that_is_up_is_an_error(evaluator: type[evald.Evaluator], how: str) -> None:
+    tasks = tasks_of(evaluator)
+    wanted = task(type=evaluator.type, config={"seconds": 1.5}, timeout_ms=50 if how == "task" else 60_000)
+    began = time.monotonic()
+    output = await tasks.run(wanted, seconds=None if how == "task" else 0.05)
+    assert output.error.code == "TIMEOUT"
+    assert output.error.retryable
+    assert time.monotonic() - began < 1.4
 
 
-def test_without_time_nothing_is_begun() -> None:
-    async def main() -> None:
-        Counting.reset()
-        tasks = tasks_of(Counting)
-        wanted = task(type="acme.counting")
-        wanted.timeout.SetInParent()
-        assert (await tasks.run(wanted)).error.code == "TIMEOUT"
-        assert Counting.evaluated == 0
-
-    run(main())
+async def test_without_time_nothing_is_begun() -> None:
+    Counting.reset()
+    tasks = tasks_of(Counting)
+    wanted = task(type="acme.counting")
+    wanted.timeout.SetInParent()
+    assert (await tasks.run(wanted)).error.code == "TIMEOUT"
+    assert Counting.evaluated == 0
 
 
 def test_a_config_is_compiled_once() -> None:
@@ -248,14 +229,11 @@ def test_who_would_wait_too_long_is_told_at_once() -> None:
     assert codes == [""] * 17 + ["EVALUATOR_BUSY"] * 3
 
 
-def test_stuck_threads_are_an_error_that_may_pass() -> None:
-    async def main() -> None:
-        tasks = tasks_of(Blocking, max_concurrency=1)
-        await tasks.run(task("1", "acme.blocking", config={"seconds": 0.3}, timeout_ms=100))
-        busy = await tasks.run(task("2", "acme.blocking", config={"seconds": 0.3}))
-        assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
-
-    run(main())
+async def test_stuck_threads_are_an_error_that_may_pass() -> None:
+    tasks = tasks_of(Blocking, max_concurrency=1)
+    await tasks.run(task("1", "acme.blocking", config={"seconds": 0.3}, timeout_ms=100))
+    busy = await tasks.run(task("2", "acme.blocking", config={"seconds": 0.3}))
+    assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
 
 
 @pytest.mark.parametrize("evaluator", [scoped, scoped_async], ids=lambda one: one.type)
