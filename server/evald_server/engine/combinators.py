@@ -9,13 +9,13 @@ import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
+from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, skipped
 from evald.scope import current_scope
 from evald.threads import Threads
 
@@ -55,10 +55,7 @@ class Votes(NamedTuple):
         ]
 
 
-class _Combinator(Evaluator):
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
-
+class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     evaluators: Annotated[
         list[dict[str, Any]],
         Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
@@ -69,10 +66,8 @@ class _Combinator(Evaluator):
         raise NotImplementedError
 
 
-class AllOf(_Combinator):
+class AllOf(_Combinator, type="all-of"):
     """Every child passes. The score is the lowest one."""
-
-    type: ClassVar[str] = "all-of"
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """A failed child decides, whatever errs beside it."""
@@ -85,10 +80,8 @@ class AllOf(_Combinator):
         return _PASSED, min(votes.scores()), reason
 
 
-class AnyOf(_Combinator):
+class AnyOf(_Combinator, type="any-of"):
     """At least one child passes. The score is the highest one."""
-
-    type: ClassVar[str] = "any-of"
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """A passed child decides, whatever errs beside it."""
@@ -101,7 +94,7 @@ class AnyOf(_Combinator):
         return _FAILED, max(votes.scores()), reason
 
 
-class AtLeast(_Combinator):
+class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "score"}}):
     """Enough children pass: `k` of them, or a share of at least `threshold`, weighted.
 
     With neither, all must whose weight is above 0. `measure` says what the threshold is compared
@@ -109,9 +102,6 @@ class AtLeast(_Combinator):
     `score`, their mean score. A child that errs is taken once as passed and
     once as failed: when both give the same verdict it stands, else it is ERROR.
     """
-
-    type: ClassVar[str] = "at-least"
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"assert-set": {"measure": "score"}}
 
     k: Annotated[int | None, Field(ge=1, description="How many must pass.")] = None
     threshold: Annotated[float | None, Field(gt=0, le=1, description="Share that must pass.")] = None
