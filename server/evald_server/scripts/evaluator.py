@@ -80,7 +80,7 @@ class Code(
     )
 
     def prepare(self) -> None:
-        """Check what the fields alone cannot say."""
+        """Check what the schema cannot express: one of command and script, within the limits."""
         if (self.command is None) == (self.script is None):
             raise ValueError("wanted one of command and script")
         words = self.command or self.script or ()
@@ -113,7 +113,7 @@ class CodeCheck:
     """A compiled config."""
 
     def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
-        """Raises InvalidConfig for what the operator does not allow."""
+        """Raises InvalidConfig for a command that the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
         self._code = code
