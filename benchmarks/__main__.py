@@ -16,12 +16,12 @@ from . import results
 from .figures import FIGURES
 from .lab import Lab
 
-# Fewer rounds give a figure by which nobody should judge.
+# Fewer rounds give unreliable figures.
 _ROUNDS = 7
 
 
 def main() -> int:
-    """Exit code 0 when every figure is reached, 1 when one is missed, 2 when one could not be measured."""
+    """Exit code 0 if every figure meets its bound, 1 if one does not, 2 if one could not be measured."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

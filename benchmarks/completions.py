@@ -1,6 +1,6 @@
-"""An OpenAI-compatible endpoint that answers at once, always the same, without looking at what was asked.
+"""An OpenAI-compatible endpoint that gives every request the same answer at once, without reading it.
 
-Run by the benchmarks; prints its port. With a number of seconds it answers that much later.
+Run by the benchmarks; prints its port. With a number of seconds it answers after that delay.
 
     python -m benchmarks.completions [SECONDS]
 """

@@ -20,7 +20,7 @@ from evald_server.loop import event_loop
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 
-# Any bound costs the same; evald has one, so the echo has one.
+# evald limits the size of messages, so the echo does too; any limit costs the same.
 _CONCURRENT_RPCS = 10_000
 
 

@@ -1,4 +1,4 @@
-"""The figures: what is measured, against what, and what it must reach."""
+"""The figures: what is measured, against what, and the bound of each."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _HEALTH: Final = "/grpc.health.v1.Health/Check"
 OPEN_STREAMS: Final = 1000
 _JUDGING: Final = 100
 
-# Of the plugin with which overload is made: what a remote or a judge is like that answers in 20 ms.
+# Of the plugin that is overloaded: it waits 20 ms, as a remote or a judge may.
 _PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
 _PLACES: Final = 16
 
@@ -59,7 +59,7 @@ def session(lab: Lab) -> list[Row]:
 
 
 def open_loop(lab: Lab) -> list[Row]:
-    """Latency as callers feel it: calls that come as they like, at a part of what the server can do."""
+    """Latency at arrival times that do not depend on the server, at a share of its peak rate."""
     body, name = lab.unary()
     peak = statistics.median(lab.load(UNARY, body, "--expect", "1").calls for _ in range(3))
     rows = []
@@ -120,7 +120,7 @@ def many_messages(lab: Lab) -> list[Row]:
 
 def beside_batch(lab: Lab) -> list[Row]:
     def beside(server: Server, in_flight: int, bound: Bound | None) -> Row:
-        # Before anything is measured: the processes have to start.
+        # Warm-up: the batch processes have to start.
         lab.batch_turns(server)
         row = _beside(
             lab, in_flight, bound, "a running batch", BATCH, lab.batch, *BATCH_OPTIONS, server=server
@@ -171,8 +171,8 @@ def session_growth(lab: Lab) -> list[Row]:
     ][1:]
     # Place 0 is the opening, so place 2 is turn 2.
     pairs = Pairs([found.p50_by_index[100] for found in rounds], [found.p50_by_index[2] for found in rounds])
-    # If a turn cost something for every turn before it, the ratio would be far above; medians of a few dozen
-    # calls differ by a tenth when nothing differs.
+    # If the cost of a turn grew with the number of earlier turns, the ratio would be far higher. The medians are of
+    # a few dozen calls, and differ by 10 % without any cause.
     return [pairs.row("a session's turn 100 / its turn 2, median time", at_most(1.2), "ms")]
 
 
@@ -196,12 +196,12 @@ def start(lab: Lab) -> list[Row]:
 
 
 def overload(lab: Lab) -> list[Row]:
-    """Four times more than the server can do, of calls that wait and of calls that compute."""
+    """Four times the server's capacity, of calls that wait and of calls that compute."""
     return [*_overload_waiting(lab), _overload_computing(lab)]
 
 
 def judge(lab: Lab) -> list[Row]:
-    """Calls that ask a model which answers at once, against the client making the same requests by itself."""
+    """Calls to a judge whose endpoint answers at once, against the same requests by the bare client."""
     endpoint = lab.start(processes.completions)
     server = lab.start(lambda: _judging(endpoint))
     request = workload.judge_request()
@@ -223,7 +223,7 @@ def judge_memory(lab: Lab) -> list[Row]:
     request = workload.judge_request()
     values = []
     for _ in range(lab.rounds):
-        # Slow enough that all of them wait at the same time.
+        # Slow enough for all of them to be in flight at the same time.
         with processes.completions(seconds=0.5) as endpoint, _judging(endpoint) as server:
             values.append(asyncio.run(_hold_judging(server, request)) / 1e6)
     detail = (
@@ -274,7 +274,7 @@ def _url(endpoint: Server) -> str:
 
 
 def _judging(endpoint: Server) -> Server:
-    """A server whose judge is at this endpoint, keeps no answers and may send all requests at once."""
+    """Start a server whose judge uses this endpoint, without a cache and with room for all requests at once."""
     return processes.evald(
         judge_base_url=_url(endpoint),
         judge_model="bench",
@@ -297,7 +297,7 @@ def _judge_row(lab: Lab, server: Server, body: Path, setup: str, in_flight: int)
 
 
 async def _hold_judging(server: Server, request: evaluation_service_pb2.EvaluateUnaryRequest) -> float:
-    """What the server's memory grows by from idle to many questions under way, in bytes."""
+    """Return the growth of the server's memory from idle to many judge calls in flight, in bytes."""
     before = server.resident_bytes
     data = request.SerializeToString()
     # Below the server's limit of 100 streams a connection.
@@ -311,7 +311,7 @@ async def _hold_judging(server: Server, request: evaluation_service_pb2.Evaluate
         if not answer.summary.success:
             raise load.BrokenRun(f"the judge must pass: {answer.summary.reason}")
 
-    # The server begins with few requests at a time and sends more as all goes well: 8, 16, 32, 64, 128.
+    # The server raises its limit of concurrent requests step by step: 8, 16, 32, 64, 128.
     for _ in range(6):
         asked = asyncio.gather(*(ask(index) for index in range(_JUDGING)))
         while not asked.done():
@@ -333,7 +333,7 @@ def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Ro
 
 
 def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server], Pairs]) -> list[Row]:
-    """A figure of a server with its defaults, and of one that evaluates batches in its own process."""
+    """Measure a figure with the server's defaults, and with batches evaluated in its own process."""
     rows = []
     for server, must in ((lab.evald, bound), (lab.evald_alone, None)):
         rows.append(_told(compared(server).row(figure, must, "turns/s"), server))
@@ -341,7 +341,7 @@ def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server]
 
 
 def _told(row: Row, server: Server) -> Row:
-    """The row with how many processes have worked on batches."""
+    """Return the row with the number of batch processes that worked."""
     if not server.children:
         return Row(f"{row.figure}, `EVALD_BATCH_PROCESSES=0`", row.bound, row.values, row.detail)
     return Row(row.figure, row.bound, row.values, f"{row.detail}, {server.children} batch processes")
@@ -372,7 +372,7 @@ def _beside(
 
 
 def _overload_waiting(lab: Lab) -> list[Row]:
-    """A small server whose evaluator waits, offered four times what it can do."""
+    """Offer a small server whose evaluator waits four times its capacity."""
     server = lab.start(
         lambda: processes.evald(
             plugins=_PLUGIN, max_inflight=_PLACES, max_queued=_PLACES, max_queue_seconds=1
@@ -404,7 +404,7 @@ def _overload_waiting(lab: Lab) -> list[Row]:
 
 
 def _overload_computing(lab: Lab) -> Row:
-    """Calls that wait for nothing are not refused; more of them at a time must not make them fewer."""
+    """Measure calls that compute. They are not refused; more in flight must not make them fewer."""
     body, _ = lab.unary()
     pairs = paired(
         lab.rounds,
@@ -416,7 +416,7 @@ def _overload_computing(lab: Lab) -> Row:
 
 @contextmanager
 def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
-    """Health checks, 50 a second, while the block runs. The list holds their p99 in the end."""
+    """Send 50 health checks a second while the block runs. The list then holds their p99."""
     found: list[float] = []
     body = lab.body("health", [b""])
     words = load.command(
@@ -428,7 +428,7 @@ def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
 
 
 class _PydanticEvals(BenchmarkWorker):
-    """pydantic-evals in a virtual environment of its own, so that its packages are not ours."""
+    """pydantic-evals in a virtual environment of its own, so that its packages stay out of ours."""
 
     _PACKAGES: Final = ("pydantic-evals", "jsonschema-rs", "uvloop")
 
@@ -469,7 +469,7 @@ def _bytes_per_stream(server: Server, path: str, frames: Sequence[bytes]) -> flo
 
 
 async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int, int]:
-    """Memory of the server before and with so many open streams, each of which has had one answer."""
+    """Return the server's memory before and with so many open streams, each of which has had one answer."""
     # Below the server's limit of 100 streams a connection.
     a_channel = 80
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -484,7 +484,7 @@ async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int
         assert await call.read() is not grpc.aio.EOF
         return call
 
-    # Every connection, and everything that is made on first use.
+    # Warm-up: connections, and everything that is created on first use.
     for index in range(len(channels)):
         await (await opened(index)).done_writing()
     before = server.resident_bytes
@@ -498,7 +498,7 @@ async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int
 
 
 def _import_ms(names: str) -> float:
-    """Time of an import in a fresh process."""
+    """Return the time of an import in a fresh process."""
     script = f"import time; began = time.perf_counter(); import {names}; print(time.perf_counter() - began)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return float(done.stdout) * 1000

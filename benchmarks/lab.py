@@ -36,7 +36,7 @@ _ANSWER_SECONDS: Final = 30
 
 @dataclass
 class Lab:
-    """Both servers, started when first used and alive to the end. seconds: length of a slice."""
+    """Both servers, started on first use and alive until the end. seconds: length of a slice."""
 
     rounds: int
     seconds: float
@@ -60,7 +60,7 @@ class Lab:
 
     @cached_property
     def evald_alone(self) -> Server:
-        """One that evaluates batches in its own process."""
+        """An evald server that evaluates batches in its own process."""
         return self.start(lambda: processes.evald(batch_processes=0))
 
     @cached_property
@@ -75,7 +75,7 @@ class Lab:
         return process
 
     def body(self, name: str, messages: Iterable[Message | bytes]) -> Path:
-        """A file of messages for the load generators."""
+        """Write a file of messages for the load generators."""
         path = self.directory / f"{name}.body"
         path.write_bytes(
             workload.framed(m if isinstance(m, bytes) else m.SerializeToString() for m in messages)
@@ -83,12 +83,12 @@ class Lab:
         return path
 
     def payload(self, name: str, answer: bytes) -> str:
-        """Have the echo answer with these bytes. Returns the name that is the end of its paths."""
+        """Make the echo answer with these bytes. Returns the name that ends its paths."""
         (self.directory / name).write_bytes(answer)
         return name
 
     def answers(self, path: str, requests: Iterable[Message], server: Server | None = None) -> list[bytes]:
-        """All messages with which evald answers."""
+        """Return all messages with which evald answers."""
         with grpc.insecure_channel(
             (server or self.evald).address, [("grpc.max_receive_message_length", -1)]
         ) as channel:
@@ -97,7 +97,7 @@ class Lab:
             return list(call(sent, timeout=_ANSWER_SECONDS))
 
     def unary(self, copies: int = 1, messages: int = 5) -> tuple[Path, str]:
-        """Body and payload of EvaluateUnary, checked: every evaluator of the request has passed."""
+        """Return body and payload of EvaluateUnary. Checks that every evaluator has passed."""
         request = workload.unary_request(copies=copies, messages=messages)
         name = f"unary-{copies}-{messages}"
         (answer,) = self.answers(UNARY, [request])
@@ -106,7 +106,7 @@ class Lab:
         return self.body(name, [request]), self.payload(name, answer)
 
     def stream(self) -> tuple[Path, str]:
-        """The same for Evaluate, whose answer must be a single message."""
+        """Like `unary`, for Evaluate, whose answer must be a single message."""
         request = workload.evaluate_request()
         (answer,) = self.answers(STREAM, [request])
         event = evaluation_service_pb2.EvaluateResponse.FromString(answer)
@@ -114,7 +114,7 @@ class Lab:
         return self.body("stream", [request]), self.payload("stream", answer)
 
     def session(self) -> tuple[Path, str]:
-        """The same for EvaluateSession; the payload is the answer to a turn that is not the first."""
+        """Like `unary`, for EvaluateSession; the payload is the answer to a turn that is not the first."""
         frames = workload.session()
         *answers, last = self.answers(SESSION, frames)
         summary = evaluation_service_pb2.EvaluateSessionResponse.FromString(last).session_summary
@@ -124,7 +124,7 @@ class Lab:
 
     @cached_property
     def batch(self) -> Path:
-        """The body of EvaluateBatch, checked: every item has passed."""
+        """Return the body of EvaluateBatch. Checks that every item has passed."""
         requests = workload.batch()
         answers = [
             evaluation_service_pb2.EvaluateBatchResponse.FromString(answer)
@@ -140,7 +140,7 @@ class Lab:
     def load(
         self, path: str, body: Path, *options: str, server: Server | None = None, in_flight: int = 16
     ) -> Load:
-        """A slice of grpc_load on evald, or on another server."""
+        """Run a slice of grpc_load on evald, or on another server."""
         connections = min(load.CONNECTIONS, in_flight)
         return load.run(
             (server or self.evald).port,
@@ -153,7 +153,7 @@ class Lab:
         )
 
     def batch_turns(self, server: Server | None = None) -> float:
-        """Turns a second through EvaluateBatch: two streams, two messages of 256 turns in flight on each."""
+        """Return the turns a second through EvaluateBatch: two streams with two messages of 256 turns in flight."""
         return load.run(
             (server or self.evald).port,
             BATCH,
@@ -166,7 +166,7 @@ class Lab:
 
     @contextlib.contextmanager
     def beside(self, path: str, body: Path, *options: str, server: Server | None = None) -> Iterator[None]:
-        """One more stream of load on evald, or on another server, while the block runs, proven to have run without errors."""
+        """Run another stream of load while the block runs. Raises BrokenRun if it had errors."""
         # The block may take longer than a slice: it starts a load generator and lets it warm up.
         seconds = self.seconds + 1
         words = load.command(

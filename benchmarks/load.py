@@ -18,21 +18,21 @@ _SOURCE: Final = Path(__file__).with_name("grpc_load.c")
 CONNECTIONS: Final = 4
 STREAMS: Final = 4
 
-# Long enough for connections to be there and for code paths to be warm.
+# Long enough to connect and to warm up.
 WARM_SECONDS: Final = 0.2
 
 
 class MissingTool(RuntimeError):
-    """A program that measures is not installed. The message says how to get it."""
+    """A measuring program is not installed. The message says how to get it."""
 
 
 class BrokenRun(RuntimeError):
-    """A run had errors: it measured something else than it should."""
+    """A run had errors, so that its figures are invalid."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a server did under load. Times in milliseconds.
+    """Measured throughput and latency. Times in milliseconds.
 
     calls: answered calls a second; for streams, answered messages a second. units: entries of the counted
     field a second. refused: calls a second that got RESOURCE_EXHAUSTED, in refused_p50 milliseconds.
@@ -48,7 +48,7 @@ class Load:
 
 
 def grpc_load() -> Path:
-    """The compiled generator; compiles it when the source is newer."""
+    """Return the compiled generator. Compiles it if the source is newer."""
     binary = BUILD / "grpc_load"
     if binary.exists() and binary.stat().st_mtime > _SOURCE.stat().st_mtime:
         return binary
@@ -67,7 +67,7 @@ def grpc_load() -> Path:
 
 
 def h2load() -> str:
-    """The installed h2load."""
+    """Return the path of h2load. Raises MissingTool."""
     found = shutil.which("h2load")
     if found is None:
         raise MissingTool("no h2load; on Debian: apt-get install nghttp2-client")
@@ -83,7 +83,7 @@ def command(
     connections: int = CONNECTIONS,
     streams: int = STREAMS,
 ) -> list[str]:
-    """The command line of a grpc_load run."""
+    """Return the command line of a grpc_load run."""
     numbers = {
         "--port": port,
         "--conns": connections,
@@ -104,7 +104,7 @@ def run(
     connections: int = CONNECTIONS,
     streams: int = STREAMS,
 ) -> Load:
-    """Run grpc_load. Raises BrokenRun when a call ended otherwise than OK or refused."""
+    """Run grpc_load. Raises BrokenRun if a call ended otherwise than OK or refused."""
     words = command(port, path, body, seconds, *options, connections=connections, streams=streams)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -113,7 +113,7 @@ def run(
 
 
 def parsed(output: str, complaints: str = "") -> Load:
-    """The result of a grpc_load run out of its line."""
+    """Parse the output line of grpc_load."""
     found = json.loads(output)
     if found["errors"]:
         raise BrokenRun(f"{found['errors']} calls failed: {complaints or 'the server did not say why'}")
@@ -129,7 +129,7 @@ def parsed(output: str, complaints: str = "") -> Load:
 
 
 def run_h2load(port: int, path: str, body: Path, seconds: float) -> float:
-    """Unary calls a second by h2load, which sees HTTP status alone: the answers must have been checked before."""
+    """Return unary calls a second by h2load. It sees only HTTP status, so check the answers before."""
     words = [
         h2load(),
         f"--clients={CONNECTIONS}",

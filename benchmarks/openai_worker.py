@@ -1,4 +1,4 @@
-"""The bare `openai` client: the same chat completion again and again, so many at a time.
+"""The bare `openai` client: repeats one chat completion at a fixed concurrency.
 
 Prints a line when ready; then, for every number of seconds on standard input, calls done and time taken.
 Run by the benchmarks; the first line on standard input is the setup.
@@ -21,7 +21,7 @@ async def _ask(client: openai.AsyncOpenAI, body: dict[str, Any], until: float) -
     done = 0
     while time.perf_counter() < until:
         completion = await client.chat.completions.create(**body)
-        # What everybody does who asks for JSON.
+        # Parsing the JSON is part of every such call.
         assert json.loads(completion.choices[0].message.content or "")["score"] == 0.9
         done += 1
     return done

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bound:
-    """What a figure must reach."""
+    """The bound of a figure."""
 
     limit: float
     at_least: bool
@@ -33,7 +33,7 @@ def at_most(limit: float) -> Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. values: one a round, of which the median counts. detail: what the ratio is made of."""
+    """One figure. values: one per round; their median counts. detail: the figures behind the ratio."""
 
     figure: str
     bound: Bound | None
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What two sides did in each round."""
+    """The measurements of two sides, by round."""
 
     ours: Sequence[float]
     theirs: Sequence[float]
@@ -66,7 +66,7 @@ class Pairs:
 
 
 def paired(rounds: int, ours: Callable[[], float], theirs: Callable[[], float]) -> Pairs:
-    """Measure both in turn. The first slice of each warms up and does not count."""
+    """Measure both in turn. The first slice of each is a warm-up and does not count."""
     ours()
     theirs()
     slices = [(ours(), theirs()) for _ in range(rounds)]
@@ -74,7 +74,7 @@ def paired(rounds: int, ours: Callable[[], float], theirs: Callable[[], float]) 
 
 
 def number(value: float) -> str:
-    """Three digits that matter, thousands apart."""
+    """Format a number with three significant digits and separated thousands."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

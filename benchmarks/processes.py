@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 class Process:
-    """A child that says on its standard output when it is ready. Ended with the `with` block."""
+    """A child process that prints a line when it is ready. Ended with the `with` block."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, setup: str | None = None
@@ -41,7 +41,7 @@ class Process:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that is its own: private pages, without what it shares with other processes."""
+        """Return the private memory of the process, without shared pages."""
         fields = dict(
             line.split(":", 1) for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]
         )
@@ -49,7 +49,7 @@ class Process:
 
     @property
     def children(self) -> int:
-        """How many processes it has started that are alive."""
+        """Return the number of its living child processes."""
         return sum(
             len((task / "children").read_text().split()) for task in Path(f"/proc/{self.pid}/task").iterdir()
         )
@@ -92,7 +92,7 @@ class Server(Process):
 
 
 class BenchmarkWorker(Process):
-    """A process that does the same thing again and again, for so many seconds at a time."""
+    """A process that repeats one operation for a given number of seconds."""
 
     def per_second(self, seconds: float) -> float:
         self.write_line(str(seconds))
@@ -101,7 +101,7 @@ class BenchmarkWorker(Process):
 
 
 def evald(**settings: Any) -> Server:
-    """`evald serve` with these settings and no others."""
+    """Start `evald serve` with these settings only."""
     environment = {f"EVALD_{name.upper()}": str(value) for name, value in settings.items()}
     command = [
         sys.executable,
@@ -117,12 +117,12 @@ def evald(**settings: Any) -> Server:
 
 
 def completions(seconds: float = 0.0) -> Server:
-    """An OpenAI-compatible endpoint that answers at once, or after so many seconds."""
+    """Start an OpenAI-compatible endpoint that answers at once, or after so many seconds."""
     return Server([sys.executable, "-m", "benchmarks.completions", str(seconds)])
 
 
 def echo(payloads: Path) -> Server:
-    """The echo servers, with the options of an evald server."""
+    """Start the echo servers, with the options of an evald server."""
     from evald_server.app import server_options
     from evald_server.config import load_settings
 

@@ -1,14 +1,13 @@
 # mypy: disable-error-code="import-not-found, misc, no-any-return"
 # pydantic-evals is not among the packages that mypy sees.
-"""The same five checks by pydantic-evals, as fast as it can be asked to run them.
+"""The same five checks by pydantic-evals, in its fastest configuration.
 
 Runs in a virtual environment of its own, without evald. Standard input brings a line of JSON with the turns
 and configs, then numbers of seconds; for each of those it prints turns done and time taken.
 
-Evaluators are written as its documentation writes them, with their config in fields. What makes them fast:
-validator and pattern compiled once; the schema as text, because fields are serialised for every result; a
-coroutine for a task, because functions go through threads; no progress bar, no logfire; the best of several
-concurrencies and of both event loops.
+The evaluators follow its documentation, with their config in fields. Tuned for speed: validator and pattern compiled
+once; the schema as text, because fields are serialised for every result; a coroutine for a task, because functions
+run in threads; no progress bar, no logfire; the best of several concurrencies and of both event loops.
 """
 
 import asyncio
@@ -113,7 +112,7 @@ DATASET: Dataset[PydanticTurn, PydanticTurn, Any] = Dataset(
 
 
 async def turns(seconds: float, max_concurrency: int | None) -> tuple[int, float]:
-    """Turns evaluated, and the time that it took."""
+    """Return the turns evaluated and the time taken."""
     done = 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:

@@ -61,7 +61,7 @@ def info(types: Sequence[str]) -> task_pb2.PluginInfo:
 
 class _Listening:
     def __init__(self, types: Sequence[str]) -> None:
-        # A process has types of one kind only, so that what it does with a task need not be looked up.
+        # A process has types of one behaviour only, which needs no look-up per task.
         self._does = types[0].removeprefix("bench.").partition("-")[0]
         self._described = plugin_pb2.DescribeResponse(plugin=info(types)).SerializeToString()
         self._calls = itertools.count()
@@ -103,7 +103,7 @@ async def listen(types: Sequence[str]) -> None:
             print(f"127.0.0.1:{bound}", flush=True)
         port = bound
         await plugin.crashed.wait()
-        # Gone in the middle of the call, and back at once on the same port.
+        # Ends in the middle of the call, and starts again at once on the same port.
         await plugin.server.stop(None)
 
 

@@ -26,19 +26,19 @@ _WAITS: Final = tuple(range(5, 55, 5))
 _HONEST: Final = tuple(f"bench.wait-{wait}" for wait in (1, 2, 3))
 _BAD: Final = ("bench.hang", "bench.crash", "bench.flap", "bench.lie")
 
-# Calls of the bad ones beside: enough to keep them in trouble, too few to be load of their own.
+# Calls to the failing plugins: enough to keep them failing, too few to be load of their own.
 _BAD_RATE: Final = 50
 
-# Servers of each kind that take turns: two processes of the very same program differ by several percent, each
+# Servers of each kind, measured in turn: two processes of the same program differ by several percent, each
 # for as long as it lives.
 _TWINS: Final = 3
 
-# Seconds that plugins get to be dialled.
+# Seconds to wait for plugins to be dialled.
 _PATIENCE: Final = 20
 
 
 def hop(lab: Lab) -> list[Row]:
-    """What a remote adds to a call, against what a bare hop of the same bytes adds to a bare call."""
+    """The latency that a remote adds to a call, against what a bare hop of the same bytes adds to a bare call."""
     plugin = lab.start(partial(_listening, _FAST))
     without = lab.body("without", [_request("contains")])
     body = lab.body("remote", [_request("contains", _FAST)])
@@ -137,7 +137,7 @@ def crowd(lab: Lab) -> list[Row]:
 
 
 def _evald(**settings: Any) -> Server:
-    # Without its lines about plugins that come and go, which are not the figure.
+    # Without the log of plugins that come and go, which is not part of the figure.
     return processes.evald(log_level="error", **settings)
 
 
@@ -151,7 +151,7 @@ def _listening(*types: str) -> Server:
 
 
 def _request(*types: str, seconds: float = 0) -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """The usual turn, and one spec of each type."""
+    """Return a request with the usual turn and one spec of each type."""
     request = workload.unary_request()
     del request.request.evaluators[:]
     for name in types:
@@ -164,7 +164,7 @@ def _request(*types: str, seconds: float = 0) -> evaluation_service_pb2.Evaluate
 
 
 def _answered(lab: Lab, server: Server, *types: str) -> evaluation_service_pb2.EvaluateUnaryResponse:
-    """The answer to a request, once all its types are there."""
+    """Return the answer to a request, once all its types are registered."""
     failed = ""
     for _ in range(_PATIENCE * 10):
         try:
@@ -181,7 +181,7 @@ def _answered(lab: Lab, server: Server, *types: str) -> evaluation_service_pb2.E
 
 
 def _hop(lab: Lab, plugin: Server) -> Server:
-    """A bare server with the plugin behind it, which it asks with the very bytes that evald would send."""
+    """Start a bare server that sends the plugin behind it the same bytes as evald would."""
     from evald_server.app import server_options
     from evald_server.config import load_settings
 

@@ -26,7 +26,7 @@ Machine of the last run: {machine}.
 
 
 def line(row: Row, command: str, when: str) -> str:
-    """The row as Markdown."""
+    """Format the row as Markdown."""
     bound = "" if row.bound is None else str(row.bound)
     reached = f"{row.value:.2f}" if row.holds else f"**{row.value:.2f}, missed**"
     spread = f"{min(row.values):.2f} to {max(row.values):.2f}"
@@ -34,7 +34,7 @@ def line(row: Row, command: str, when: str) -> str:
 
 
 def write(found: Mapping[str, Sequence[Row]], commands: Mapping[str, str], order: Sequence[str]) -> None:
-    """Put the rows into the file, in the order of the benchmarks; rows of others stay."""
+    """Write the rows into the file, in the order of the benchmarks; other rows stay."""
     lines: dict[str, list[str]] = {}
     if FILE.exists():
         for text in FILE.read_text(encoding="utf-8").splitlines():
@@ -49,7 +49,7 @@ def write(found: Mapping[str, Sequence[Row]], commands: Mapping[str, str], order
 
 
 def machine() -> str:
-    """What the figures depend on."""
+    """Describe the machine and the versions."""
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

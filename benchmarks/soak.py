@@ -1,12 +1,12 @@
-"""Does a server's memory end at the bounds of its caches? Mixed load of every kind, while its memory is read.
+"""Check that a server's memory stays within the bounds of its caches, under a mixed load of every kind.
 
-python -m benchmarks.soak                          10 minutes, every cache bounded to 1 MiB
-python -m benchmarks.soak --cache-bytes 67108864   with the caches that are the default
-python -m benchmarks.soak --kinds judge --seconds 60
+    python -m benchmarks.soak                          10 minutes, every cache bounded to 1 MiB
+    python -m benchmarks.soak --cache-bytes 67108864   with the default cache sizes
+    python -m benchmarks.soak --kinds judge --seconds 60
 
-No two calls are alike: each fills the caches of plans, answers and judges anew, as far as they go. Prints
-the memory every 10 s, and in the end by how much it grew a minute, over the first half and the second. The exit code is
-1 when the second half grew by more than --most MB a minute.
+No two calls are alike, so each adds to the caches of plans, answers and judges. Prints the memory every 10 s, and
+at the end its growth per minute in the first and in the second half. The exit code is 1 if the second half grew by
+more than --most MB a minute.
 """
 
 import argparse
@@ -58,7 +58,7 @@ async def _unary(channel: grpc.aio.Channel, request: evaluation_service_pb2.Eval
 
 
 async def _plans(channel: grpc.aio.Channel, number: int) -> None:
-    """Specs that nobody has sent before."""
+    """Send specs that were not sent before."""
     specs = workload.specs()
     specs[1].config.update({"pattern": f"BK-[0-9]{{6}}|never{number}"})
     specs[0].config.update({"schema": {**workload.SCHEMA, "title": f"Answer {number}"}})
@@ -66,19 +66,19 @@ async def _plans(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _answers(channel: grpc.aio.Channel, number: int) -> None:
-    """A request_id that nobody has sent before."""
+    """Send a request_id that was not sent before."""
     await _unary(channel, _request(number, *workload.specs(), request_id=f"soak-{number}"))
 
 
 async def _judge(channel: grpc.aio.Channel, number: int) -> None:
-    """A question that no judge has been asked before."""
+    """Ask a judge something new."""
     await _unary(
         channel, _request(number, _spec("llm-judge", {"criteria": f"The agent did what {number} asked."}))
     )
 
 
 async def _labels(channel: grpc.aio.Channel, number: int) -> None:
-    """Labels that nobody has sent before."""
+    """Send labels that were not sent before."""
     await _unary(channel, _request(number, *workload.specs(), labels={"team": f"team-{number}"}))
 
 
@@ -91,7 +91,7 @@ async def _plugins(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _cancelled(channel: grpc.aio.Channel, number: int) -> None:
-    """A caller that goes away, or whose deadline is too short."""
+    """Cancel a call, or set too short a deadline."""
     with suppress(grpc.aio.AioRpcError):
         request = _request(number, _spec("soak.waiting", {}), _spec("soak.working", {}))
         call: Any = channel.unary_stream(_SERVICE + "Evaluate")
@@ -101,7 +101,7 @@ async def _cancelled(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _schemas(channel: grpc.aio.Channel, number: int) -> None:
-    """A schema that is checked in a process of its own."""
+    """Send a schema that is checked in a worker process."""
     pair: dict[str, Any] = {"$defs": {"a9": {"type": "object"}}, "$ref": "#/$defs/a0", "title": str(number)}
     for level in range(9):
         below = {"$ref": f"#/$defs/a{level + 1}"}
@@ -110,7 +110,7 @@ async def _schemas(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _refused(channel: grpc.aio.Channel, number: int) -> None:
-    """Requests that are wrong, each in another way."""
+    """Send invalid requests of several kinds."""
     wrong = (
         b"\xff" * 64,
         _Unary(request=_request(number, _spec(f"no-such-type-{number}", {}))).SerializeToString(),
@@ -152,11 +152,11 @@ async def _batch(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _long(channel: grpc.aio.Channel, number: int) -> None:
-    """A conversation of 1,000 messages."""
+    """Send a conversation of 1,000 messages."""
     await _unary(channel, _request(number, *workload.specs(), messages=1000))
 
 
-# How often, of 100 calls.
+# Share of 100 calls.
 KINDS: Final[dict[str, tuple[int, Call]]] = {
     "plans": (25, _plans),
     "answers": (18, _answers),
@@ -177,7 +177,7 @@ def _resident_mb(server: Server) -> float:
 
 
 def _mb_a_minute(readings: list[tuple[float, float]]) -> float:
-    """The slope of a straight line through (seconds, MB)."""
+    """Return the slope of a straight line through (seconds, MB)."""
     seconds, sizes = zip(*readings, strict=True)
     return statistics.linear_regression(seconds, sizes).slope * 60
 
@@ -187,7 +187,7 @@ async def _caller(
 ) -> None:
     weights = [KINDS[kind][0] for kind in kinds]
     while True:
-        # A connection for a while, as callers have.
+        # Reconnect from time to time, as callers do.
         async with grpc.aio.insecure_channel(
             server.address, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
@@ -222,7 +222,7 @@ async def _soak(server: Server, http: str, kinds: list[str], seconds: float) -> 
 
 
 def main() -> int:
-    """Exit code 0 when memory stays, 1 when it grows."""
+    """Exit code 0 if memory stays within the bound, 1 if it grows."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""Evaluators of both kinds that plugins have, for the soak: one waits in an event loop, one in a thread."""
+"""The plugin evaluators of the soak: one waits in the event loop, one in a thread."""
 
 import asyncio
 import time

@@ -1,6 +1,6 @@
-"""What is sent: an airline agent's turn of 2.9 KB, five deterministic evaluators, an answer of 700 bytes of JSON.
+"""The requests: an airline agent's turn of 2.9 KB, five deterministic evaluators, an answer of 700 bytes of JSON.
 
-Everything is deterministic and passes, so that every server does the whole of the work.
+Everything is deterministic and passes, so that every server does all the work.
 """
 
 import json
@@ -75,7 +75,7 @@ _QUESTION = (
 
 
 def answer(number: int = 170_293, *, small: bool = False) -> str:
-    """The agent's answer as JSON: about 700 bytes, or 300 when small. number: of the booking, six digits."""
+    """Return the agent's answer as JSON: about 700 bytes, or 300 if small. number: of the booking, six digits."""
     segment = {"flight": "HAT170", "from": "BOS", "to": "DEN", "date": "2026-05-21", "cabin": "economy"}
     onward = {"flight": "HAT211", "from": "DEN", "to": "SEA", "date": "2026-05-24", "cabin": "economy"}
     return json.dumps(
@@ -99,7 +99,7 @@ def answer(number: int = 170_293, *, small: bool = False) -> str:
 
 
 def specs(copies: int = 1) -> list[evaluator_pb2.EvaluatorSpec]:
-    """The five evaluators, so many times over; each copy has a config of its own, so that none is shared."""
+    """Return the five evaluators, repeated; each copy has a different config, so that none is shared."""
     found = []
     for number in range(copies):
         suffix = f"-{number}" if copies > 1 else ""
@@ -115,7 +115,7 @@ def specs(copies: int = 1) -> list[evaluator_pb2.EvaluatorSpec]:
 
 
 def catastrophic_specs() -> list[evaluator_pb2.EvaluatorSpec]:
-    """Patterns on which a backtracking engine does not come back before the sun burns out."""
+    """Return patterns that take a backtracking engine exponential time."""
     return [
         _spec("regex", {"pattern": r"^(a+)+$", "mustMatch": False}, "nested"),
         _spec("regex", {"pattern": r"(a|aa)+b", "mustMatch": False}, "overlapping"),
@@ -124,7 +124,7 @@ def catastrophic_specs() -> list[evaluator_pb2.EvaluatorSpec]:
 
 
 def catastrophic_context() -> context_pb2.EvaluatorContext:
-    """An answer of 3 KB that almost matches them."""
+    """Return a turn with an answer of 3 KB that almost matches them."""
     context = context_pb2.EvaluatorContext()
     context.messages.add(role="user", text="Say a.")
     context.messages.add(role="assistant", text="a" * 3000 + "!")
@@ -132,7 +132,7 @@ def catastrophic_context() -> context_pb2.EvaluatorContext:
 
 
 def context(number: int = 170_293, *, messages: int = 5) -> context_pb2.EvaluatorContext:
-    """A turn with so many messages in its conversation, five of which are the request's own."""
+    """Return a turn with so many messages in its conversation, five of which are the request's own."""
     pb = context_pb2.EvaluatorContext(turn=1, is_final=True)
     pb.messages.add(role="system", text=_SYSTEM)
     for index in range(messages - 5):
@@ -160,21 +160,21 @@ def context(number: int = 170_293, *, messages: int = 5) -> context_pb2.Evaluato
 
 
 def evaluate_request(*, copies: int = 1, messages: int = 5) -> evaluation_service_pb2.EvaluateRequest:
-    """The request of Evaluate, 2.9 KB as it stands."""
+    """Return the request of Evaluate, 2.9 KB by default."""
     return evaluation_service_pb2.EvaluateRequest(
         context=context(messages=messages), evaluators=specs(copies)
     )
 
 
 def unary_request(*, copies: int = 1, messages: int = 5) -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """The same for EvaluateUnary."""
+    """Return the same request for EvaluateUnary."""
     return evaluation_service_pb2.EvaluateUnaryRequest(
         request=evaluate_request(copies=copies, messages=messages)
     )
 
 
 def judge_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """The same turn with a judge as its only evaluator."""
+    """Return the same turn with a judge as its only evaluator."""
     request = evaluation_service_pb2.EvaluateRequest(
         context=context(),
         evaluators=[_spec("llm-judge", {"criteria": "The agent did what it was asked, within its policy."})],
@@ -183,7 +183,7 @@ def judge_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
 
 
 def as_sent(raw_request: Struct) -> dict[str, Any]:
-    """The body of a judge's request to its endpoint, out of a result. A Struct knows doubles only."""
+    """Return the body of a judge's request to its endpoint from a result; a Struct has doubles only."""
     body = json.loads(json_format.MessageToJson(raw_request))
     assert isinstance(body, dict)
     return {
@@ -193,7 +193,7 @@ def as_sent(raw_request: Struct) -> dict[str, Any]:
 
 
 def catastrophic_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """A call whose patterns stop a server that backtracks."""
+    """Return a call whose patterns block a server with a backtracking engine."""
     request = evaluation_service_pb2.EvaluateRequest(
         context=catastrophic_context(), evaluators=catastrophic_specs()
     )
@@ -201,7 +201,7 @@ def catastrophic_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
 
 
 def session(turns: int = SESSION_TURNS) -> list[evaluation_service_pb2.EvaluateSessionRequest]:
-    """The frames of a session: open, which has no answer, and so many small turns of equal size."""
+    """Return the frames of a session: open, which has no answer, and so many small turns of equal size."""
     opened = evaluation_service_pb2.EvaluateSessionRequest()
     opened.open.base_context.messages.add(role="system", text=_SYSTEM)
     opened.open.evaluators.extend(specs())
@@ -220,7 +220,7 @@ def session(turns: int = SESSION_TURNS) -> list[evaluation_service_pb2.EvaluateS
 def batch(
     messages: int = BATCH_MESSAGES, items: int = BATCH_ITEMS
 ) -> list[evaluation_service_pb2.EvaluateBatchRequest]:
-    """The messages of a batch, so many items in each; the first one also opens it."""
+    """Return the messages of a batch with so many items each; the first one also opens it."""
     requests = []
     for index in range(messages):
         request = evaluation_service_pb2.EvaluateBatchRequest()
@@ -233,7 +233,7 @@ def batch(
 
 
 def framed(messages: Iterable[bytes]) -> bytes:
-    """Messages as gRPC sends them: not compressed, the length in four bytes, the message."""
+    """Frame messages as gRPC does: uncompressed, four bytes of length, the message."""
     return b"".join(b"\0" + struct.pack(">I", len(message)) + message for message in messages)
 
 

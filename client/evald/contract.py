@@ -1,4 +1,4 @@
-"""The contract of results.
+"""Validates results.
 
 `checked` is applied to what every evaluator returns, in the server's process, in a worker or remote, so that an
 invalid result affects that evaluator alone.
@@ -15,24 +15,23 @@ from .structs import MAX_DEPTH
 
 MAX_REASON_BYTES: Final = 8192
 MAX_METADATA_ITEMS: Final = 10_000
-# 256 KiB: a thousand lines of evidence, and a hundred evaluators that use it up stay below what a
-# gRPC message may be raised to.
+# 256 KiB holds a thousand lines of evidence, and a hundred times that fits into the largest gRPC message.
 MAX_METADATA_BYTES: Final = 256 << 10
 MAX_CHECKS: Final = 1000
 MAX_CHECKS_BYTES: Final = 256 << 10
 MAX_DETAILS: Final = 32
 MAX_DETAIL_CHARACTERS: Final = 500
 MAX_INSTANCE_ID: Final = 128
-# A hundred counts of this size still add up within the int64 of a summary.
+# The sum of a hundred such counts fits into the int64 of a summary.
 MAX_TOKENS: Final = (1 << 53) - 1
-# Sums of costs must stay numbers.
+# Sums of costs must stay finite.
 MAX_COST_USD: Final = 1e12
 
 _EXACT: Final = 1 << 53
 _NO_ID: Final = ""
 _NO_CHECKS: Final = ()
 
-# What an item of metadata takes on the wire beside its text, about.
+# Bytes of an item of metadata on the wire beside its text, roughly.
 _ITEM_BYTES: Final = 12
 _MOST_SHOWN: Final = 60
 
@@ -45,12 +44,13 @@ class ContractViolation(TypeError):
 
 
 def checked(kind: Kind, result: object) -> Result:
-    """A new result of plain Python data that says the same as this one and holds to the contract.
+    """Return a validated copy of a result, made of plain Python data.
 
-    Nothing of the old one is kept: subclasses of `str` and `dict`, and lists that their maker still
-    changes, stay behind. A reason is cut at 8 KiB, and half surrogate pairs in it are replaced;
-    numbers may be of any `numbers.Real` type, NumPy's for instance, and become `int` and `float`.
-    Raises ContractViolation that names the field, and whatever the result's own methods raise.
+    The copy shares nothing with the original, which may hold subclasses of `str` and `dict`, or lists that its author
+    still changes. The reason is cut at 8 KiB, and lone surrogates in it are replaced. Numbers of any `numbers.Real`
+    type, such as NumPy's, become `int` and `float`.
+
+    Raises ContractViolation, which names the field, and whatever the result's own methods raise.
     """
     if not issubclass(type(result), Result):
         raise ContractViolation(f"got {_type(result)}, wanted a Result")
@@ -110,8 +110,8 @@ def violation(kind: Kind, result: object) -> str | None:
 def cut(reason: str) -> str:
     """Return the reason as text that can be sent, cut at 8 KiB."""
     if type(reason) is str and len(reason) <= MAX_REASON_BYTES and reason.isascii():
-        return reason  # as most are
-    # Of a long one no more is encoded than can be sent: a character takes a byte at least.
+        return reason  # the common case
+    # Encode no more than can be sent: a character takes at least a byte.
     data = str.encode(str.__getitem__(reason, slice(MAX_REASON_BYTES + 1)), "utf-8", "replace")
     if len(data) > MAX_REASON_BYTES:
         data = data[: MAX_REASON_BYTES - 3]
@@ -120,7 +120,7 @@ def cut(reason: str) -> str:
 
 
 def progress_said(message: object, fraction: object) -> tuple[str, float | None]:
-    """What an evaluator said of its progress, as text that can be sent and a fraction from 0 to 1 or None."""
+    """Return a progress message as text that can be sent, and its fraction, from 0 to 1 or None."""
     done: float | None = None
     if issubclass(type(fraction), Real) and type(fraction) is not bool:
         done = float(fraction)  # type: ignore[arg-type]
@@ -128,9 +128,9 @@ def progress_said(message: object, fraction: object) -> tuple[str, float | None]
 
 
 def plain_data(name: str, data: object) -> dict[str, Any] | None:
-    """A copy of JSON-like data as dicts, lists and plain values. name: of the field.
+    """Copy JSON-like data as dicts, lists and plain values. name: of the field, for errors.
 
-    Raises ContractViolation that names the place: anything that is no JSON, more than 32 levels,
+    Raises ContractViolation, which names the place, for anything that is not JSON, and beyond 32 levels,
     10,000 items or 256 KiB.
     """
     if data is None:
@@ -141,7 +141,7 @@ def plain_data(name: str, data: object) -> dict[str, Any] | None:
 
 
 class _Copy:
-    """Copies JSON-like data as long as there is room. Recurses no further than the levels allow."""
+    """Copies JSON-like data up to the limits of items, bytes and levels."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -183,7 +183,7 @@ class _Copy:
         raise ContractViolation(f"{path}: {_type(item)} is not JSON")
 
     def _text(self, text: str, path: str) -> str:
-        # Before it is encoded: a character takes a byte at least.
+        # Check before encoding: a character takes at least a byte.
         if str.__len__(text) > MAX_METADATA_BYTES:
             self._take(str.__len__(text))
         text, size = _sendable(text, path)
@@ -201,12 +201,12 @@ class _Copy:
 
 
 def _type(value: object) -> str:
-    """The name of its type, for a message: what it says of itself may be anything."""
+    """Return the name of a value's type, for errors. Bypasses the type's own attributes, which are foreign code."""
     return str(type.__dict__["__name__"].__get__(type(value)))[:_MOST_SHOWN]
 
 
 def _sendable(text: str, path: str) -> tuple[str, int]:
-    """Plain text and its size in UTF-8."""
+    """Return plain text and its size in UTF-8. Raises ContractViolation."""
     text = str.__str__(text)
     if text.isascii():
         return text, len(text)

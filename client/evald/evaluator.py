@@ -190,7 +190,7 @@ class Evaluator(BaseModel):
 
     @classmethod
     def definition(cls) -> EvaluatorDefinition:
-        """This class as the server knows it."""
+        """Return the definition of this class."""
         if not TYPE_PATTERN.fullmatch(cls.type):
             raise ValueError(f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
         return EvaluatorDefinition(
@@ -214,7 +214,7 @@ class Evaluator(BaseModel):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An instance with this config, prepared. Raises InvalidConfig with everything that is wrong."""
+        """Return a prepared instance with this config. Raises InvalidConfig with every problem."""
         try:
             evaluator = cls.model_validate(config)
         except ValidationError as problem:
@@ -272,7 +272,7 @@ def _problem(error: Any, config: Mapping[str, Any], schema: Mapping[str, Any]) -
 
 
 def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> str:
-    """JSON Pointer into the config. A location also names the branches of a union, which are no keys."""
+    """Return a JSON Pointer into the config. Branches of a union in the location are skipped."""
     path, at = "", config
     for position, part in enumerate(location):
         last = position == len(location) - 1

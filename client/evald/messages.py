@@ -349,7 +349,7 @@ def _fill_tool_calls(calls: Any, pb: Any, levels: int) -> None:
 
 
 def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
-    """One call in any of its shapes. levels: how many its values may have."""
+    """Fill in one tool call of any form. levels: allowed nesting of its values."""
     if call.__class__ is not dict:
         call = plain(call)
         if not isinstance(call, Mapping):

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
+import jsonschema
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -217,8 +217,8 @@ def test_json_is_what_the_documents_say(records: Any, lines: Any, talk: Any) -> 
     path = lines(talk("Lisbon", id="good"), talk("Porto"), talk("Lisbon", latency_ms=5))
     found, summary, code = records(path, "-e", "contains:text=Lisbon", "-e", "response-length")
     for record in found:
-        jsonschema_rs.validate(CONVERSATION, record)
-    jsonschema_rs.validate(SUMMARY, summary)
+        jsonschema.validate(record, CONVERSATION)
+    jsonschema.validate(summary, SUMMARY)
     assert code == summary["exitCode"] == 1
     assert [record["id"] for record in found] == ["good", "conversations:2", "conversations:3"]
     assert [record["verdict"] for record in found] == ["PASSED", "FAILED", "PASSED"]
@@ -239,8 +239,8 @@ def test_every_turn_is_judged_on_request(records: Any, lines: Any) -> None:
     path = lines({"messages": messages}, {"messages": messages[2:]})
     found, summary, code = records(path, "--turns", "-e", "contains:text=Lisbon", "-e", "response-length")
     for record in found:
-        jsonschema_rs.validate(CONVERSATION, record)
-    jsonschema_rs.validate(SUMMARY, summary)
+        jsonschema.validate(record, CONVERSATION)
+    jsonschema.validate(summary, SUMMARY)
     assert [[t["evaluation"]["verdict"] for t in record["turns"]] for record in found] == [
         ["FAILED", "PASSED"],
         ["PASSED"],

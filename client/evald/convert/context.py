@@ -113,7 +113,7 @@ def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext
 
 
 def _fill_conversation(data: TurnData, pb: context_pb2.EvaluatorContext) -> "Reading | None":
-    """The messages and the response. Returns what they say about the invocation."""
+    """Fill in the messages and the response. Returns what they say about the invocation."""
     messages, response = data.messages, data.response
     if isinstance(messages, str | bytes) and response is None:
         pb.messages_json = _json_list(messages, "messages")
@@ -211,7 +211,7 @@ def _fill_expected(expected: Any, pb: context_pb2.EvaluatorContext) -> None:
 
 
 def _fill_setting(data: TurnData, pb: context_pb2.EvaluatorContext) -> None:
-    """What surrounds the turn."""
+    """Fill in the scenario, the persona, the number of the turn and its metadata."""
     if data.scenario is not None:
         _fill_scenario(data.scenario, pb.scenario)
     if data.persona is not None:

@@ -43,13 +43,13 @@ __all__ = [
 
 
 class Reader(Protocol):
-    """Reads a value of one family, or gives None. Raises InvalidInput for one that is broken."""
+    """Read a value of one family. Returns None for any other value. Raises InvalidInput for an invalid one."""
 
     def __call__(self, value: Any, data: Mapping[str, Any], /) -> Reading | None: ...
 
 
 class Family(NamedTuple):
-    """A family of shapes. name: as its users call it."""
+    """A family of message formats. name: for error messages."""
 
     name: str
     read: Reader
@@ -140,7 +140,7 @@ def turn_start(roles: list[str]) -> int:
 
 
 class Readings:
-    """What the readings of a conversation say about its last turn."""
+    """Collects the readings of a conversation and merges what they say about its last turn."""
 
     __slots__ = ("_found",)
 
@@ -148,11 +148,11 @@ class Readings:
         self._found: list[tuple[int, Reading]] = []
 
     def add(self, start: int, reading: Reading) -> None:
-        """Take one up. start: index of its first message in the whole."""
+        """Add a reading. start: index of its first message in the conversation."""
         self._found.append((start, reading))
 
     def summed(self, messages: list[dict[str, Any]], start: int) -> Reading:
-        """All of them as one. start: where the turn begins, unless they know better."""
+        """Merge all readings into one. start: first message of the turn, unless a reading states another one."""
         new: int | None = None
         for begin, reading in self._found:
             if reading.new is not None:
@@ -183,7 +183,7 @@ class Readings:
 
 
 def later(earlier: Reading, last: Reading) -> Reading:
-    """Two readings of one turn as one: tokens are added, for the rest the later one counts."""
+    """Merge two readings of one turn: add up their tokens, and take everything else from the later one."""
     usages = [usage for usage in (earlier.usage, last.usage) if usage is not None]
     said = {name: getattr(earlier if getattr(last, name) is None else last, name) for name in _LAST}
     return last._replace(usage=add_usages(usages) if usages else None, **said)

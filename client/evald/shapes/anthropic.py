@@ -8,7 +8,7 @@ from .role_messages import read_role_message
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A whole answer, with its usage, model and stop reason."""
+    """Read a complete response with its usage, model and stop reason."""
     if data.get("type") != "message" or not ({"model", "stop_reason"} & data.keys()) or "role" not in data:
         return None
     message = {key: data[key] for key in ("content",) if key in data}

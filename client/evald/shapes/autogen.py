@@ -22,7 +22,7 @@ _TEXTS: Final = frozenset(
 )
 _CALLS: Final = "ToolCallRequestEvent"
 _RESULTS: Final = frozenset(("ToolCallExecutionEvent", "FunctionExecutionResultMessage"))
-# What agents do among themselves; a streaming chunk is repeated by the whole message.
+# Internal events. Streaming chunks are repeated by the complete message.
 _SILENT: Final = frozenset(
     (
         "ThoughtEvent",
@@ -38,7 +38,7 @@ _SILENT: Final = frozenset(
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A message, an event, or the result of a task."""
+    """Read a message, an event, or the result of a task."""
     kind = data.get("type")
     if isinstance(kind, str) and ("content" in data or kind in _SILENT) and "role" not in data:
         if kind in _SILENT:
@@ -95,7 +95,7 @@ def _role(kind: str, source: Any) -> str:
 
 
 def _part(item: Any) -> Any:
-    """`FunctionCall` is written without a type, and an image as its bytes."""
+    """Add the missing type: `FunctionCall` is serialised without one, and an image as its bytes."""
     data = plain(item)
     if isinstance(data, Mapping) and "type" not in data:
         if "name" in data and "arguments" in data:

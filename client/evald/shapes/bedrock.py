@@ -9,7 +9,7 @@ from .role_messages import read_role_message
 
 
 def read(value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """The answer of `converse`, or Strands' `AgentResult`."""
+    """Read the response of `converse`, or Strands' `AgentResult`."""
     output = data.get("output")
     if isinstance(output, Mapping) and "message" in output:
         latency = mapping(data.get("metrics")).get("latencyMs")

@@ -10,7 +10,7 @@ from .role_messages import read_role_message
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A whole answer: an object with `candidates`, or the feedback on a prompt that was blocked."""
+    """Read a complete response: an object with `candidates`, or the feedback on a blocked prompt."""
     candidates = data.get("candidates")
     feedback = mapping(first(data, "prompt_feedback", "promptFeedback"))
     if candidates is None and not feedback:

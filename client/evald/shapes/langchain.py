@@ -21,7 +21,7 @@ _ROLES: Final = {
     "FunctionMessageChunk": "tool",
     "developer": "developer",
 }
-# What a message says beside its text and calls and nobody asks for: kept out of the metadata.
+# Keys of a message that are not copied to the metadata.
 _NOT_KEPT: Final = frozenset(
     (
         "type",
@@ -41,7 +41,7 @@ _NOT_KEPT: Final = frozenset(
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A message in any of LangChain's forms."""
+    """Read a message in any of LangChain's forms."""
     if data.get("lc") == 1 and "id" in data:
         kwargs = data.get("kwargs")
         if not isinstance(kwargs, Mapping) or "content" not in kwargs:

@@ -8,7 +8,7 @@ from .reading import Reading, first
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A `CallToolResult` as a tool message."""
+    """Read a `CallToolResult` as a tool message."""
     if "role" in data or "type" in data or not isinstance(data.get("content"), list):
         return None
     if not {"isError", "is_error", "structuredContent", "structured_content"} & data.keys():

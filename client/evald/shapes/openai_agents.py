@@ -8,7 +8,7 @@ from .reading import Reading, json_text, text_or_none
 
 
 def read(value: Any, _data: Mapping[str, Any]) -> Reading | None:
-    """A `RunResult`, or one of its `new_items`."""
+    """Read a `RunResult`, or one of its `new_items`."""
     if hasattr(value, "to_input_list") and hasattr(value, "new_items"):
         return _run(value)
     if hasattr(value, "raw_item") and hasattr(value, "agent"):

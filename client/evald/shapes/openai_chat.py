@@ -1,4 +1,4 @@
-"""OpenAI chat completions, of OpenAI and of everyone who speaks like it."""
+"""OpenAI chat completions, of OpenAI and compatible endpoints."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from .role_messages import read_role_message
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A whole chat completion: an object with `choices`."""
+    """Read a complete chat completion: an object with `choices`."""
     if "choices" not in data:
         return None
     choices = data["choices"]

@@ -9,16 +9,16 @@ from .parts import Parts, read_part, read_parts
 from .reading import Reading, text_or_none
 from .role_messages import assemble, read_role_message
 
-# A Responses object says why it is incomplete; chat completions have shorter words for the same.
+# `incomplete_details.reason` of a Responses object, as a finish reason of chat completions.
 _INCOMPLETE: Final = {"max_output_tokens": "length"}
-# Items that say nothing of what was said or called.
+# Items without text and tool calls.
 _SILENT: Final = frozenset(
     ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction", "context_compaction")
 )
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A Responses object, or one item."""
+    """Read a Responses object, or one item."""
     if "role" not in data and isinstance(data.get("output"), Sequence) and "type" not in data:
         return _whole(data)
     kind = data.get("type")
@@ -40,7 +40,7 @@ def _whole(data: Mapping[str, Any]) -> Reading:
     output = data["output"]
     if isinstance(output, str):
         raise InvalidInput("output", shown(output), "a list of output items")
-    # One answer of the model is one message, whatever number of items it was written in.
+    # One answer of the model becomes one message, however many items it has.
     found = Parts()
     for index, written in enumerate(output):
         item = plain(written)

@@ -1,9 +1,8 @@
-"""The one reader of a message's parts, also called content blocks, in the spellings of all stacks.
+"""Read the parts of a message, also called content blocks, in the spellings of all frameworks.
 
-A part is text, a tool call, a tool's result, the model's reasoning, or
-something else (an image, a file), which stays a block of the message as it
-is. What looks like a text or a call and is none of these is refused by name:
-passed over in silence, it would make every check for absence pass.
+A part is text, a tool call, a tool result, reasoning, or something else (an image, a file), which stays a block
+of the message unchanged. A part that looks like text or a tool call but has an unknown form raises InvalidInput:
+if it were ignored, every check for absence would pass.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +45,7 @@ _RESULTS: Final = frozenset(
 # `function_call_output`, `web_search_tool_result` and their relatives.
 _RESULT_ENDINGS: Final = ("_call_output", "_tool_result")
 _THOUGHTS: Final = frozenset(("reasoning", "thinking", "thought", "redacted_thinking", "reasoning_content"))
-# Parts without `type` say by one of these keys what they are: Google's and Bedrock's.
+# Parts without `type`, of Google and Bedrock, have one of these keys instead.
 _BY_KEY: Final = (
     "function_call",
     "function_response",
@@ -66,7 +65,7 @@ _BY_KEY: Final = (
     "citations_content",
     "json",
 )
-# Their media: what of them may be said. Never the bytes.
+# Keys of media that are kept. Never the bytes.
 _MEDIA_FACTS: Final = frozenset(("mime_type", "display_name", "file_uri", "format", "name", "uri"))
 
 _WANTED: Final = (
@@ -77,7 +76,7 @@ _WANTED: Final = (
 
 
 class Parts:
-    """What the parts of one message hold.
+    """The parts of one message.
 
     blocks: text and everything that stays a block, in order. calls: tool calls.
     results: tool messages. thoughts: the model's reasoning.
@@ -112,7 +111,7 @@ def read_parts(parts: Any, path: str, into: Parts | None = None) -> Parts:
 
 
 def read_part(part: Any, found: Parts) -> None:
-    """Read one part into what was found. Raises InvalidInput."""
+    """Read one part and add it to `found`. Raises InvalidInput."""
     part = plain(part)
     if isinstance(part, str):
         found.blocks.append({"type": "text", "text": part})
@@ -137,7 +136,7 @@ def read_part(part: Any, found: Parts) -> None:
         found.results.append(_result(part, ""))
     elif kind in _THOUGHTS:
         found.thoughts.extend(_thoughts(part))
-    elif kind == "non_standard":  # LangChain's wrapper of what a provider wrote
+    elif kind == "non_standard":  # LangChain's wrapper of a provider's own part
         read_part(part.get("value"), found)
     elif kind.endswith("_call") and kind not in KNOWN_BLOCKS:
         found.calls.append(_hosted_call(part, kind))
@@ -205,7 +204,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> None:
-    """Images, files and what nobody knows, as they are, unless they hold what has to be read."""
+    """Keep images, files and unknown parts as blocks. Raises InvalidInput if one may hold text or a tool call."""
     transcript = (
         first(part, "transcript", "refusal") if kind in ("audio", "output_audio", "input_audio") else None
     )
@@ -219,7 +218,7 @@ def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> Non
 
 
 def _thoughts(part: Mapping[str, Any]) -> list[str]:
-    """The reasoning that can be read; encrypted or redacted reasoning is none."""
+    """Return the readable reasoning. Encrypted and redacted reasoning is left out."""
     inner = first(part, "reasoning_text", "reasoningText")
     value = first(mapping(inner) if inner is not None else part, "text", "thinking", "reasoning", "content")
     if isinstance(value, str):
@@ -233,7 +232,7 @@ def _thoughts(part: Mapping[str, Any]) -> list[str]:
 
 
 def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A tool call in the contract's shape."""
+    """Return a tool call in the contract's form. Raises InvalidInput."""
     name = first(part, "name", "tool_name", "toolName", "tool")
     if not isinstance(name, str) or not name:
         got = "missing" if name is None else shown(name)
@@ -250,7 +249,7 @@ def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _hosted_call(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A call of a tool that the model's provider runs: Responses' `web_search_call` and its relatives."""
+    """Return the call of a tool that the model's provider runs: Responses' `web_search_call` and its relatives."""
     if isinstance(part.get("name"), str):
         return _call(part, "")
     call: dict[str, Any] = {"name": kind.removesuffix("_call")}
@@ -268,13 +267,13 @@ def _hosted_call(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _read_own_result(part: Mapping[str, Any], found: Parts) -> None:
-    """Responses' `mcp_call` holds its result as well."""
+    """Read the result within a call, as in Responses' `mcp_call`."""
     if part.get("output") is not None or part.get("error") is not None:
         found.results.append(_result({**part, "is_error": part.get("error") is not None}, ""))
 
 
 def _result(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A tool message in the contract's shape."""
+    """Return a tool message in the contract's form."""
     message: dict[str, Any] = {"role": "tool"}
     call_id = first(part, "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "call_id", "id")
     if call_id is not None:
@@ -304,7 +303,7 @@ def _result(part: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def result_content(value: Any, path: str) -> tuple[Any, bool]:
-    """What a tool gave, as the content of its message, and whether it says that it failed."""
+    """Return a tool's result as the content of a message, and whether it is an error."""
     value = plain(value)
     if isinstance(value, str):
         return value, False
@@ -332,7 +331,7 @@ def _is_mcp(value: Mapping[str, Any]) -> bool:
 
 
 def mcp_content(data: Mapping[str, Any], path: str) -> Any:
-    """The content of an MCP tool result; its structured content as JSON where there are no blocks."""
+    """Return the content of an MCP tool result; its structured content as JSON if it has no blocks."""
     blocks = read_parts(data["content"], f"{path}.content" if path else "content").blocks
     structured = first(data, "structured_content", "structuredContent")
     if blocks or structured is None:
@@ -341,7 +340,7 @@ def mcp_content(data: Mapping[str, Any], path: str) -> Any:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is a content block, and not data that a tool happened to give."""
+    """Return whether a value is a content block rather than data that a tool returned."""
     data = plain(value)
     if not isinstance(data, Mapping):
         return False
@@ -352,14 +351,14 @@ def _is_part(value: Any) -> bool:
 
 
 def _is_ui_tool(part: Mapping[str, Any], kind: str) -> bool:
-    """AI SDK's `tool-NAME`, for every NAME: its parts have a state and no name beside."""
+    """Return whether a part is AI SDK's `tool-NAME`: these have a state and no name."""
     if kind in ("dynamic_tool", "tool_invocation"):
         return True
     return kind.startswith("tool_") and "state" in part and not part.keys() & {"toolName", "name"}
 
 
 def _read_ui_tool(part: Mapping[str, Any], kind: str, found: Parts) -> None:
-    """AI SDK UI messages: `tool-NAME`, `dynamic-tool` and, before version 5, `tool-invocation`."""
+    """Read AI SDK UI parts: `tool-NAME`, `dynamic-tool` and, before version 5, `tool-invocation`."""
     if kind == "tool_invocation":
         part = _object(plain(part.get("toolInvocation")))
     elif kind != "dynamic_tool":
@@ -370,7 +369,7 @@ def _read_ui_tool(part: Mapping[str, Any], kind: str, found: Parts) -> None:
 
 
 def read_ui_invocations(invocations: Any, path: str, found: Parts) -> None:
-    """The `toolInvocations` of AI SDK UI messages before version 5."""
+    """Read the `toolInvocations` of AI SDK UI messages before version 5."""
     if not isinstance(invocations, list):
         raise InvalidInput(path, shown(invocations), "a list of tool invocations")
     for index, invocation in enumerate(invocations):

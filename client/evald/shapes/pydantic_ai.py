@@ -11,7 +11,7 @@ from .role_messages import assemble
 
 
 def read(value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A message of a history, or a run's result, whose turn is what the run added."""
+    """Read a message of a history, or the result of a run. The turn is what the run added."""
     if callable(getattr(value, "all_messages", None)) and callable(getattr(value, "new_messages", None)):
         return _run(value)
     kind = data.get("kind")
@@ -32,7 +32,7 @@ def _run(value: Any) -> Reading:
     if output is not None and not any(
         message["role"] == "assistant" and message.get("content") for message in added[-1:]
     ):
-        # Structured output comes as the arguments of a tool call: as an answer it is their JSON.
+        # Structured output arrives as the arguments of a tool call; the answer is their JSON.
         added.append({"role": "assistant", "content": json_text(output, "output")})
     return after._replace(messages=before.messages + added, new=len(before.messages))
 
@@ -61,7 +61,7 @@ def _request(data: Mapping[str, Any]) -> Reading:
             raise problem.below(f"parts[{index}]") from None
     instructions = data.get("instructions")
     if isinstance(instructions, str) and instructions and prompted:
-        # Every request repeats them: once a turn is enough.
+        # Every request repeats the instructions.
         messages.insert(0, {"role": "system", "content": instructions})
     return Reading(messages)
 
@@ -75,7 +75,7 @@ def _prompt(content: Any) -> Any:
 
 
 def _medium(item: Any) -> Any:
-    """`ImageUrl(url=..., kind="image-url")` and the like as a block; never its bytes."""
+    """Return `ImageUrl(url=..., kind="image-url")` and the like as a block, without its bytes."""
     data = plain(item)
     if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
         return data
@@ -86,7 +86,7 @@ def _medium(item: Any) -> Any:
 
 
 def _retry(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model is asked to do better: a tool's failure, or else a further user message."""
+    """Return a retry prompt: the error of a tool, or else another user message."""
     content = json_text(part.get("content"), "content")
     if not part.get("tool_name"):
         return {"role": "user", "content": content}
@@ -112,7 +112,7 @@ def _response(data: Mapping[str, Any]) -> Reading:
 
 
 def _written(part: Any) -> Any:
-    """Generated files as blocks without their bytes."""
+    """Return a generated file as a block without its bytes."""
     data = plain(part)
     if isinstance(data, Mapping) and data.get("part_kind") == "file":
         medium = mapping(data.get("content"))

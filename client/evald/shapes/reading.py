@@ -1,4 +1,4 @@
-"""What is read out of a value of some stack, before it becomes the contract's messages."""
+"""The intermediate form between a framework's values and the contract's messages."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from ..structs import MAX_DEPTH, TooDeep, check_levels
 
 
 class Reading(NamedTuple):
-    """The messages that a value holds, and what it says about the invocation. None: it does not say.
+    """The messages that a value holds, and what it says about the invocation. None: not stated.
 
-    messages: in the contract's JSON shape, oldest first.
+    messages: in the contract's JSON form, oldest first.
     usage: token counts in any spelling, of exactly these messages.
-    new: index of the first message that the agent's last run added; None: what follows the last user message.
-    invocation: id of the run that a message belongs to, in stacks that keep one.
-    metadata: further facts for the invocation's metadata.
+    new: index of the first message that the agent's last run added; None: everything after the last user message.
+    invocation: id of the run that a message belongs to, in frameworks that have one.
+    metadata: further keys for the invocation's metadata.
     """
 
     messages: list[dict[str, Any]]
@@ -31,13 +31,13 @@ class Reading(NamedTuple):
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value as plain data when that is an object, else an empty one."""
+    """Return the value as plain data if it is an object, else an empty mapping."""
     data = plain(value)
     return data if isinstance(data, Mapping) else {}
 
 
 def items(value: Any, path: str) -> list[Any]:
-    """The values of a list, none for null. Raises InvalidInput for what is no list."""
+    """Return the elements of a list; none for null. Raises InvalidInput for anything else."""
     if value is None:
         return []
     if not isinstance(value, list | tuple):
@@ -46,12 +46,12 @@ def items(value: Any, path: str) -> list[Any]:
 
 
 def text_or_none(value: Any) -> str | None:
-    """The value when it is a text that says something."""
+    """Return the value if it is non-empty text, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def first(data: Mapping[str, Any], *keys: str) -> Any:
-    """The value of the first of these keys that has one."""
+    """Return the value of the first of these keys that is present and not None."""
     for key in keys:
         value = data.get(key)
         if value is not None:
@@ -60,7 +60,7 @@ def first(data: Mapping[str, Any], *keys: str) -> Any:
 
 
 def json_text(value: Any, path: str) -> str:
-    """A tool's result or arguments as text: text as it is, other data as JSON. Raises InvalidInput."""
+    """Return a tool's result or arguments as text: text unchanged, other data as JSON. Raises InvalidInput."""
     if isinstance(value, str):
         return value
     try:
@@ -75,7 +75,7 @@ def json_text(value: Any, path: str) -> str:
 
 
 def _json_default(value: Any) -> Any:
-    """Objects of a library within a result; a time or an id as its text. Raises TypeError for the rest."""
+    """Convert library objects within a result; dates and ids become text. Raises TypeError for others."""
     data = plain(value)
     if data is not value:
         return data
@@ -86,7 +86,7 @@ def _json_default(value: Any) -> Any:
     raise TypeError(f"{shown(value)} is no data")
 
 
-# What other stacks call the five ways in which an answer ends, in the words of OpenAI's chat completions.
+# Finish reasons of other frameworks, in the terms of OpenAI's chat completions.
 _FINISH: Final = {
     "tool_call": "tool_calls",
     "tool_calls": "tool_calls",
@@ -109,7 +109,7 @@ _FINISH: Final = {
 
 
 def finish_reason(value: Any) -> str | None:
-    """Why an answer ended, in OpenAI's words; other words in lower case."""
+    """Return the finish reason in OpenAI's terms; unknown ones in lower case."""
     word = getattr(value, "value", value)  # of an enum
     if not isinstance(word, str) or not word:
         return None

@@ -1,6 +1,6 @@
 """Messages with a role: OpenAI chat, Anthropic, AI SDK, OTel GenAI, Google contents, Bedrock and Strands.
 
-They differ in their parts, which one reader knows, and in the names of their roles.
+They differ in their parts, which `parts` reads, and in the names of their roles.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ ROLES: Final = {"human": "user", "ai": "assistant", "model": "assistant", "funct
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """A message with `role`, or Google's Content without one."""
+    """Read a message with `role`, or Google's Content without one."""
     role = data.get("role")
     if role is None and isinstance(data.get("parts"), list | tuple) and data.keys() <= {"parts", "role"}:
         role = "user"  # what Google's API takes a Content without a role for
@@ -27,7 +27,7 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
 
 
 def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The message, after the tool messages that its parts hold. Raises InvalidInput."""
+    """Return the message, after the tool messages that its parts hold. Raises InvalidInput."""
     role = ROLES.get(role, role)
     message = {key: value for key, value in data.items() if key not in ("parts", "content", "role")}
     message["role"] = role
@@ -59,9 +59,9 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[str, Any]]:
-    """A message out of its content and what its parts hold, with the tool messages that belong to it.
+    """Build a message from its content and parts, with the tool messages that belong to it.
 
-    A call that stands both in `tool_calls` and in a part is one call: by its id, else by its place.
+    A call that is in `tool_calls` and in a part is one call: matched by id, else by position.
     """
     if content is not None:
         message["content"] = content
@@ -79,7 +79,7 @@ def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[s
         return [message]
     if message["role"] == "assistant":
         return [message, *found.results]
-    # What only carries results is no message of its role: user messages of Anthropic, Bedrock and Google do.
+    # Anthropic, Bedrock and Google put tool results into user messages: without other content, these are dropped.
     if content is None and "tool_calls" not in message:
         if len(found.results) == 1 and "tool_call_id" in message:
             found.results[0].setdefault("tool_call_id", message["tool_call_id"])
@@ -104,7 +104,7 @@ def _identity(call: Any) -> str | None:
 
 
 def _spoken(data: Mapping[str, Any]) -> str | None:
-    """What the model said in an audio answer of OpenAI."""
+    """Return the transcript of an audio answer of OpenAI."""
     audio = plain(data.get("audio"))
     transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
     return transcript if isinstance(transcript, str) else None

@@ -1,4 +1,4 @@
-"""Token counts by the contract's names, whatever a stack calls them."""
+"""Convert token counts of all frameworks to the contract's names."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -28,7 +28,7 @@ _KEYS: Final = {
     "output_reasoning_tokens": "reasoning_tokens",  # Pydantic AI
     "thoughts_token_count": "reasoning_tokens",  # Google
 }
-# What a stack counts beside its input or output; the contract's counts include it.
+# Counts that a framework reports beside its input or output; the contract's counts include them.
 _BESIDE: Final = {
     "cache_read_input_tokens": "input_tokens",  # Anthropic, Bedrock
     "cache_creation_input_tokens": "input_tokens",  # Anthropic
@@ -47,12 +47,12 @@ _DETAILS: Final = {
 
 
 def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
-    """Token counts by the contract's names, whatever the caller calls them; absent ones are left out.
+    """Convert token counts to the contract's names; absent ones are left out.
 
-    Knows `input`/`output`/`total`, `input_tokens` and so on, `prompt_tokens`/`completion_tokens`,
-    and the spellings of the stacks that `shapes` reads, in camelCase too. Counts that a stack keeps
-    beside its input or output (Anthropic's cached tokens, Google's thoughts) are added, as the
-    contract's counts include them. Other keys are ignored. Raises InvalidInput.
+    Accepts `input`/`output`/`total`, `input_tokens` and so on, `prompt_tokens`/`completion_tokens`, and the
+    spellings of the frameworks that `shapes` reads, in camelCase too. Counts that a framework reports beside its
+    input or output (Anthropic's cached tokens, Google's thoughts) are added to it, because the contract's counts
+    include them. Other keys are ignored. Raises InvalidInput.
     """
     usage = plain(usage)
     if not isinstance(usage, Mapping):
@@ -64,7 +64,7 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
             continue
         name = snake(key)
         if name in _KEYS or name in _BESIDE:
-            # A count as text: how protobuf writes 64-bit numbers in JSON.
+            # protobuf writes 64-bit numbers as text in JSON.
             count = whole(
                 int(value) if isinstance(value, str) and value.isdecimal() else value, join(path, key)
             )
@@ -84,7 +84,7 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
 
 
 def add_usages(usages: Iterable[Any], path: str = "usage") -> dict[str, int]:
-    """The sum of several. Where only some give a total, the others' is their input and output."""
+    """Add up several counts. Where a total is missing, input plus output is used."""
     read = [read_usage(usage, path) for usage in usages]
     total: dict[str, int] = {}
     for counts in read:

@@ -1,6 +1,6 @@
-"""The program of a batch process: evaluates the chunks that the server sends, one after the other.
+"""The program of a batch process: evaluates the server's chunks, one after the other.
 
-It has the built-in evaluators that wait for nothing, and no others. `pool` starts it.
+It has only the built-in evaluators that never wait. `pool` starts it.
 """
 
 import logging
@@ -36,7 +36,7 @@ from evald_server.memory import prepare_for_calls
 # what one at 0 gets: less would starve a batch on a machine that is busy otherwise.
 _NICENESS: Final = 5
 
-# When memory runs out, the kernel is to end a batch process, which the server can do without.
+# When memory runs out, the kernel should kill a batch process rather than the server.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
 # Nobody else waits for this process, so an item may run longer than in the server, which takes over what is not
@@ -114,8 +114,7 @@ def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Send the version, receive the config, say that all is ready, and answer chunks until the server closes the
-    pipe or ends."""
+    """Send the version, receive the config, report ready, and evaluate chunks until the server closes the pipe."""
     kernel.end_with_parent()
     _stand_back()
     with suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""A chunk of a batch: what a batch process is asked, and what it answers. Both are pickled."""
+"""A chunk of a batch: the request to a batch process and its result. Both are pickled."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -44,7 +44,7 @@ ResultKey: TypeAlias = tuple[int, int, float | None, float | None, str]
 CountedResult: TypeAlias = tuple[ResultKey, int, float]
 """A result, how often it came, and the mean of its seconds."""
 
-# Results that took no longer are counted together: they are in the first bucket of every histogram.
+# Results up to this duration are counted together: they are in the first bucket of every histogram.
 _SHORT_NANOS: Final = 1_000_000
 
 
@@ -59,7 +59,7 @@ def result_keys(run: EvaluationRun) -> Iterator[tuple[ResultKey, int]]:
 
 
 class ResultCounter:
-    """Counts equal results, so that a chunk's thousands take the server little time to add."""
+    """Counts equal results, so that the server adds a chunk's thousands of results quickly."""
 
     def __init__(self) -> None:
         self._short: dict[ResultKey, list[int]] = {}
@@ -76,17 +76,17 @@ class ResultCounter:
             found[1] += nanos
 
     def results(self) -> list[CountedResult]:
-        """The results."""
+        """Return the results with their counts."""
         short = [(key, count, nanos * 1e-9 / count) for key, (count, nanos) in self._short.items()]
         return [*short, *self._long]
 
 
 class ChunkResult(NamedTuple):
-    """What a process made of a chunk.
+    """The result of a chunk.
 
-    end: the index after the last item that it has looked at; a result has bounded bytes. skipped: indexes of the
-    items that the server has to evaluate itself. answers: serialised BatchAnswer messages. durations: verdict and
-    seconds of each item. results: of all evaluators.
+    end: index after the last item that was processed, because the size of a result is limited. skipped: indexes
+    of the items that the server has to evaluate itself. answers: serialised BatchAnswer messages. durations:
+    verdict and seconds of each item. results: of all evaluators.
     """
 
     end: int
@@ -97,5 +97,5 @@ class ChunkResult(NamedTuple):
 
 
 def can_run(plan: Plan) -> bool:
-    """Whether a batch process can evaluate a plan: it has the built-ins only, and cannot wait for anything."""
+    """Return whether a batch process can evaluate a plan: built-ins only, none of which may wait."""
     return all(one.inline and one.origin is Origin.BUILT_IN for one in plan.evaluators)

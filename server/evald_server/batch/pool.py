@@ -22,10 +22,10 @@ from .chunk import Chunk, ChunkResult, ProcessConfig
 # -P: a file in the working directory must not be imported.
 _PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch.child")
 
-# Chunks that a process holds: one that it works on, and one more, so that it never waits for the next.
+# Chunks that a process holds: the current one and the next, so that it never waits.
 _CHUNKS_HELD: Final = 2
 
-# Python and the evaluators take 0.5 s on an idle machine, and what made the server want the process runs beside.
+# Starting takes 0.5 s on an idle machine, and longer under the load that made the server start one.
 _START_SECONDS: Final = 60
 
 _LONGEST_BACKOFF_SECONDS: Final = 60.0
@@ -110,13 +110,13 @@ class BatchPool:
 
     @property
     def processes(self) -> list[int]:
-        """Ids of the processes that are ready."""
+        """Return the ids of the processes that are ready."""
         return [process.worker.pid for process in self._ready]
 
     def is_worth_it(self, taken: int, count: int) -> bool:
-        """Whether processes should evaluate the next `count` items of a batch that has had `taken` by now.
+        """Return whether processes should evaluate the next `count` items of a batch that has had `taken` so far.
 
-        Processes that run are there for every batch; for a small one none is started.
+        Small batches use processes that already run, but start none.
         """
         return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 

@@ -55,7 +55,7 @@ class EvaluatorCounts:
 
 
 class BatchResults:
-    """Evaluates items and holds what came of them.
+    """Evaluates items and collects their answers.
 
     answers: serialised evald.v1.BatchAnswer messages that were not taken yet. size: their bytes.
     verdicts: number of items by the verdict's number.
@@ -114,7 +114,7 @@ class BatchResults:
         self._add_answer(answer)
 
     def merge(self, plan: Plan, result: ChunkResult) -> None:
-        """Add what a batch process has done. plan: the server's."""
+        """Add the result of a batch process. plan: the server's."""
         for verdict, _ in result.durations:
             self.verdicts[verdict] += 1
         counts = self._counts_of(plan)
@@ -124,8 +124,10 @@ class BatchResults:
         self.size += sum(map(len, result.answers))
 
     def take(self) -> list[bytes]:
-        """Return the answers as serialised evald.v1.EvaluateBatchResponse messages of at most MAX_BYTES, or of
-        a single larger answer, and begin anew."""
+        """Return the answers as serialised evald.v1.EvaluateBatchResponse messages, and clear them.
+
+        A message has at most MAX_BYTES, or a single larger answer.
+        """
         messages: list[wire_pb2.EvaluateBatchResponse] = []
         size = MAX_BYTES
         for answer in self.answers:
@@ -138,7 +140,7 @@ class BatchResults:
         return [message.SerializeToString() for message in messages]
 
     def summary(self, item_count: int) -> evaluation_service_pb2.BatchSummary:
-        """The summary of the batch."""
+        """Return the summary of the batch."""
         summary = evaluation_service_pb2.BatchSummary(
             item_count=item_count,
             passed_count=self.verdicts[Verdict.PASSED],

@@ -24,12 +24,12 @@ class AttackTask(NamedTuple):
 
 
 def attack_tasks() -> dict[str, AttackTask]:
-    """The tasks that the attacks are about, by name."""
+    """Return the tasks of the attacks by name."""
     return {row["name"]: AttackTask(**row) for row in _rows("tasks")}
 
 
 def attack_suite() -> list[Case]:
-    """All attacks and controls, always in the same order."""
+    """Return all attacks and controls, always in the same order."""
     tasks = attack_tasks()
     return [
         *(_attack(row, tasks[row["task"]]) for row in _rows("attacks")),

@@ -1,8 +1,7 @@
-"""One verdict out of many results.
+"""Aggregates results into one verdict.
 
-Failed outranks error, error outranks passed, and skipped counts for nothing:
-when every assertion was skipped the call is skipped, not passed. Metrics and
-shadow results change nothing.
+FAILED outranks ERROR, ERROR outranks PASSED, and SKIPPED does not count: when every assertion was skipped, the call
+is SKIPPED, not PASSED. Metrics and shadow results never affect the verdict.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +12,7 @@ from evald.result import Verdict
 
 DEFAULT_THRESHOLD: Final = 0.8
 
-# Rounding of a weighted mean must not fail a call: (0.8 * 3) / 3 can be 0.7999999999999999.
+# Tolerance, so that rounding does not fail a call: (0.8 * 3) / 3 can be 0.7999999999999999.
 ROUNDING: Final = 1e-9
 ALL_PASSED: Final = "All evaluators passed"
 
@@ -21,33 +20,33 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERR
 
 
 class Policy(IntEnum):
-    """How results become one verdict. Equal to the wire's AggregationPolicy."""
+    """How results are aggregated. Equal to the contract's AggregationPolicy."""
 
     ALL_MUST_PASS = 1
     WEIGHTED_MEAN = 2
 
 
 class Weighing(Protocol):
-    """What of a use of an evaluator matters here."""
+    """The settings of a planned evaluator that the aggregate depends on."""
 
     @property
     def counts(self) -> bool:
-        """An enforced assertion."""
+        """Whether it is an enforced assertion."""
 
     @property
     def fail_open(self) -> bool:
-        """Its error is ignored."""
+        """Whether its errors are ignored."""
 
     @property
     def required(self) -> bool:
-        """Its failure fails the call whatever the policy, its error is never ignored."""
+        """Whether its failure fails the call under every policy; its errors are never ignored."""
 
     @property
     def weight(self) -> float:
-        """Share in the mean, 0 or more."""
+        """Weight in the mean, 0 or more."""
 
 
-# What of a result matters here: verdict and score. A plain tuple, because there is one for each result.
+# Verdict and score of a result. A plain tuple, because there is one for each result.
 Settled: TypeAlias = tuple[Verdict, float | None]
 
 
@@ -78,15 +77,14 @@ def aggregate(
     threshold: float = DEFAULT_THRESHOLD,
     not_run: Collection[int] = (),
 ) -> Aggregate:
-    """The verdict of a call out of its results, both in declared order.
+    """Aggregate results, given in declared order.
 
-    not_run: indexes of skipped results that `fail_fast` did not let run. They stay in the mean and count 0
-    there, because nothing may look better for not having been run.
+    not_run: indexes of results that are SKIPPED because `fail_fast` ended the call. They stay in the mean and
+    count 0, so that ending early never raises a score.
 
-    ALL_MUST_PASS: passes when every enforced assertion passed; the score is
-    the lowest one given. WEIGHTED_MEAN: passes when the weighted mean reaches
-    the threshold; an assertion without a score counts 1 or 0 by its verdict;
-    weights that add up to 0 make it 0.
+    ALL_MUST_PASS passes when every enforced assertion passed; the score is the lowest one. WEIGHTED_MEAN passes
+    when the weighted mean reaches the threshold; an assertion without a score counts 1 or 0 by its verdict; the
+    mean is 0 when the weights add up to 0.
     """
     passed = failed = errors = skipped = assertions = blocked = 0
     low: float | None = None
@@ -161,10 +159,10 @@ def is_lost(
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> bool:
-    """Whether the verdict is FAILED already, whatever the results that are still None will be.
+    """Return whether the verdict is FAILED already, whatever the missing results (None) will be.
 
-    ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or the mean would be
-    below the threshold even if all that is left scored 1. An error decides nothing: something may yet fail.
+    ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or the mean would miss the
+    threshold even if all missing results scored 1. An error decides nothing, because a later result may fail.
     """
     total = weights = 0.0
     for use, result in zip(uses, results, strict=True):

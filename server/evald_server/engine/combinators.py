@@ -1,21 +1,20 @@
-"""Evaluators made of evaluators: all-of, any-of, at-least.
+"""The combinators: all-of, any-of, at-least.
 
-Three-valued: a child's ERROR makes the whole an ERROR unless the other
-children already decide. Skipped children count for nothing; when all are
-skipped, so is the whole.
+They use three-valued logic: a child's ERROR makes the result an ERROR unless the other children already decide it.
+Skipped children are left out; when all are skipped, the result is SKIPPED.
 """
 
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import ASSERTION, Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, skipped
+from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, skipped
 from evald.scope import current_scope
 from evald.threads import Threads
 
@@ -33,11 +32,10 @@ Number = TypeVar("Number", int, float)
 
 
 class Votes(NamedTuple):
-    """What the children of a combinator said, skipped ones left out.
+    """The results of a combinator's children, without skipped ones.
 
-    worth_of_error: what a child that erred is taken to have scored: 0, or 1
-    when a high score would count against the call because it is negated.
-    Either way an error makes nothing look better than it is.
+    worth_of_error: score assumed for a child with an error: 0, or 1 when the combinator is negated, so that a high
+    score counts against the call. Either way an error never improves the outcome.
     """
 
     evaluators: list[PlannedEvaluator]
@@ -45,37 +43,32 @@ class Votes(NamedTuple):
     worth_of_error: float
 
     def count(self, verdict: Verdict) -> int:
-        """How many said so."""
+        """Return how many results have this verdict."""
         return sum(result.verdict is verdict for result in self.results)
 
     def scores(self) -> list[float]:
-        """Their scores; 1 or 0 where one passed or failed without a score."""
+        """Return the scores; 1 or 0 for a child that passed or failed without a score."""
         return [
             self.worth_of_error if result.verdict is _ERROR else _score(result) for result in self.results
         ]
 
 
-class _Combinator(Evaluator):
-    kind: ClassVar[Kind] = ASSERTION
-    inline: ClassVar[bool] = True
-
+class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     evaluators: Annotated[
         list[dict[str, Any]],
         Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
     ]
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """Verdict, score and reason out of the children's votes, of which there is at least one."""
+        """Return verdict, score and reason for the children's results, of which there is at least one."""
         raise NotImplementedError
 
 
-class AllOf(_Combinator):
+class AllOf(_Combinator, type="all-of"):
     """Every child passes. The score is the lowest one."""
 
-    type: ClassVar[str] = "all-of"
-
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """A failed child decides, whatever errs beside it."""
+        """Fail if any child failed, even if others have errors."""
         passed, failed = votes.count(_PASSED), votes.count(_FAILED)
         reason = f"{passed} of {len(votes.results)} evaluators passed, all must"
         if failed:
@@ -85,13 +78,11 @@ class AllOf(_Combinator):
         return _PASSED, min(votes.scores()), reason
 
 
-class AnyOf(_Combinator):
+class AnyOf(_Combinator, type="any-of"):
     """At least one child passes. The score is the highest one."""
 
-    type: ClassVar[str] = "any-of"
-
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """A passed child decides, whatever errs beside it."""
+        """Pass if any child passed, even if others have errors."""
         passed = votes.count(_PASSED)
         reason = f"{passed} of {len(votes.results)} evaluators passed, one must"
         if passed:
@@ -101,7 +92,7 @@ class AnyOf(_Combinator):
         return _FAILED, max(votes.scores()), reason
 
 
-class AtLeast(_Combinator):
+class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "score"}}):
     """Enough children pass: `k` of them, or a share of at least `threshold`, weighted.
 
     With neither, all must whose weight is above 0. `measure` says what the threshold is compared
@@ -110,15 +101,12 @@ class AtLeast(_Combinator):
     once as failed: when both give the same verdict it stands, else it is ERROR.
     """
 
-    type: ClassVar[str] = "at-least"
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"assert-set": {"measure": "score"}}
-
     k: Annotated[int | None, Field(ge=1, description="How many must pass.")] = None
     threshold: Annotated[float | None, Field(gt=0, le=1, description="Share that must pass.")] = None
     measure: Literal["passed", "score"] = "passed"
 
     def prepare(self) -> None:
-        """k and threshold are two ways to say one thing."""
+        """Raise InvalidConfig if both k and threshold are set, or k exceeds the number of children."""
         if self.k is not None and self.threshold is not None:
             raise InvalidConfig([ConfigProblem("/threshold", "give either k or threshold, not both")])
         if self.k is not None and self.k > len(self.evaluators):
@@ -127,7 +115,7 @@ class AtLeast(_Combinator):
             )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """The worst and the best that the votes can come to decide."""
+        """Decide with all errors counted as failed and with all counted as passed. ERROR if the two differ."""
         passed, errors = votes.count(_PASSED), votes.count(_ERROR)
         total = len(votes.results)
         score = self._share(votes, votes.worth_of_error)
@@ -141,7 +129,7 @@ class AtLeast(_Combinator):
             certain, possible = passed >= self.k, passed + errors >= self.k
             reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
-            # A weight of 0 says that the child is only to be shown.
+            # A child with weight 0 is shown, but does not decide.
             weighty = [
                 r for evaluator, r in zip(votes.evaluators, votes.results, strict=True) if evaluator.weight
             ]
@@ -171,12 +159,12 @@ class AtLeast(_Combinator):
 
 
 def combinators(threads: Threads) -> list[EvaluatorDefinition]:
-    """The definitions, for a registry whose foreign evaluators run in these threads."""
+    """Return the definitions of the combinators. threads: run children that are foreign code."""
     return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in (AllOf, AnyOf, AtLeast)]
 
 
 class _Compile:
-    """Compiles a combinator within a plan, which alone can compile its children."""
+    """Compiles a combinator as part of a plan, because only a plan can compile the children."""
 
     def __init__(self, cls: type[_Combinator], threads: Threads) -> None:
         self._cls = cls
@@ -186,7 +174,7 @@ class _Compile:
         raise InvalidConfig([ConfigProblem("/evaluators", "can only be compiled as part of a plan")])
 
     def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
-        """The function that asks the children. Their problems are noted in the scope."""
+        """Return the function that evaluates the children. Problems of their specs become violations."""
         combinator = self._cls.from_config(config)
         evaluators = scope.compile(combinator.evaluators)
         return partial(_evaluate, combinator, evaluators, self._threads, float(scope.inverted))
@@ -212,7 +200,7 @@ def _evaluate(
                 ctx.check_time()
                 outcome = evaluator.evaluate(ctx)
             except OutOfTime:
-                # It is asked again as a whole, and so are those of its children that have begun to wait.
+                # The whole combinator is evaluated again later, so children that already wait are discarded.
                 for _, pending in waiting:
                     discard(pending)
                 raise
@@ -294,7 +282,7 @@ def _combined(
         checks=checks,
         pending=verdict is _FAILED and any(r.pending for r in votes.results),
         error=error,
-        # Where nothing but missing evidence made it fail, turning it round proves nothing either.
+        # If it failed for missing evidence only, negating it must not make it pass.
         unproven=verdict is _FAILED and all(r.unproven for r in votes.results if r.verdict is _FAILED),
         token_usage=_usage(results),
         cost_usd=_sum([result.cost_usd for result in results]),
@@ -302,7 +290,7 @@ def _combined(
 
 
 def _usage(results: Sequence[Result]) -> TokenUsage | None:
-    """What the parts spent together: a part that failed or was outvoted was paid for all the same."""
+    """Add up the token usage of all children, also of those that failed or did not decide."""
     spent = [result.token_usage for result in results if result.token_usage is not None]
     if not spent:
         return None

@@ -1,6 +1,6 @@
 """Compiles specs into a plan: looks types up, validates configs and compiles them before anything runs.
 
-Whatever can be refused is refused here, with the path of the field.
+Everything that can be refused is refused here, with the path of the field.
 """
 
 import inspect
@@ -29,20 +29,19 @@ Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
 JUDGE: Final = "llm-judge"
 MAX_NESTING: Final = 4
 
-# In error texts.
+# Characters of a key in error texts.
 _LONGEST_KEY: Final = 100
 
-# Of one call. Who sends more broken specs than this is served by the first ones.
+# Per call; compiling stops there.
 _MAX_VIOLATIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ChildScope:
-    """The place of a combinator's children: what it needs to compile them.
+    """What a combinator needs to compile its children.
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
-    inverted: a high score counts against the call, because this spec is
-    negated, or one that it stands in, but not both.
+    inverted: whether a high score counts against the call: an odd number of the specs around the children is negated.
     """
 
     compiler: "Compiler"
@@ -52,12 +51,12 @@ class ChildScope:
     inverted: bool
 
     def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[PlannedEvaluator]:
-        """The children's evaluators. What is wrong with them is noted with its path."""
+        """Compile the children. Problems are added to the compiler's violations."""
         return self.compiler.compile_children(self, specs)
 
 
 class Compiler:
-    """Compiles one list of specs and notes everything that is wrong with it."""
+    """Compiles one list of specs and collects all violations."""
 
     def __init__(self, registry: Registry, limits: Limits, *, fail_open: bool) -> None:
         self._registry = registry
@@ -67,7 +66,7 @@ class Compiler:
         self.violations: list[Violation] = []
 
     def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
-        """The plan of a call. Raises InvalidPlan with everything that is wrong."""
+        """Return the plan of a call. Raises InvalidPlan with every violation."""
         options = self._options(raw_options)
         if not self.fits(sum(map(len, raw))):
             raise InvalidPlan(self.violations)
@@ -90,7 +89,7 @@ class Compiler:
         return self._finished(specs, evaluators, options)
 
     def fits(self, size: int) -> bool:
-        """Whether the specs of a call, which have so many bytes, are not too large together."""
+        """Return whether the total size of a call's specs is within the limit; if not, add a violation."""
         fits = size <= self._limits.specs_bytes
         if not fits:
             self._note(
@@ -105,7 +104,7 @@ class Compiler:
     def compile_all(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec], *, criteria: bool = False
     ) -> list[PlannedEvaluator]:
-        """The evaluators of the specs that are right; what is wrong is in `violations`."""
+        """Return the evaluators of the valid specs. Problems of the others are added to `violations`."""
         if len(specs) > self._limits.evaluators:
             self._note(
                 None,
@@ -129,7 +128,7 @@ class Compiler:
     def compile_children(
         self, scope: ChildScope, specs: Sequence[Mapping[str, Any]]
     ) -> list[PlannedEvaluator]:
-        """The evaluators of a combinator's children; what is wrong is in `violations`."""
+        """Return the evaluators of a combinator's valid children. Problems are added to `violations`."""
         from evald.convert import spec_to_pb
 
         evaluators: list[PlannedEvaluator] = []
@@ -283,8 +282,8 @@ class Compiler:
     def _compiled(
         self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: ChildScope
     ) -> Evaluate:
-        # A combinator compiles its children with this very compiler, so that limits and paths hold
-        # for them too.
+        # A combinator compiles its children with this compiler, so that limits and paths apply
+        # to them too.
         compile_nested = getattr(definition.compile, "nested", None)
         if compile_nested is not None:
             nested: Evaluate = compile_nested(config, scope)
@@ -369,7 +368,7 @@ class Compiler:
         return spec
 
     def _explain_criteria(self, index: int) -> None:
-        """The caller wrote no spec at that index, but criteria: say so."""
+        """Rewrite violations of the spec at this index, which the scenario's criteria stand for."""
         self.violations = [
             Violation(
                 None,
@@ -388,7 +387,7 @@ class Compiler:
     ) -> None:
         names = {evaluator.name for evaluator in evaluators}
         for entry in self._registry.autos():
-            # Asked for by the caller already: running it twice would count it twice.
+            # The caller asked for it already: do not run and count it twice.
             if any(evaluator.definition.type == entry.definition.type for evaluator in evaluators):
                 continue
             spec = evaluator_pb2.EvaluatorSpec(type=entry.definition.type)
@@ -411,7 +410,7 @@ class Compiler:
             announced.CopyFrom(spec)
             announced.type, announced.name = evaluator.definition.type, evaluator.name
             announced.version = evaluator.definition.version
-            # The order of a map's entries differs from process to process, and processes compare their plans.
+            # Deterministic, because batch processes compare their plans with the server's.
             planned.append(announced.SerializeToString(deterministic=True))
         return Plan(
             evaluators=evaluators,
@@ -442,7 +441,7 @@ def _unique(name: str, names: set[str]) -> str:
 
 
 def _unfit(config: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Place, reason and message when the config is deeper than JSON may be here, or holds NaN."""
+    """Return place, reason and message if the config is nested too deep or holds a NaN or infinity."""
     level: list[tuple[Place, Any]] = [((), config)]
     depth = 0
     while level:
@@ -463,7 +462,7 @@ def _unfit(config: dict[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _pointer(place: Place) -> str:
-    """As a JSON Pointer."""
+    """Return a place as a JSON Pointer."""
     path = ""
     while place:
         place, key = place

@@ -1,4 +1,4 @@
-"""The context of a request, held to the limits, with its JSON turned into messages."""
+"""Validates the context of a request and parses its messages_json."""
 
 import math
 from typing import TYPE_CHECKING, Final
@@ -22,8 +22,8 @@ _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
 
 
 class InvalidContext(ValueError):
-    """A context cannot be evaluated. field: path of what is wrong. problem: what is wrong with it.
-    message: both. details: numbers of the problem, for programs."""
+    """A context cannot be evaluated. field: path of the invalid field. problem: what is wrong with it.
+    message: both. details: figures for programs."""
 
     def __init__(self, field: str, problem: str, **details: str) -> None:
         self.field = field
@@ -34,13 +34,13 @@ class InvalidContext(ValueError):
 
 
 class Contexts:
-    """Checks contexts and makes the view that evaluators see."""
+    """Validates contexts and creates the views that evaluators see."""
 
     def __init__(self, max_messages: int) -> None:
         self._max_messages = max_messages
 
     def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
-        """The view over a context that is within the limits. Raises InvalidContext."""
+        """Return the view over a valid context. Raises InvalidContext."""
         last, most = pb.last_invocation, self._max_messages
         check_numbers(pb, path)
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
@@ -48,12 +48,12 @@ class Contexts:
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
-        """Turn messages_json into messages, and hold the context to the limits."""
+        """Parse messages_json into messages and check the limits. Raises InvalidContext."""
         self.complete_messages(pb, path)
         self.complete_messages(pb.last_invocation, f"{path}.last_invocation")
 
     def complete_messages(self, pb: context_pb2.EvaluatorContext | context_pb2.Invocation, path: str) -> None:
-        """The same for one of the two messages that hold messages."""
+        """Like `complete`, for the context or its invocation alone."""
         if pb.messages_json:
             if pb.messages:
                 raise InvalidContext(f"{path}.messages_json", _BOTH)
@@ -69,7 +69,7 @@ class Contexts:
         messages_json: str,
         path: str,
     ) -> None:
-        """Add new messages to a conversation. Nothing is added when something is wrong with them."""
+        """Append new messages to a conversation. Raises InvalidContext, and then appends nothing."""
         if messages_json:
             if messages:
                 raise InvalidContext(f"{path}_json", _BOTH.replace("messages", "new_messages"))
@@ -100,8 +100,8 @@ class Contexts:
 
 
 def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
-    """Refuse numbers that no turn can have. A negative latency, count or cost would keep to every budget, and
-    one that is no number, or no US dollars, would pass for one that was not reported. Raises InvalidContext."""
+    """Refuse impossible numbers: a negative latency, count or cost would pass every budget, and a cost that is not a
+    number, or not in US dollars, would look unreported. Raises InvalidContext."""
     if pb.turn < 0:
         raise _impossible(f"{path}.turn", pb.turn)
     if pb.attempt < 0:
@@ -113,7 +113,7 @@ def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
 
 
 def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
-    """The same for an invocation."""
+    """Like `check_numbers`, for an invocation."""
     if pb.HasField("latency"):
         check_duration(pb.latency, f"{path}.latency")
     if pb.HasField("time_to_first_token"):
@@ -142,7 +142,7 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
 
 
 def check_duration(pb: Duration, path: str) -> None:
-    """The same for a duration."""
+    """Refuse a negative duration. Raises InvalidContext."""
     if pb.seconds < 0 or pb.nanos < 0:
         raise _impossible(path, f"{pb.seconds + pb.nanos * 1e-9:.15g}s")
 
@@ -152,9 +152,9 @@ def _impossible(field: str, got: object) -> InvalidContext:
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
-    """The scenario's criteria, which are an implicit judge; None when there are none.
+    """Return the scenario's criteria, which act as an implicit judge; None if there are none.
 
-    Raises InvalidContext for a mode that is not known: to guess could make a met failure criterion not count.
+    Raises InvalidContext for an unknown mode, because with a guessed one a met failure criterion might not count.
     """
     if not pb.HasField("scenario"):
         return None

@@ -19,16 +19,16 @@ from .registry import Origin
 # Names the threads in which plain evaluators run once their slice of the event loop is used up.
 _PLAIN: Final = "plain evaluators"
 
-# More would only slow the event loop down, because all share one interpreter; with one, a call that runs for
-# its whole deadline would hold up all others of its kind.
+# More would slow the event loop down, because all share one interpreter; with one, a call that runs until its
+# deadline would delay all others of its kind.
 _PLAIN_AT_ONCE: Final = 2
 
-# Kept back of the call's time, to send the summary: a tenth, but not less than this.
+# Reserved of the call's time for sending the summary: a tenth, but at least this.
 RESERVE_SECONDS: Final = 0.05
 
 
 def budget(seconds: float | None) -> float | None:
-    """Return what evaluators may use of the time that a call has left."""
+    """Return how much of a call's remaining time its evaluators may use."""
     if seconds is None:
         return None
     return seconds - max(RESERVE_SECONDS, seconds / 10)
@@ -42,10 +42,10 @@ async def invoke(
     scope: Scope,
     pending: Awaitable[Result] | None = None,
 ) -> Result:
-    """Return the result of one evaluator, within so many seconds. Raises nothing but CancelledError.
+    """Invoke one evaluator with a time limit and return its result. Raises only CancelledError.
 
     scope: of the call; the evaluator sees it, with the deadline. pending: what the evaluator's function
-    returned, when it was called already.
+    returned, if it was called already.
     """
     if evaluator.timeout is not None and (seconds is None or evaluator.timeout < seconds):
         seconds = evaluator.timeout
@@ -58,7 +58,7 @@ async def invoke(
     limit: asyncio.Timeout | None = None
     try:
         if evaluator.origin is Origin.REMOTE:
-            # It keeps to its deadline by itself, and then knows which instance was late.
+            # It enforces the deadline itself, and can then name the instance that was late.
             outcome = await evaluator.evaluate(ctx)  # type: ignore[misc]
         else:
             async with asyncio.timeout(seconds) as limit:
@@ -70,7 +70,7 @@ async def invoke(
             return crashed(evaluator, problem)
         return _late(seconds)
     except asyncio.CancelledError:
-        # Foreign code that cancels itself is a crash; a caller that went away is not.
+        # If foreign code cancels itself, it is a crash; if the caller disconnected, it is not.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
@@ -99,7 +99,7 @@ def discard(pending: Awaitable[Result] | None) -> None:
 async def _begin(
     evaluator: PlannedEvaluator, ctx: EvaluatorContext, threads: Threads, pending: Awaitable[Result] | None
 ) -> Any:
-    """Return what the evaluator says."""
+    """Call the evaluator. Returns its outcome."""
     foreign = evaluator.origin is Origin.PLUGIN
     outcome: Any
     if pending is not None:
@@ -107,7 +107,7 @@ async def _begin(
     elif foreign and not evaluator.is_async:
         outcome = await threads.run(evaluator.definition.type, evaluator.evaluate, ctx)
     elif evaluator.inline:
-        # It was not done when the call's slice of the event loop was used up.
+        # It had not run when the call's slice of the event loop was used up.
         outcome = await threads.run(_PLAIN, evaluator.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
     else:
         outcome = evaluator.evaluate(ctx)

@@ -1,4 +1,4 @@
-"""Caches plans by the bytes of their specs, because a caller sends the same ones again and again."""
+"""Caches plans by the bytes of their specs, because callers send the same specs again and again."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from .compiler import Compiler
 from .plan import Criteria, Limits, Plan, Violation
 from .registry import Registry
 
-# Measured: see _size. Without these, tiny specs that differ all the time would take a hundred times the bound.
+# Measured, see _size. Without these, many different tiny specs would take a hundred times the cache's limit.
 _EVALUATOR_BYTES: Final = 8192
 _BYTES_PER_BYTE: Final = 40
 
@@ -18,9 +18,9 @@ Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
 
 
 class Planner:
-    """Compiles specs into plans and caches those. Not thread-safe.
+    """Compiles specs into plans and caches the plans. Not thread-safe.
 
-    generation: changes when plans made before are no longer right.
+    generation: changes when earlier plans become outdated.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Planner:
         return plan
 
     def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
-        """Return every violation of the specs; none when they can be run."""
+        """Return every violation of the specs; an empty list if they are valid."""
         compiler = Compiler(self._registry, self._limits, fail_open=self._fail_open)
         if compiler.fits(sum(spec.ByteSize() for spec in specs)):
             compiler.compile_all(specs)
@@ -73,7 +73,7 @@ class Planner:
 
 
 def _size(key: Key) -> int:
-    """About what a plan takes, key included: a compiled text search 2 KiB, a pattern 5 to 13 KiB, a JSON
+    """Estimate the memory of a plan with its key: a compiled text search takes 2 KiB, a pattern 5 to 13 KiB, a JSON
     Schema 40 times its own size."""
     specs, options, criteria = key
     size = sum(map(len, specs)) + len(options) + sum(map(len, criteria or ()))

@@ -1,4 +1,4 @@
-"""Turns what an evaluator returned or raised into the result that counts."""
+"""Converts what an evaluator returned or raised to its final result."""
 
 import logging
 import secrets
@@ -24,7 +24,7 @@ FAIL_FAST: Final = skipped("Skipped (the call has failed already and fail_fast i
 
 
 def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:
-    """Return the result for an evaluator that raised: a fixed text and an incident id, which the log has too."""
+    """Return the result of an evaluator that raised: a fixed text and an incident id, which is also logged."""
     if isinstance(problem, ContractViolation):
         return _broken(evaluator, problem)
     if isinstance(problem, TooLarge):
@@ -84,7 +84,7 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
 
 
 def checked(evaluator: PlannedEvaluator, outcome: Any) -> Result:
-    """Convert what an evaluator returned to a result. Results of plugins and remotes were checked on arrival."""
+    """Convert an evaluator's outcome to a result. Those of plugins and remotes were validated on arrival."""
     if outcome.__class__ is Result:
         return outcome
     kind = evaluator.definition.kind

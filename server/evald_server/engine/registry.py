@@ -1,4 +1,4 @@
-"""Which evaluator types this server offers, and every change of that."""
+"""The registry of evaluator types, with a log of its changes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ _CHANGES_KEPT: Final = 1000
 
 
 class Origin(IntEnum):
-    """Where a type runs. Equal to the wire's EvaluatorType.Origin."""
+    """Where a type runs. Equal to the contract's EvaluatorType.Origin."""
 
     BUILT_IN = 1
     REMOTE = 2
@@ -23,7 +23,7 @@ class Origin(IntEnum):
 
 
 class State(IntEnum):
-    """Whether a type can be called. Equal to the wire's EvaluatorType.State."""
+    """Whether a type can be called. Equal to the contract's EvaluatorType.State."""
 
     ACTIVE = 1
     UNAVAILABLE = 2
@@ -31,11 +31,11 @@ class State(IntEnum):
 
 
 class DuplicateType(ValueError):
-    """The name is taken."""
+    """The name is already registered."""
 
 
 class UnknownType(LookupError):
-    """No such type, or not in that version."""
+    """There is no such type, or not in that version."""
 
     def __init__(self, message: str, suggestion: str | None) -> None:
         super().__init__(message)
@@ -43,12 +43,12 @@ class UnknownType(LookupError):
 
 
 class RevisionExpired(LookupError):
-    """The changes after that revision are no longer known."""
+    """The changes after that revision are not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One type of the catalogue. `auto_config`: it runs on every call with this config."""
+    """One type of the catalogue. auto_config: config with which it runs on every call; None if it does not."""
 
     definition: EvaluatorDefinition
     origin: Origin
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name stands for: a type, and the config keys that the name implies."""
+    """The result of a lookup: a type, and the config keys that its alias implies."""
 
     entry: Entry
     implied: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. `entry` is None when the type went away."""
+    """One change. entry: None if the type was removed."""
 
     revision: int
     type: str
@@ -77,11 +77,10 @@ class Change:
 
 
 class Registry:
-    """The types by name and alias. A name may be written with `_` for `-`.
+    """The evaluator types by name and alias. `_` in a name is read as `-`.
 
-    Remote types may have several versions at a time. A name alone means the default one: the version
-    that most live instances serve, so that the first instance of a new version does not get the load of
-    all instances of the old one.
+    Remote types may have several versions at a time. A name without a version means the default one: the version with
+    the most live instances, so that the first instance of a new version does not get the load of all old ones.
     """
 
     def __init__(self) -> None:
@@ -100,7 +99,7 @@ class Registry:
         auto_config: Mapping[str, Any] | None = None,
         state: State = State.ACTIVE,
     ) -> None:
-        """Add a type. Raises DuplicateType when its name or one of its aliases is taken."""
+        """Add a type. Raises DuplicateType if its name or one of its aliases is taken."""
         if origin is Origin.PLUGIN:
             definition = guarded(definition)
         for name in (definition.type, *definition.aliases):
@@ -125,20 +124,20 @@ class Registry:
         self.register(definition, Origin.REMOTE, state=State.UNAVAILABLE)
 
     def is_taken(self, name: str) -> bool:
-        """Whether a type that is not remote has that name or alias."""
+        """Return whether the name or alias belongs to a type that is not remote."""
         found = self._lookup(name)
         return found is not None and found.entry.origin is not Origin.REMOTE
 
     def replace(self, definition: EvaluatorDefinition) -> None:
-        """Give a remote version another definition. Raises KeyError when there is no such version."""
+        """Replace the definition of a remote version. Raises KeyError if there is no such version."""
         entry = self._versions[definition.type][definition.version]
         self._put(replace(entry, definition=definition))
         self._changed(definition.type, definition.version, plans=True)
 
     def set_instances(self, type: str, version: str, count: int) -> None:  # noqa: A002 - as above
-        """Say how many live instances a remote version has. Raises KeyError when there is no such version.
+        """Set the number of live instances of a remote version. Raises KeyError if there is no such version.
 
-        Plans stay right, unless another version becomes the default.
+        Existing plans stay valid unless the default version changes.
         """
         state = State.ACTIVE if count else State.UNAVAILABLE
         entry = self._versions[type][version]
@@ -147,21 +146,21 @@ class Registry:
         self._changed(type, version, plans=self._entries[type].definition.version != default)
 
     def set_auto(self, name: str, config: Mapping[str, Any] | None) -> None:
-        """Have a type run on every call with this config, or, with None, no longer."""
+        """Run a type on every call with this config; None to stop that."""
         definition = self.find(name).entry.definition
         for entry in list(self._versions[definition.type].values()):
             self._put(replace(entry, auto_config=config))
         self._changed(definition.type, definition.version, plans=True)
 
     def set_state(self, name: str, state: State) -> None:
-        """Say whether a type that is not remote can be called. Plans stay right."""
+        """Set whether a type that is not remote can be called. Existing plans stay valid."""
         entry = self.find(name).entry
         if entry.state is not state:
             self._put(replace(entry, state=state))
             self._changed(entry.definition.type, entry.definition.version, plans=False)
 
     def remove(self, type: str, version: str = "") -> None:  # noqa: A002 - the word of the contract
-        """Take a type out, or one of its versions."""
+        """Remove a type, or one of its versions."""
         versions = self._versions[type]
         for name in [version] if version else list(versions):
             entry = versions.pop(name)
@@ -174,12 +173,12 @@ class Registry:
             self._changed(type, name, plans=True)
 
     def get(self, name: str) -> Entry | None:
-        """The type of that name or alias, or None."""
+        """Return the type with this name or alias, or None."""
         found = self._lookup(name)
         return found.entry if found else None
 
     def find(self, name: str, version: str = "") -> Found:
-        """The type of that name or alias. Raises UnknownType, with the nearest name there is."""
+        """Return the type with this name or alias. Raises UnknownType, which suggests the nearest name."""
         found = self._lookup(name)
         if found is None:
             near = nearest(name.lower().replace("_", "-"), [*self._entries, *self._aliases], cutoff=0.5)
@@ -200,7 +199,7 @@ class Registry:
         return found
 
     def types(self) -> list[Entry]:
-        """All types in all versions, ordered by name and version."""
+        """Return all types in all versions, ordered by name and version."""
         return [
             self._versions[name][version]
             for name in sorted(self._versions)
@@ -208,12 +207,12 @@ class Registry:
         ]
 
     def autos(self) -> "list[Entry]":
-        """The types that run on every call, in their default version, ordered by name."""
+        """Return the types that run on every call, in their default version, ordered by name."""
         entries = [self._entries[name] for name in sorted(self._entries)]
         return [entry for entry in entries if entry.auto_config is not None]
 
     def changes_after(self, revision: int) -> "list[Change]":
-        """What changed since. Raises RevisionExpired when that is no longer, or not yet, known."""
+        """Return the changes after a revision. Raises RevisionExpired if they are not available."""
         oldest_known = self.revision - len(self._changes)
         if not oldest_known <= revision <= self.revision:
             raise RevisionExpired(
@@ -222,13 +221,13 @@ class Registry:
         return [change for change in self._changes if change.revision > revision]
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called after every change that makes plans wrong. Returns what ends that."""
+        """Call a function after every change that invalidates plans. Returns a function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called after every change, instances that come and go included. Returns what
-        ends that."""
+        """Call a function after every change, including instances that come and go. Returns a function that
+        unsubscribes."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
@@ -265,8 +264,8 @@ class Registry:
 
 
 def _default(entries: Iterable[Entry], current: str | None) -> Entry:
-    """The version that a name alone means: of those with most live instances the one that has been it
-    (`current`), so that plans stay, else the newest."""
+    """Return the default version: of those with the most live instances the `current` one, so that plans stay valid,
+    else the newest."""
     return max(
         entries,
         key=lambda entry: (
@@ -279,7 +278,7 @@ def _default(entries: Iterable[Entry], current: str | None) -> Entry:
 
 
 def _order(version: str) -> list[tuple[int, str]]:
-    """Sorts 1.10.0 after 1.9.0."""
+    """Return a sort key that puts 1.10.0 after 1.9.0."""
     return [
         (int(part), "") if part.isdigit() else (-1, part)
         for part in version.replace("-", ".").replace("+", ".").split(".")

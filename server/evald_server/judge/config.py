@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
-from evald.result import ASSERTION, Kind
+from evald.result import ASSERTION
 from evald_server.evaluators.results import OnMissing
 
 from .rubric_modes import (
@@ -61,19 +61,20 @@ def _from_name(value: Any) -> Any:
     return {"judge": value} if isinstance(value, str) else value
 
 
-class LlmJudge(Evaluator):
+class LlmJudge(
+    Evaluator,
+    type="llm-judge",
+    kind=ASSERTION,
+    label="LLM Judge",
+    aliases={"llm-rubric": {}, "quality": {}},
+    deterministic=False,
+    required_data=("messages",),
+):
     """A model judges the turn, by criteria or by a rubric in plain language.
 
     One of four ways to say what is wanted: `successCriteria` and
     `failureCriteria`, `criteria`, `rubric`, or `items`.
     """
-
-    type: ClassVar[str] = "llm-judge"
-    kind: ClassVar[Kind] = ASSERTION
-    label: ClassVar[str] = "LLM Judge"
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"llm-rubric": {}, "quality": {}}
-    deterministic: ClassVar[bool] = False
-    required_data: ClassVar[tuple[str, ...]] = ("messages",)
 
     success_criteria: Text | None = Field(None, description="When the conversation has succeeded.")
     failure_criteria: Text | None = Field(None, description="When it has failed, whatever else is true.")

@@ -1,4 +1,4 @@
-"""CatalogService: which evaluators this server offers."""
+"""CatalogService: lists, gets and watches evaluator types."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ _LARGEST_PAGE: Final = 1000
 
 
 def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
-    """A type as the wire shows it."""
+    """Convert a type to its message."""
     definition = entry.definition
     pb = type_to_pb(definition)
     pb.aliases[:] = sorted(definition.aliases)
@@ -33,13 +33,13 @@ def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
 
 
 class CatalogService:
-    """The handlers of CatalogService."""
+    """Handlers of CatalogService."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     async def list_types(self, data: bytes, _context: Context) -> bytes:
-        """A page of types, ordered by name and version."""
+        """List a page of types, ordered by name and version."""
         request = parse(
             catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
         )
@@ -61,7 +61,7 @@ class CatalogService:
         return response.SerializeToString()
 
     async def get_type(self, data: bytes, _context: Context) -> bytes:
-        """One type, by name or alias."""
+        """Get one type by name or alias."""
         request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest")
         if not request.type:
             raise invalid("type", "missing; wanted the name of an evaluator type")
@@ -73,7 +73,7 @@ class CatalogService:
         return response.SerializeToString()
 
     async def watch(self, data: bytes, stream: RpcStream) -> None:
-        """The catalogue, then its changes, for as long as the caller listens."""
+        """Send all types, then their changes, until the caller disconnects."""
         request = parse(
             catalog_service_pb2.WatchEvaluatorTypesRequest,
             data,

@@ -1,4 +1,4 @@
-"""RegistryService: plugins register here, and operators see them."""
+"""RegistryService: registers plugins and lists them for operators."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ class RegistrationService:
             raise refused(problem) from None
 
     async def register(self, data: bytes, _context: Context) -> bytes:
-        """Grant a lease."""
+        """Register a plugin and grant it a lease."""
         request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
         try:
             granted = await self._remotes.leases.register(request)
@@ -223,7 +223,7 @@ def handlers(
 
 
 def refused(problem: Refusal) -> CallError:
-    """Return the status of a refusal."""
+    """Convert a refusal to a status with its error details."""
     violations = [BadField(problem.field, problem.message)] if problem.field else []
     message = problem.message
     if problem.field and not message.startswith(problem.field):

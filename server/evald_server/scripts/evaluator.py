@@ -5,7 +5,7 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic import Field, PositiveFloat
 
@@ -43,15 +43,16 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u
 _SHELL_SYNTAX: Final = frozenset("|&;<>()$`*?[]{}~#!\n")
 
 
-class Code(Evaluator):
+class Code(
+    Evaluator,
+    type="code",
+    kind=ASSERTION,
+    label="Code",
+    aliases={"script": {}, "code-judge": {}},
+    deterministic=False,
+):
     """A script of the operator's says whether the turn was good: JSON on its standard input, JSON on its
     standard output."""
-
-    type = "code"
-    kind: ClassVar[Kind] = ASSERTION
-    label: ClassVar[str] = "Code"
-    aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {"script": {}, "code-judge": {}}
-    deterministic: ClassVar[bool] = False
 
     command: list[str] | None = Field(
         None,
@@ -79,7 +80,7 @@ class Code(Evaluator):
     )
 
     def prepare(self) -> None:
-        """Check what the fields alone cannot say."""
+        """Check what the schema cannot express: one of command and script, within the limits."""
         if (self.command is None) == (self.script is None):
             raise ValueError("wanted one of command and script")
         words = self.command or self.script or ()
@@ -112,7 +113,7 @@ class CodeCheck:
     """A compiled config."""
 
     def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
-        """Raises InvalidConfig for what the operator does not allow."""
+        """Raises InvalidConfig for a command that the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
         self._code = code

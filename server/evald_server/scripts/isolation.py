@@ -100,7 +100,7 @@ def _working(policy: ScriptPolicy) -> Sequence[str]:
 
 
 def _works(confinement: Confinement) -> bool:
-    """Run a command with bubblewrap: in most containers it is not allowed to create namespaces."""
+    """Return whether a command runs with bubblewrap; most containers do not allow it to create namespaces."""
     command = [*confinement.prefix, "/bin/sh", "-c", ":"]
     user = script_user()
     if user is not None:

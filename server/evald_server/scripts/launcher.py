@@ -36,7 +36,7 @@ _LIMITS: "Final" = {
     "core_bytes": resource.RLIMIT_CORE,
 }
 
-# Below the server's own work: scripts that compute must not hold up calls.
+# Lower priority than the server, so that scripts do not delay calls.
 _NICENESS: "Final" = 5
 
 _MAX_PROBLEM_BYTES: "Final" = 4096
@@ -75,9 +75,9 @@ def main(control: int, order_fd: int) -> None:
 
     problem = os.read(trouble, _MAX_PROBLEM_BYTES)
     code = b"" if status is None else str(os.waitstatus_to_exitcode(status)).encode()
-    with suppress(OSError):  # the server is gone, or does not want to know
+    with suppress(OSError):  # the server is gone, or has closed the socket
         os.write(control, code + b"\n" + problem)
-    # At once: Python would take longer to tidy up than the script's end took.
+    # Skip the interpreter's cleanup, which would delay the answer.
     os._exit(0)
 
 
@@ -97,7 +97,7 @@ def _exec_script(order: "dict[str, Any]", teller: int) -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o077)
-        # Where memory runs out, the kernel takes a script's before anybody else's.
+        # When memory runs out, the kernel should kill a script first.
         with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
         os.nice(_NICENESS)
@@ -204,7 +204,7 @@ def _kill_descendants() -> None:
             _signal(new, signal.SIGSTOP)
         _signal(known, signal.SIGKILL)
         time.sleep(pause)
-        # What sleeps in the kernel (a network file system that hangs) ends when it wakes up.
+        # Processes blocked in the kernel (a hanging network file system) end when they wake up.
         pause = min(2 * pause, 0.1)
 
 

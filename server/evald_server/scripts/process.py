@@ -25,10 +25,10 @@ _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
 
-# Between two looks whether a launcher has ended. One that has answered is gone at the first or second.
+# Interval of polling for the launcher's end. One that has answered is gone at the first or second poll.
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 
-# A launcher ends a tree within milliseconds; one that sleeps in the kernel takes as long as it takes.
+# A launcher kills a tree within milliseconds; one that is blocked in the kernel may take arbitrarily long.
 _CLOSE_SECONDS: Final = 2.0
 
 

@@ -16,7 +16,7 @@ from evald.context import EvaluatorContext
 
 
 def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values as JSON text, by key. A conversation is under several keys and serialised once."""
+    """Return the values of the payload as JSON text, by key. Serialises the conversation once."""
     own = [_message(message) for message in ctx.turn_messages]
     everything = ctx.messages
     # The turn is the tail of the conversation where the caller sent both.

@@ -22,7 +22,7 @@ _DRAFT: Final = "json-schema.org/draft/2020-12/schema"
 
 
 async def is_named(trial: Trial) -> None:
-    """The plugin has a name and a version."""
+    """Check that the plugin has a name and a version."""
     info = trial.link.info
     for field in ("name", "version"):
         if not getattr(info, field):
@@ -30,14 +30,14 @@ async def is_named(trial: Trial) -> None:
 
 
 async def speaks_the_contract(trial: Trial) -> None:
-    """It speaks this contract."""
+    """Check that the plugin supports this version of the contract."""
     versions = list(trial.link.info.contract_versions)
     if CONTRACT not in versions:
         raise RuleBroken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
 
 
 async def offers_types_once(trial: Trial) -> None:
-    """It offers something, and each type once."""
+    """Check that there is a type, and that each is listed once."""
     counts = Counter((found.type, found.version) for found in trial.link.info.evaluator_types)
     if not counts:
         raise RuleBroken("evaluator_types is empty")
@@ -47,7 +47,7 @@ async def offers_types_once(trial: Trial) -> None:
 
 
 async def names_fit_the_pattern(trial: Trial) -> None:
-    """Names can be used everywhere."""
+    """Check that type names and aliases match the pattern."""
     for found in trial.link.info.evaluator_types:
         for name in (found.type, *found.aliases):
             if not TYPE_PATTERN.fullmatch(name):
@@ -57,21 +57,21 @@ async def names_fit_the_pattern(trial: Trial) -> None:
 
 
 async def names_have_a_prefix(trial: Trial) -> None:
-    """Names do not meet those of others."""
+    """Check that type names have a vendor prefix."""
     for found in trial.link.info.evaluator_types:
         if "." not in found.type.strip("."):
             raise RuleBroken(f'"{found.type}"; wanted a prefix, for example "acme.{found.type.strip(".")}"')
 
 
 async def types_have_versions(trial: Trial) -> None:
-    """Every type says its version."""
+    """Check that every type has a version."""
     for found in trial.link.info.evaluator_types:
         if not found.version:
             raise RuleBroken(f'"{found.type}" has no version')
 
 
 async def types_have_kinds(trial: Trial) -> None:
-    """Every type says its kind."""
+    """Check that every type is an assertion or a metric."""
     known = (evaluator_pb2.EVALUATOR_KIND_ASSERTION, evaluator_pb2.EVALUATOR_KIND_METRIC)
     for found in trial.link.info.evaluator_types:
         if found.kind not in known:
@@ -79,7 +79,7 @@ async def types_have_kinds(trial: Trial) -> None:
 
 
 async def schemas_are_valid(trial: Trial) -> None:
-    """Config schemas are JSON Schemas of an object."""
+    """Check that config schemas are valid JSON Schemas of an object."""
     is_schema = jsonschema_rs.Draft202012Validator({"$ref": f"https://{_DRAFT}"}, validate_formats=True)
     for found in trial.link.info.evaluator_types:
         size = len(found.config_schema_json.encode())
@@ -98,7 +98,7 @@ async def schemas_are_valid(trial: Trial) -> None:
 
 
 async def schemas_stand_alone(trial: Trial) -> None:
-    """Config schemas refer to nothing outside of themselves."""
+    """Check that config schemas have no external references."""
     for found in trial.link.info.evaluator_types:
         for reference in _references(schema_of(found)):
             if not reference.startswith("#") and _DRAFT not in reference:
@@ -119,13 +119,13 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 async def concurrency_is_a_number(trial: Trial) -> None:
-    """max_concurrency can be kept to."""
+    """Check that max_concurrency is not negative."""
     if trial.link.info.max_concurrency < 0:
         raise RuleBroken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
 
 
 async def metrics_can_be_read(trial: Trial) -> None:
-    """What is said of a metric's number makes sense."""
+    """Check that bucket bounds and ranges of metrics are consistent."""
     for found in trial.link.info.evaluator_types:
         metric = found.metric
         bounds = list(metric.bucket_bounds)
@@ -140,14 +140,14 @@ async def metrics_can_be_read(trial: Trial) -> None:
 
 
 async def describes_itself_alike(trial: Trial) -> None:
-    """Describe has no side effects."""
+    """Check that a second Describe returns the same description."""
     again = await trial.target.describe()
     if again != trial.link.info:
         raise RuleBroken("a second Describe gives another description")
 
 
 async def is_healthy(trial: Trial) -> None:
-    """grpc.health.v1 knows the service."""
+    """Check that grpc.health.v1 reports the service as SERVING."""
     try:
         status = await trial.target.health()
     except grpc.aio.AioRpcError as problem:

@@ -1,4 +1,4 @@
-"""Rules for every output of the checks before."""
+"""Rules for all outputs that the earlier checks recorded."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def _all(trial: Trial, problem: Callable[[_Output], str | None]) -> None:
 
 
 async def verdicts_are_known(trial: Trial) -> None:
-    """There are four verdicts."""
+    """Check that every verdict is one of the four."""
     _all(
         trial,
         lambda output: (
@@ -49,7 +49,7 @@ async def verdicts_are_known(trial: Trial) -> None:
 
 
 async def scores_are_in_range(trial: Trial) -> None:
-    """A score is quality from 0 to 1, and an error has none."""
+    """Check that scores are from 0 to 1, and that errors have none."""
 
     def problem(output: _Output) -> str | None:
         if not output.HasField("score"):
@@ -63,7 +63,7 @@ async def scores_are_in_range(trial: Trial) -> None:
 
 
 async def numbers_are_finite(trial: Trial) -> None:
-    """NaN and infinity are no measurements."""
+    """Check that score, value and cost are neither NaN nor infinite."""
 
     def problem(output: _Output) -> str | None:
         for name, number in (
@@ -79,7 +79,7 @@ async def numbers_are_finite(trial: Trial) -> None:
 
 
 async def metrics_never_fail(trial: Trial) -> None:
-    """A metric measures."""
+    """Check that metrics have a value, no score, and never fail."""
     metrics = {
         found.type
         for found in trial.link.info.evaluator_types
@@ -96,7 +96,7 @@ async def metrics_never_fail(trial: Trial) -> None:
 
 
 async def errors_are_explained(trial: Trial) -> None:
-    """`error` is set exactly when the verdict is ERROR."""
+    """Check that `error` is set exactly when the verdict is ERROR."""
 
     def problem(output: _Output) -> str | None:
         if output.verdict == _ERROR and not output.HasField("error"):
@@ -109,7 +109,7 @@ async def errors_are_explained(trial: Trial) -> None:
 
 
 async def codes_are_known(trial: Trial) -> None:
-    """Error codes are those of the contract."""
+    """Check that error codes are those of the contract."""
 
     def problem(output: _Output) -> str | None:
         if output.HasField("error") and output.error.code not in CODES:
@@ -120,7 +120,7 @@ async def codes_are_known(trial: Trial) -> None:
 
 
 async def reasons_are_short(trial: Trial) -> None:
-    """A server cuts longer reasons."""
+    """Check that reasons are within the limit; servers cut longer ones."""
 
     def problem(output: _Output) -> str | None:
         size = len(output.reason.encode())
@@ -132,7 +132,7 @@ async def reasons_are_short(trial: Trial) -> None:
 
 
 async def outputs_are_small(trial: Trial) -> None:
-    """Servers refuse outputs that are too large or too deep."""
+    """Check that outputs are within the limits of size and depth."""
     for said in trial.link.outputs:
         if said.output is None:
             raise RuleBroken(f'"{said.task.type}": the output cannot be read')
@@ -152,7 +152,7 @@ async def outputs_are_small(trial: Trial) -> None:
 
 
 async def pending_means_failed(trial: Trial) -> None:
-    """Only what failed can still pass."""
+    """Check that `pending` is set on failed results only."""
     _all(
         trial,
         lambda output: (

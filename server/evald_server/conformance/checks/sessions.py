@@ -15,7 +15,7 @@ _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
 
 
 async def begins_with_hello(trial: Trial) -> None:
-    """The first frame says who is there."""
+    """Check that the first frame is hello, with an instance id."""
     hello = trial.session.stream.hello
     if hello is None:
         raise RuleBroken("the first frame is not hello")
@@ -24,7 +24,7 @@ async def begins_with_hello(trial: Trial) -> None:
 
 
 async def allows_what_it_can_take(trial: Trial) -> None:
-    """Credit lies between 1 and max_concurrency."""
+    """Check that the credit is between 1 and max_concurrency."""
     link = trial.session
     first = link.streams[0].hello
     if first is None or first.initial_credit < 1:
@@ -39,21 +39,21 @@ async def allows_what_it_can_take(trial: Trial) -> None:
 
 
 async def answers_pings(trial: Trial) -> None:
-    """A ping is answered at once, with its nonce."""
+    """Check that a ping is answered at once, with its nonce."""
     pong = await trial.session.ping(trial.pace.notice)
     if pong is None:
         raise RuleBroken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
 
 
 async def keeps_to_the_protocol(trial: Trial) -> None:
-    """Tasks are completed once, progress belongs to open tasks."""
+    """Check that tasks are completed once, and that progress is of open tasks."""
     for stream in trial.session.streams:
         for problem in stream.problems:
             raise RuleBroken(problem)
 
 
 async def skips_frames(trial: Trial) -> None:
-    """Frames of a later contract are skipped."""
+    """Check that unknown frames are ignored."""
     stream = trial.session.stream
     await stream.send_bytes(_UNKNOWN_FRAME)
     await stream.send(cancel_task_id="conformance-no-such-task")
@@ -63,7 +63,7 @@ async def skips_frames(trial: Trial) -> None:
 
 
 async def drains(trial: Trial) -> None:
-    """When the server stops, open tasks are finished, and the plugin closes and comes back."""
+    """Check that, when the server stops, the plugin finishes open tasks, closes its stream and reconnects."""
     link = trial.session
     stream, count = link.stream, len(link.streams)
     sample = trial.need_samples()[0]
@@ -89,7 +89,7 @@ async def drains(trial: Trial) -> None:
 
 
 async def comes_back(trial: Trial) -> None:
-    """A stream that breaks is opened anew, by the same instance."""
+    """Check that the same instance reconnects after its stream broke."""
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
@@ -101,7 +101,7 @@ async def comes_back(trial: Trial) -> None:
 
 
 async def offers_to_go_on(trial: Trial) -> None:
-    """After a stream that broke, hello names the session to take over."""
+    """Check that, after its stream broke, hello names the session to resume."""
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
@@ -112,7 +112,7 @@ async def offers_to_go_on(trial: Trial) -> None:
 
 
 async def outlives_the_server(trial: Trial) -> None:
-    """A server that was killed and started again is found again."""
+    """Check that the plugin reconnects after the server was killed and started again."""
     link = trial.session
     count = len(link.streams)
     await link.go_away()

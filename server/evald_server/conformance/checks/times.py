@@ -13,7 +13,7 @@ from ..trial import NotTestable, RuleBroken, Trial
 
 @asynccontextmanager
 async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list[PendingReply]]:
-    """Keep the plugin busy with as many slow tasks as it takes. Raises NotTestable if they are not slow."""
+    """Fill all slots of the plugin with slow tasks. Raises NotTestable if they are not slow."""
     slow = trial.need_slow()
     works = [await trial.link.start(new_task(slow, seconds=seconds)) for _ in range(trial.link.places)]
     replies = await asyncio.gather(*(work.reply(trial.pace.short / 2) for work in works))
@@ -41,7 +41,7 @@ async def _places_are_free(trial: Trial, when: str) -> None:
 
 
 async def time_that_is_up(trial: Trial) -> None:
-    """A task whose time is up ends, and its place is free."""
+    """Check that a task ends at its time limit and frees its slot."""
     pace = trial.pace
     async with _every_place_taken(trial, pace.short) as works:
         for work in works:
@@ -54,7 +54,7 @@ async def time_that_is_up(trial: Trial) -> None:
 
 
 async def cancelled_tasks(trial: Trial) -> None:
-    """A task that is cancelled ends, and its place is free."""
+    """Check that a cancelled task ends and frees its slot."""
     trial.need_slow()
     if not trial.link.can(task_pb2.CAPABILITY_CANCEL):
         raise NotTestable("the plugin does not claim CAPABILITY_CANCEL")
@@ -65,7 +65,7 @@ async def cancelled_tasks(trial: Trial) -> None:
 
 
 async def busy(trial: Trial) -> None:
-    """It says, while every place is taken, whether it is alive."""
+    """Check that the plugin answers pings or health checks while all slots are taken."""
     pace = trial.pace
     async with _every_place_taken(trial, 4 * pace.notice) as works:
         if not await trial.link.respond(pace.notice):

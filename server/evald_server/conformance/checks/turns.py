@@ -34,7 +34,7 @@ _REFUSALS = (
 
 
 async def plain_turn(trial: Trial) -> None:
-    """A turn like most gets a verdict."""
+    """Check that an ordinary turn gets a verdict."""
     for sample in trial.need_samples():
         reply = await trial.link.evaluate(new_task(sample))
         if not reply.gave_verdict and not _is_unknown(reply):
@@ -47,7 +47,7 @@ def _is_unknown(reply: PluginReply) -> bool:
 
 
 async def same_task_again(trial: Trial) -> None:
-    """A task that is sent again gives the same answer."""
+    """Check that a repeated task gets the same result."""
     for sample in trial.need_samples():
         task = new_task(sample)
         first = await trial.link.evaluate(task)
@@ -66,32 +66,32 @@ def _both_nan(*numbers: Any) -> bool:
 
 
 async def empty_answer(trial: Trial) -> None:
-    """The agent said nothing."""
+    """Check a turn with an empty answer."""
     await _survives(trial, lambda: turn(""))
 
 
 async def null_answer(trial: Trial) -> None:
-    """The answer's content is null."""
+    """Check a turn whose answer is null."""
     await _survives(trial, lambda: turn(None))
 
 
 async def no_messages(trial: Trial) -> None:
-    """Nothing is known of the turn."""
+    """Check a turn without messages."""
     await _survives(trial, without_messages)
 
 
 async def one_megabyte(trial: Trial) -> None:
-    """The answer is 1 MB long."""
+    """Check a turn with an answer of 1 MB."""
     await _survives(trial, lambda: turn(ONE_MEGABYTE))
 
 
 async def non_latin(trial: Trial) -> None:
-    """The answer is in other scripts."""
+    """Check a turn in scripts other than Latin."""
     await _survives(trial, lambda: turn(NON_LATIN))
 
 
 async def every_form(trial: Trial) -> None:
-    """Messages of every form that OpenAI knows, and one that it does not."""
+    """Check a turn with messages of every form in OpenAI's API, and an unknown one."""
     await _survives(trial, of_every_form)
 
 
@@ -107,7 +107,7 @@ def _require_answer(sample: Sample, reply: PluginReply) -> None:
 
 
 async def unknown_fields(trial: Trial) -> None:
-    """A later contract has more fields."""
+    """Check that unknown fields are ignored."""
     for sample in trial.need_samples():
         plain = await trial.link.evaluate(new_task(sample))
         later = await trial.link.evaluate(with_unknown_fields(new_task(sample)))
@@ -116,7 +116,7 @@ async def unknown_fields(trial: Trial) -> None:
 
 
 async def unknown_type(trial: Trial) -> None:
-    """A type that is not offered gives no verdict."""
+    """Check that a type that is not offered gets no verdict."""
     for sample in trial.need_samples()[:1]:
         task = new_task(sample)
         task.type, task.version = "conformance.no-such-type", ""
@@ -126,7 +126,7 @@ async def unknown_type(trial: Trial) -> None:
 
 
 async def unfit_config(trial: Trial) -> None:
-    """A config that does not fit gives no verdict."""
+    """Check that an invalid config gets no verdict."""
     tried = 0
     for sample in trial.need_samples():
         config = _unfit(sample)
@@ -159,7 +159,7 @@ def _require_refusal(what: str, reply: PluginReply) -> None:
 
 
 async def side_by_side(trial: Trial) -> None:
-    """As many tasks at a time as it has places, every second one of an unknown type, each with its answer."""
+    """Check concurrent tasks, every second one of an unknown type: each gets its own answer."""
     sample, places = trial.need_samples()[0], trial.link.places
     tasks = [new_task(sample) for _ in range(max(4, 2 * places))]
     for task in tasks[1::2]:
