@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from evald_server.app import App, StartError
 from evald_server.config import Settings
 from evald_server.remote.errors import Refusal
-from evald_server.remote.store import FILE_NAME, SqliteLeaseStore, StoredLease
+from evald_server.remote.store import _MIGRATIONS, FILE_NAME, SqliteLeaseStore, StoredLease
 
 from ..rpc.live import refusal, request, serving, until
 from .scripted import WORD, active, deregister, listening, register, renew, states
@@ -34,6 +35,20 @@ async def test_what_was_put_is_there_for_the_next_process(tmp_path: Path) -> Non
     await again.delete("never-there")
     assert [row.lease_id for row in await again.load()] == ["third"]
     await again.close()
+    await store.close()
+
+
+async def test_a_file_of_an_earlier_build_keeps_its_leases(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.execute(_MIGRATIONS[0])
+        values = ("lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", "", 30.0, 1.5, 0)
+        connection.execute("INSERT INTO registrations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    store = SqliteLeaseStore(tmp_path)
+    assert await store.load() == [ROW]
+    await store.put(replace(ROW, lease_id="second"))
+    assert len(await store.load()) == 2
     await store.close()
 
 

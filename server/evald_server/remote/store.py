@@ -27,11 +27,13 @@ _MIGRATIONS: Final = (
         plugin BLOB NOT NULL,
         target TEXT NOT NULL,
         tls_profile TEXT NOT NULL,
+        principal TEXT NOT NULL,
         ttl_seconds REAL NOT NULL,
         registered REAL NOT NULL,
         revoked INTEGER NOT NULL
     )
     """,
+    "ALTER TABLE registrations DROP COLUMN principal",  # was always empty
 )
 
 _PUT: Final = "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
