@@ -15,7 +15,7 @@ from evald_server.calibration.server_judge import (
 )
 from evald_server.judge.config import LlmJudge
 from evald_server.testing import async_server
-from tests.rpc.live import run
+from tests.loop import run
 
 from .scripted import case
 
