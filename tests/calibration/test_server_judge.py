@@ -15,8 +15,8 @@ from evald_server.calibration.server_judge import (
 )
 from evald_server.judge.config import LlmJudge
 from evald_server.testing import async_server
-from tests.loop import run
 
+from ..loop import run
 from .scripted import case
 
 
