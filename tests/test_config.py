@@ -50,6 +50,18 @@ def test_a_mistyped_variable_is_not_passed_over_in_silence(variable: str, meant:
         load_settings({}, {variable: "1"})
 
 
+def test_only_exact_names_of_variables_are_settings() -> None:
+    settings = load_settings({}, {"evald_insecure_public": "1", "Evald_Listen": "0.0.0.0:1"})
+    assert settings == load_settings({}, {})
+
+
+def test_a_file_cannot_name_arguments_of_the_library(tmp_path: Path) -> None:
+    path = tmp_path / "evald.toml"
+    path.write_text("_env_file = '/etc/evald.env'\n")
+    with pytest.raises(SettingsError, match="_env_file: unknown setting"):
+        load_settings({}, {}, path)
+
+
 @pytest.mark.parametrize(
     "variable",
     [

@@ -129,12 +129,23 @@ def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[st
 
 
 def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a schema and those that its references, anyOf, oneOf and allOf lead to."""
-    reference = schema.get("$ref", "")
-    if reference:
-        return _branches(whole["$defs"][reference.rpartition("/")[2]], whole)
-    inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]
-    return [schema, *(branch for one in inner for branch in _branches(one, whole))]
+    """Return a schema and those that its references, anyOf, oneOf and allOf lead to.
+
+    References are followed as pydantic writes them, to "#/$defs/NAME".
+    """
+    found: list[Mapping[str, Any]] = []
+    pending: list[Any] = [schema]
+    while pending:
+        one = pending.pop()
+        if not isinstance(one, Mapping) or any(one is other for other in found):
+            continue
+        found.append(one)
+        reference = one.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/$defs/"):
+            pending.append(whole.get("$defs", {}).get(reference.removeprefix("#/$defs/")))
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            pending += one.get(keyword, ())
+    return found
 
 
 def text(value: Any, path: str) -> str:

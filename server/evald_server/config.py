@@ -480,7 +480,12 @@ def load_settings(
             name = snake(key)
             values[name], origins[name] = value, f"{config_file}: {key}"
     variables = EnvSettingsSource(Settings)
-    variables.env_vars = {variable.lower(): text for variable, text in environ.items()}
+    # Exact names only, although the library would take any case.
+    variables.env_vars = {
+        variable.lower(): text
+        for variable, text in environ.items()
+        if variable.startswith(PREFIX) and variable == variable.upper()
+    }
     for name, value in variables().items():
         values[name], origins[name] = value, f"{PREFIX}{name.upper()}"
     _refuse_misspelled(environ, values)
@@ -509,6 +514,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file {path}: not valid {kind}: {problem}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"config file {path}: got {type(data).__name__}, wanted a table of settings")
+    if private := [key for key in data if key.startswith("_")]:  # arguments of the library's own
+        raise SettingsError(f"config file {path}: {private[0]}: unknown setting")
     return data
 
 

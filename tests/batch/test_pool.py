@@ -209,6 +209,10 @@ async def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run
     other = planner().plan((spec("is-json").SerializeToString(),))
     unknown = (spec("only-in-the-server").SerializeToString(),)
     async with pool() as made:
-        assert await (await submitted(made, FOUR._replace(announced=other.template.specs))) is None
-        assert await (await submitted(made, FOUR._replace(specs=unknown))) is None
-        assert await (await submitted(made)) is not None
+        for chunk in (FOUR._replace(announced=other.template.specs), FOUR._replace(specs=unknown)):
+            left = await (await submitted(made, chunk))
+            assert left is not None
+            assert (left.end, list(left.skipped), left.answers) == (4, [0, 1, 2, 3], [])
+        done = await (await submitted(made))
+        assert done is not None
+        assert not done.skipped

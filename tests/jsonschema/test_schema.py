@@ -482,3 +482,11 @@ def test_the_cost_of_a_doubling_schema_doubles() -> None:
     costs = [found.evaluations for found in estimates if found]
     assert len(costs) == 7, "beyond, there is no bound"
     assert all(1.9 < after / before < 3.5 for before, after in pairwise(costs))
+
+
+def test_many_ways_back_to_one_schema_are_not_compared_pair_by_pair() -> None:
+    def wide(ways: int) -> dict[str, Any]:
+        return {"properties": {f"p{number}": {"$ref": "#"} for number in range(ways)}}
+
+    assert estimate(wide(64)) is not None
+    assert estimate(wide(65)) is None

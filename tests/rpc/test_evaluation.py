@@ -16,6 +16,7 @@ from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.engine.registry import Origin
+from evald_server.rpc.server import RpcStream
 
 from ..loop import run
 from .live import CONTAINS, EVALUATION, Refusal, Request, refusal, request, serving, spec
@@ -149,6 +150,54 @@ async def test_a_request_id_is_answered_again_and_not_run_again() -> None:
         assert third[-1].results[0].start_time == first.summary.results[0].start_time
         other = await refusal(live.unary(request(CONTAINS, request_id=wanted.request_id)))
         assert (other.code, other.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED")
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["waiting", "inline"])
+async def test_a_stream_that_breaks_at_its_last_message_is_not_run_again(
+    monkeypatch: pytest.MonkeyPatch, *, inline: bool
+) -> None:
+    runs = 0
+
+    def count(_ctx: Any) -> bool:
+        nonlocal runs
+        runs += 1
+        return True
+
+    send = RpcStream.send
+
+    async def broken(stream: RpcStream, data: bytes) -> None:
+        if wire_pb2.EvaluateResponse.FromString(data).HasField("summary"):
+            raise grpc.aio.InternalError("the connection is gone")
+        await send(stream, data)
+
+    counting = define_evaluator(type="counting", kind=Kind.ASSERTION, evaluate=count, inline=inline)
+    async with serving([counting]) as live:
+        wanted = request(spec("counting"), request_id="broken")
+        with monkeypatch.context() as patched:
+            patched.setattr(RpcStream, "send", broken)
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+                await live.stream(wanted)
+        assert (await live.stream(wanted))[-1].summary.success
+        assert runs == 1
+
+
+HALF_A_PAIR = '{"a": "b", "\\ud800": 1}'
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [spec("json-match", {"expected": {"a": "c"}})],
+        [spec("all-of", {"evaluators": [{"type": "json-match", "config": {"expected": {"a": "c"}}}]})],
+    ],
+    ids=["reason", "evidence"],
+)
+async def test_text_of_the_agent_that_is_not_unicode_spoils_no_sibling(
+    specs: list[evaluator_pb2.EvaluatorSpec],
+) -> None:
+    async with serving() as live:
+        summary = (await live.unary(request(*specs, CONTAINS, answer=HALF_A_PAIR))).summary
+        assert [result.verdict for result in summary.results] == [FAILED, FAILED]
 
 
 async def test_a_failed_call_with_a_request_id_can_be_tried_again() -> None:

@@ -1,8 +1,11 @@
 """What the catalogue says of a class evaluator are keywords of the class, or class attributes."""
 
+from typing import Any
+
 import pytest
 
 import evald
+from evald.evaluator import InvalidConfig, check_config
 
 
 class Shouts(evald.Evaluator, type="acme.shouts", kind=evald.ASSERTION, aliases={"acme.loud": {}}):
@@ -54,3 +57,22 @@ def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
 
         class Wrong(evald.Evaluator, typ="acme.wrong"):
             pass
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"$ref": "#/definitions/limits"},
+        {"allOf": [True, {"$ref": "#/definitions/limits"}]},
+        {"$ref": "#/$defs/missing", "additionalProperties": False},
+        {"$ref": "#/definitions/limits", "anyOf": [{"$ref": "#"}]},
+    ],
+    ids=["definitions", "a bool beside it", "a reference to nothing", "itself"],
+)
+def test_an_unknown_key_is_refused_whatever_the_schema_looks_like(limits: dict[str, Any]) -> None:
+    schema = {
+        "definitions": {"limits": {"properties": {"max": {}}, "additionalProperties": False}},
+        "properties": {"limits": limits},
+    }
+    with pytest.raises(InvalidConfig):
+        check_config(schema, {"limits": {"mx": 1}})

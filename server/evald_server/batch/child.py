@@ -58,15 +58,16 @@ class ChunkEvaluator:
         planner = Planner(_registry(config, threads), limits, fail_open=config.fail_open)
         self._engine = Engine(planner, Contexts(config.max_messages), threads)
 
-    def evaluate(self, chunk: Chunk) -> ChunkResult | None:
-        """Evaluate the items. Returns None when only the server has what the plan needs."""
+    def evaluate(self, chunk: Chunk) -> ChunkResult:
+        """Evaluate the items; skip all of them when only the server has what the plan needs."""
+        left_to_server = ChunkResult(len(chunk.items), range(len(chunk.items)), [], [], [])
         try:
             plan = self._engine.planner.plan(chunk.specs, chunk.options)
         except InvalidPlan:
-            return None
+            return left_to_server
         if list(plan.template.specs) != list(chunk.announced):
             _log.warning("a plan is not the server's; its batches are evaluated there")
-            return None
+            return left_to_server
         durations: list[tuple[int, float]] = []
         counter = ResultCounter()
 

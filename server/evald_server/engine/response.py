@@ -99,12 +99,12 @@ async def events_of(
 
     steps: runs what is pending, and yields the indexes of what has finished.
     """
-    event = wire_pb2.EvaluateResponse()
-    event.started.evaluation_id = evaluation_id
-    if announce_plan:
-        event.started.plan.extend(run.plan.template.specs)
-    _add_results(event.results, run, run.ready())
     try:
+        event = wire_pb2.EvaluateResponse()
+        event.started.evaluation_id = evaluation_id
+        if announce_plan:
+            event.started.plan.extend(run.plan.template.specs)
+        _add_results(event.results, run, run.ready())
         yield event
         async with aclosing(steps):
             async for indexes in steps:
@@ -241,7 +241,7 @@ def _fill_unusual(
     if result.metadata:
         dict_to_struct(result.metadata, pb.metadata)
     for check in result.checks:
-        pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
+        pb.checks.add(text=cut(check.text), met=check.met, evidence=cut(check.evidence))
     if result.raw_request:
         dict_to_struct(result.raw_request, pb.raw_request)
     if result.token_usage is not None:

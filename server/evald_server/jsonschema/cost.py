@@ -14,6 +14,8 @@ from urllib.parse import unquote
 _MAX_EVALUATIONS: Final = 1000
 # Levels of subschemas, each of which takes a frame of Python's stack.
 _MAX_DEPTH: Final = 100
+# Ways back to one schema; 64 take 1 ms to compare.
+_MAX_WAYS_BACK: Final = 64
 # To know what is unevaluated, the library looks at every subschema a second and a third time: 20 levels took 14 s.
 _UNEVALUATED_FACTOR: Final = 3
 
@@ -175,8 +177,11 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _meet(paths: Sequence[_Path]) -> bool:
-    """Return whether two of the paths may lead to the same value, or one leads nowhere."""
-    return any(
+    """Return whether two of the paths may lead to the same value, or one leads nowhere.
+
+    Many paths count as meeting, because they are compared pair by pair.
+    """
+    return len(paths) > _MAX_WAYS_BACK or any(
         not path or any(not _apart(path, other) for other in paths[:index])
         for index, path in enumerate(paths)
     )

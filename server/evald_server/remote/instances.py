@@ -149,8 +149,8 @@ class InstanceRegistry:
     def bind(self, instance: Instance, plugin: Plugin) -> None:
         """Set what an instance offers. Raises Refusal if there is no room for its types."""
         before = [pool for pool in self._pools_of(instance) if instance in pool.instances]
-        instance.plugin = plugin
         pools = [self._pool(plugin_type) for plugin_type in plugin.types]
+        instance.plugin = plugin
         instance.waiting = pools
         for pool in before:
             if pool not in pools:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from evald.scope import Scope
@@ -54,14 +54,20 @@ class Admission:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def run_pending(
-        self, run: EvaluationRun, seconds: float | None, scope: Scope, *, patient: bool = False
+        self,
+        run: EvaluationRun,
+        time_remaining: Callable[[], float | None],
+        scope: Scope,
+        *,
+        patient: bool = False,
     ) -> AsyncGenerator[list[int]]:
         """Run the pending evaluators of a run once there is a slot. Yields as `EvaluationRun.run_pending` does.
 
-        seconds: what the call has left, None without a deadline. patient: queue for as long as it takes, and
+        time_remaining: the seconds that the call has left, None without a deadline; asked when this begins. patient: queue for as long as it takes, and
         do not count that against the time limit; for items of batches and turns of sessions, whose senders
         are held up by it. Raises CallError when there is no time or no slot.
         """
+        seconds = time_remaining()
         left = self._budget(run.plan, seconds)
         try:
             if left is not None and left <= 0:
@@ -137,6 +143,10 @@ class Admission:
             f"try again after the delay in RetryInfo",
             limit=str(self._slots),
         )
+
+
+def no_deadline() -> None:
+    """Return the time remaining of what has no deadline: an item of a batch, a turn of a session."""
 
 
 def _too_short(seconds: float) -> CallError:

@@ -53,15 +53,24 @@ class EvaluateService:
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
         """Answer with the plan, results as they finish, and the summary; in one message when nothing waits."""
         request = parse(wire_pb2.EvaluateRequest, data, "evald.v1.EvaluateRequest")
+        last = b""
+
+        async def run_stream() -> StoredResponse:
+            nonlocal last
+            last, run = await self._stream(request, stream)
+            response = _UnaryResponse(evaluation_id=request.request_id)
+            fill_aggregated(response.summary, run)
+            return StoredResponse(response.SerializeToString(), run.plan.template.specs)
+
         if not request.request_id:
-            await self._stream(request, stream)
-            return
-        stored, replayed = await self._idempotency.once(
-            request, lambda: self._stream_to_store(request, stream)
-        )
-        if replayed:
-            response = _UnaryResponse.FromString(stored.data)
-            await stream.send(event_of(response, stored.specs).SerializeToString())
+            last, _ = await self._stream(request, stream)
+        else:
+            # Stored before the last message is sent: the caller repeats the request when that breaks.
+            stored, replayed = await self._idempotency.once(request, run_stream)
+            if replayed:
+                response = _UnaryResponse.FromString(stored.data)
+                last = event_of(response, stored.specs).SerializeToString()
+        await stream.send(last)
 
     async def validate(self, data: bytes, _context: Context) -> bytes:
         """Answer with every violation of the specs, without running them."""
@@ -91,7 +100,7 @@ class EvaluateService:
             return data, run
         evaluation_id = request.request_id or self._engine.new_id()
         scope = scope_of(context, evaluation_id)
-        async for _ in self._admission.run_pending(run, context.time_remaining(), scope):
+        async for _ in self._admission.run_pending(run, context.time_remaining, scope):
             run.take_progress()
         return self._respond(run, evaluation_id, request, context), run
 
@@ -107,21 +116,23 @@ class EvaluateService:
         self._count(run, "EvaluateUnary", request, context)
         return response.SerializeToString()
 
-    async def _stream(self, request: Request, stream: RpcStream) -> EvaluationRun:
+    async def _stream(self, request: Request, stream: RpcStream) -> tuple[bytes, EvaluationRun]:
+        """Send all messages but the last, which has the summary. Returns that one."""
         context = stream.context
         evaluation_id = request.request_id or self._engine.new_id()
-        data, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)
+        last, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)
         if run.finished:
-            await stream.send(data)
-            return run
+            return last, run
         scope = scope_of(context, evaluation_id)
-        steps = self._admission.run_pending(run, context.time_remaining(), scope)
+        steps = self._admission.run_pending(run, context.time_remaining, scope)
         async with aclosing(events_of(run, evaluation_id, steps)) as events:
             async for event in events:
                 if event.HasField("summary"):
                     self._count(run, "Evaluate", request, context)
-                await stream.send(event.SerializeToString())
-        return run
+                    last = event.SerializeToString()
+                else:
+                    await stream.send(event.SerializeToString())
+        return last, run
 
     def _start_stream(
         self, request: Request, evaluation_id: str, context: Context
@@ -137,9 +148,3 @@ class EvaluateService:
     async def _unary_to_store(self, request: Request, context: Context) -> StoredResponse:
         data, run = await self._unary(request, context)
         return StoredResponse(data, run.plan.template.specs)
-
-    async def _stream_to_store(self, request: Request, stream: RpcStream) -> StoredResponse:
-        run = await self._stream(request, stream)
-        response = _UnaryResponse(evaluation_id=request.request_id)
-        fill_aggregated(response.summary, run)
-        return StoredResponse(response.SerializeToString(), run.plan.template.specs)
