@@ -133,19 +133,19 @@ def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mappi
 
     References are followed as pydantic writes them, to "#/$defs/NAME".
     """
-    found: list[Mapping[str, Any]] = []
+    found: dict[int, Mapping[str, Any]] = {}
     pending: list[Any] = [schema]
     while pending:
         one = pending.pop()
-        if not isinstance(one, Mapping) or any(one is other for other in found):
+        if not isinstance(one, Mapping) or id(one) in found:
             continue
-        found.append(one)
+        found[id(one)] = one
         reference = one.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/$defs/"):
             pending.append(whole.get("$defs", {}).get(reference.removeprefix("#/$defs/")))
         for keyword in ("anyOf", "oneOf", "allOf"):
             pending += one.get(keyword, ())
-    return found
+    return list(found.values())
 
 
 def text(value: Any, path: str) -> str:

@@ -7,9 +7,15 @@ import pytest
 from evald.evaluator import InvalidConfig
 from evald.result import Verdict
 from evald_server.evaluators import numeric
-from evald_server.evaluators.numeric import Numeric, find_numbers, numbers_in
+from evald_server.evaluators.numeric import Numeric, find_numbers
 
 from .contexts import answered, context, run
+
+
+def numbers_in(text: str) -> list[float]:
+    """The readable numbers of a text, in order."""
+    return [found.value for found in find_numbers(text) if found.value is not None]
+
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 

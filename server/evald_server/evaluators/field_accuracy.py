@@ -147,14 +147,8 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
         "when all are right, else 0.",
     )
 
-    def evaluate(self, ctx: EvaluatorContext) -> Result:
+    def compare(self, ctx: EvaluatorContext, got: Any, wanted: Any) -> Result:
         """Compare field by field."""
-        wanted = self.reference(ctx)
-        if wanted is MISSING:
-            return missing(self.on_missing, "No expected data available")
-        read = self.read(ctx)
-        if isinstance(read, Result):
-            return read
         looks = 0
 
         def check() -> None:
@@ -169,7 +163,7 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
 
         checks: list[Check] = []
         total = right = 0.0
-        for rule, problem in self._compare(read.data, wanted, check):
+        for rule, problem in self._compare(got, wanted, check):
             checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
             total += rule.weight
             right += 0 if problem else rule.weight

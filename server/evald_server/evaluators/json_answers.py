@@ -17,7 +17,7 @@ from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
 
 from .json_values import MISSING, CheckTime, printable
-from .results import OnMissing, no_answer
+from .results import OnMissing, missing, no_answer
 
 Extract = Literal["none", "fenced", "first"]
 """Where in the answer the JSON is."""
@@ -232,6 +232,20 @@ class Reference(JsonAnswer):
     @cached_property
     def _own(self) -> bool:
         return "expected" in self.model_fields_set
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Compare the answer with the expected data, where both are there."""
+        wanted = self.reference(ctx)
+        if wanted is MISSING:
+            return missing(self.on_missing, "No expected data available")
+        read = self.read(ctx)
+        if isinstance(read, Result):
+            return read
+        return self.compare(ctx, read.data, wanted)
+
+    def compare(self, ctx: EvaluatorContext, got: Any, wanted: Any) -> Result:
+        """Compare the answer's data with the expected data."""
+        raise NotImplementedError
 
     def reference(self, ctx: EvaluatorContext) -> Any:
         """Return the expected data, MISSING when there is none.

@@ -88,11 +88,6 @@ class NumberInText(NamedTuple):
     value: float | None
 
 
-def numbers_in(text: str) -> list[float]:
-    """Return the readable numbers of a text, in order: see `find_numbers`."""
-    return [found.value for found in find_numbers(text) if found.value is not None]
-
-
 def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[NumberInText]:
     """Yield the parts of a text that look like numbers, in order.
 
