@@ -1,5 +1,6 @@
 """What is refused says where, and what was probably meant."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ def _violations(type_name: str, config: dict[str, Any] | None = None, **fields: 
         registry.register(one.definition(), Origin.BUILT_IN)
     spec = evaluator_pb2.EvaluatorSpec(type=type_name, **fields)
     spec.config.update(config or {})
-    return Planner(registry).violations([spec])
+    return asyncio.run(Planner(registry).violations([spec]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2
 
 from .contexts import Contexts, criteria_of
-from .plan import Plan
+from .plan import Criteria, Plan
 from .planner import Planner
 from .run import SLICE_NANOS, EvaluationRun
 
@@ -37,16 +37,26 @@ class Engine:
 
         specs, options: serialised. context: its scenario may have criteria, which are an implicit judge.
         """
-        criteria = criteria_of(context)
-        if criteria is not None and specs and _evaluators_only(options):
-            criteria = None
-        return self.planner.plan(tuple(specs), options, criteria)
+        return self.planner.plan(tuple(specs), options, _criteria(specs, options, context))
+
+    async def prepare(
+        self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
+    ) -> None:
+        """Compile large specs beside the event loop, before `plan` is called with the same. Raises as `plan` does."""
+        await self.planner.prepare(tuple(specs), options, _criteria(specs, options, context))
 
     def start(
         self, plan: Plan, context: context_pb2.EvaluatorContext, slice_nanos: int = SLICE_NANOS
     ) -> EvaluationRun:
         """Start a plan on a turn. Raises InvalidContext. slice_nanos: how long it may hold the event loop."""
         return EvaluationRun(plan, self.contexts.view(context), self.threads, slice_nanos)
+
+
+def _criteria(
+    specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
+) -> Criteria | None:
+    criteria = criteria_of(context)
+    return None if criteria is not None and specs and _evaluators_only(options) else criteria
 
 
 def _evaluators_only(options: bytes) -> bool:

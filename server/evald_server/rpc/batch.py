@@ -14,6 +14,7 @@ from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
@@ -55,8 +56,11 @@ class BatchService:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message opens the batch")
                     scope = scope_of(stream.context, self._engine.new_id())
+                    opened = message.open
+                    if opened.evaluators:
+                        await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
                     batch = _Batch(
-                        self._engine, self._admission, self._metrics, self._pool, stream, message.open, scope
+                        self._engine, self._admission, self._metrics, self._pool, stream, opened, scope
                     )
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
@@ -178,7 +182,7 @@ class _Batch:
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
         """Evaluate items here. They come with their number in the batch, from 1."""
         for done, (number, data) in enumerate(items, 1):
-            self._start(number, data)
+            await self._start(number, data)
             while len(self._waiting) >= _MAX_WAITING:
                 await self._any_of(self._waiting)
             if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
@@ -186,11 +190,13 @@ class _Batch:
             if not done % _YIELD_EVERY:
                 await asyncio.sleep(0)
 
-    def _start(self, number: int, data: bytes) -> None:
+    async def _start(self, number: int, data: bytes) -> None:
         item_id = ""
         try:
             item = _parsed(data, number)
             item_id = item.item_id
+            if len(data) > LARGE_BYTES and item.evaluators:
+                await self._engine.prepare(item.evaluators, self._options, item.context)
             waiting = self._results.evaluate(item, self._plan_of(item))
         except (CallError, InvalidContext, InvalidPlan) as problem:
             error = as_call_error(problem) if isinstance(problem, InvalidPlan) else problem

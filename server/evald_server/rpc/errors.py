@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from evald.v1 import evaluation_service_pb2
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan, Violation
 
@@ -135,6 +136,19 @@ def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
         field=violations[0].field,
         violation=first.reason,
     )
+
+
+def violations_response(violations: Sequence[Violation]) -> evaluation_service_pb2.ValidateSpecsResponse:
+    """Return the violations as the answer of ValidateSpecs."""
+    response = evaluation_service_pb2.ValidateSpecsResponse()
+    for found in violations:
+        response.violations.add(
+            index=found.index or 0,
+            path=found.path,
+            reason=found.reason,
+            message=f"{violation_field(found)}: {found.message}",
+        )
+    return response
 
 
 def violation_field(violation: Violation) -> str:

@@ -7,13 +7,14 @@ from typing import Final, TypeAlias
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.engine.engine import Engine
+from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.response import event_of, events_of, fill_aggregated, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
 from .admission import Admission, check_deadline
 from .batching import CallBatcher
-from .errors import violation_field
+from .errors import violations_response
 from .idempotency import IdempotencyStore, StoredResponse
 from .server import Context, RpcStream, parse
 from .trace_context import scope_of, trace_id_of
@@ -44,6 +45,8 @@ class EvaluateService:
     async def evaluate_unary(self, data: bytes, context: Context) -> bytes:
         """Answer with one message that holds every result."""
         request = parse(wire_pb2.EvaluateUnaryRequest, data, "evald.v1.EvaluateUnaryRequest").request
+        if len(data) > LARGE_BYTES:
+            await self._engine.prepare(request.evaluators, request.options, request.context)
         if not request.request_id:
             data, _ = await self._unary(request, context)
             return data
@@ -53,6 +56,8 @@ class EvaluateService:
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
         """Answer with the plan, results as they finish, and the summary; in one message when nothing waits."""
         request = parse(wire_pb2.EvaluateRequest, data, "evald.v1.EvaluateRequest")
+        if len(data) > LARGE_BYTES:
+            await self._engine.prepare(request.evaluators, request.options, request.context)
         last = b""
 
         async def run_stream() -> StoredResponse:
@@ -75,15 +80,8 @@ class EvaluateService:
     async def validate(self, data: bytes, _context: Context) -> bytes:
         """Answer with every violation of the specs, without running them."""
         request = parse(evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest")
-        response = evaluation_service_pb2.ValidateSpecsResponse()
-        for found in self._engine.planner.violations(request.evaluators):
-            response.violations.add(
-                index=found.index or 0,
-                path=found.path,
-                reason=found.reason,
-                message=f"{violation_field(found)}: {found.message}",
-            )
-        return response.SerializeToString()
+        found = await self._engine.planner.violations(request.evaluators)
+        return violations_response(found).SerializeToString()
 
     def _start(self, request: Request, context: Context) -> EvaluationRun:
         plan = self._engine.plan(request.evaluators, request.options, request.context)

@@ -47,19 +47,21 @@ class SessionService:
         opened = await stream.read()
         if opened is None:
             raise invalid("frame", "the session ended before its open frame")
-        conversation = self._open(opened)
+        conversation = await self._open(opened)
         del opened
         while (data := await stream.read()) is not None:
             await self._evaluate_turn(conversation, data, stream)
             del data  # an idle session keeps nothing of its last turn
         await stream.send(conversation.summary().SerializeToString())
 
-    def _open(self, data: bytes) -> "ConversationState":
+    async def _open(self, data: bytes) -> "ConversationState":
         frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
         kind = frame.WhichOneof("frame")
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
-        return ConversationState(self._engine, frame.open)
+        opened = frame.open
+        await self._engine.prepare(opened.evaluators, opened.options, opened.base_context)
+        return ConversationState(self._engine, opened)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
         turn = parse_turn(data)
