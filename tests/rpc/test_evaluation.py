@@ -442,8 +442,20 @@ async def test_criteria_without_a_judge_are_refused_and_not_ignored() -> None:
         if live.app.registry.get("llm-judge") is None:
             refused = await refusal(live.unary(wanted))
             assert refused.fields == ["context.scenario"]
-        wanted.options.criteria_policy = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+        wanted.options.criteria_policy = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
         assert (await live.unary(wanted)).summary.success
+
+
+async def test_evaluators_and_messages_of_a_scenario_are_refused_and_not_passed_over() -> None:
+    async with serving() as live:
+        wanted = request(CONTAINS)
+        wanted.context.scenario.evaluators.add(type="contains")
+        refused = await refusal(live.unary(wanted))
+        assert refused.fields == ["context.scenario.evaluators"]
+        wanted = request(CONTAINS)
+        wanted.context.scenario.messages.add(role="user", text="hello")
+        refused = await refusal(live.unary(wanted))
+        assert refused.fields == ["context.scenario.messages"]
 
 
 async def test_auto_evaluators_run_on_every_call_unless_switched_off() -> None:

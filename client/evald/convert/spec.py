@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ..fields import duration_to_pb, join
 from ..spec import Options, OptionsLike, Spec, SpecLike, specs
 from ..structs import RepeatedField, duration_ms, fill_struct, struct_to_dict
-from ..v1 import evaluation_service_pb2, evaluator_pb2
+from ..v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 
 
 def spec_to_pb(spec: SpecLike, path: str = "") -> evaluator_pb2.EvaluatorSpec:
@@ -77,4 +77,4 @@ def fill_options(options: OptionsLike | None, pb: evaluation_service_pb2.Evaluat
     if options.threshold is not None:
         pb.threshold = options.threshold
     if options.criteria_policy == "evaluators_only":
-        pb.criteria_policy = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+        pb.criteria_policy = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY

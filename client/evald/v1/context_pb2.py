@@ -22,31 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from evald.v1 import evaluator_pb2 as evald_dot_v1_dot_evaluator__pb2
 from evald.v1 import message_pb2 as evald_dot_v1_dot_message__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65vald/v1/context.proto\x12\x08\x65vald.v1\x1a\x16\x65vald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x03\n\x10\x45valuatorContext\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12\x15\n\rmessages_json\x18\x02 \x01(\t\x12-\n\x0flast_invocation\x18\x03 \x01(\x0b\x32\x14.evald.v1.Invocation\x12$\n\x08scenario\x18\x04 \x01(\x0b\x32\x12.evald.v1.Scenario\x12\"\n\x07persona\x18\x05 \x01(\x0b\x32\x11.evald.v1.Persona\x12\x0c\n\x04turn\x18\x06 \x01(\x05\x12\x10\n\x08is_final\x18\x07 \x01(\x08\x12*\n\x0b\x63orrelation\x18\x08 \x01(\x0b\x32\x15.evald.v1.Correlation\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x08\x65xpected\x18\n \x01(\x0b\x32\x12.evald.v1.Expected\x12\x0f\n\x07\x61ttempt\x18\x0b \x01(\x05\x12/\n\x0crun_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\"u\n\x08\x45xpected\x12\x11\n\x04text\x18\x01 \x01(\tH\x00\x88\x01\x01\x12$\n\x04\x64\x61ta\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\'\n\x08messages\x18\x03 \x03(\x0b\x32\x15.evald.v1.ChatMessageB\x07\n\x05_text\"\xf2\x02\n\nInvocation\x12*\n\x07latency\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12\x15\n\rmessages_json\x18\x03 \x01(\t\x12)\n\x0btoken_usage\x18\x04 \x01(\x0b\x32\x14.evald.v1.TokenUsage\x12\x1c\n\x04\x63ost\x18\x05 \x01(\x0b\x32\x0e.evald.v1.Cost\x12\x36\n\x13time_to_first_token\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05model\x18\x08 \x01(\tH\x00\x88\x01\x01\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.StructB\x08\n\x06_model\"\x96\x02\n\x08Scenario\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x0cinstructions\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cmax_messages\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x1d\n\x10success_criteria\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x1d\n\x10\x66\x61ilure_criteria\x18\x05 \x01(\tH\x03\x88\x01\x01\x12<\n\x15\x66\x61ilure_criteria_mode\x18\x06 \x01(\x0e\x32\x1d.evald.v1.FailureCriteriaModeB\x0f\n\r_instructionsB\x0f\n\r_max_messagesB\x13\n\x11_success_criteriaB\x13\n\x11_failure_criteria\"A\n\x07Persona\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_description\"K\n\x0b\x43orrelation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0bresponse_id\x18\x03 \x01(\t*\x8d\x01\n\x13\x46\x61ilureCriteriaMode\x12%\n!FAILURE_CRITERIA_MODE_UNSPECIFIED\x10\x00\x12$\n FAILURE_CRITERIA_MODE_EVERY_TURN\x10\x01\x12)\n%FAILURE_CRITERIA_MODE_ON_MAX_MESSAGES\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65vald/v1/context.proto\x12\x08\x65vald.v1\x1a\x18\x65vald/v1/evaluator.proto\x1a\x16\x65vald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x03\n\x10\x45valuatorContext\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12\x15\n\rmessages_json\x18\x02 \x01(\t\x12-\n\x0flast_invocation\x18\x03 \x01(\x0b\x32\x14.evald.v1.Invocation\x12$\n\x08scenario\x18\x04 \x01(\x0b\x32\x12.evald.v1.Scenario\x12\"\n\x07persona\x18\x05 \x01(\x0b\x32\x11.evald.v1.Persona\x12\x0c\n\x04turn\x18\x06 \x01(\x05\x12\x10\n\x08is_final\x18\x07 \x01(\x08\x12*\n\x0b\x63orrelation\x18\x08 \x01(\x0b\x32\x15.evald.v1.Correlation\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12$\n\x08\x65xpected\x18\n \x01(\x0b\x32\x12.evald.v1.Expected\x12\x0f\n\x07\x61ttempt\x18\x0b \x01(\x05\x12/\n\x0crun_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\"u\n\x08\x45xpected\x12\x11\n\x04text\x18\x01 \x01(\tH\x00\x88\x01\x01\x12$\n\x04\x64\x61ta\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\'\n\x08messages\x18\x03 \x03(\x0b\x32\x15.evald.v1.ChatMessageB\x07\n\x05_text\"\xf2\x02\n\nInvocation\x12*\n\x07latency\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12\x15\n\rmessages_json\x18\x03 \x01(\t\x12)\n\x0btoken_usage\x18\x04 \x01(\x0b\x32\x14.evald.v1.TokenUsage\x12\x1c\n\x04\x63ost\x18\x05 \x01(\x0b\x32\x0e.evald.v1.Cost\x12\x36\n\x13time_to_first_token\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05model\x18\x08 \x01(\tH\x00\x88\x01\x01\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.StructB\x08\n\x06_model\"\xfe\x04\n\x08Scenario\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x0cinstructions\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cmax_messages\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x1d\n\x10success_criteria\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x1d\n\x10\x66\x61ilure_criteria\x18\x05 \x01(\tH\x03\x88\x01\x01\x12<\n\x15\x66\x61ilure_criteria_mode\x18\x06 \x01(\x0e\x32\x1d.evald.v1.FailureCriteriaMode\x12\n\n\x02id\x18\x07 \x01(\t\x12\'\n\x08messages\x18\x08 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12+\n\nevaluators\x18\t \x03(\x0b\x32\x17.evald.v1.EvaluatorSpec\x12\x13\n\x0bpersona_ids\x18\n \x03(\t\x12\x31\n\x0f\x63riteria_policy\x18\x0b \x01(\x0e\x32\x18.evald.v1.CriteriaPolicy\x12>\n\x14on_assertion_failure\x18\x0c \x01(\x0e\x32 .evald.v1.AssertionFailurePolicy\x12\x11\n\x04goal\x18\r \x01(\tH\x04\x88\x01\x01\x12/\n\x0b\x63reate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_instructionsB\x0f\n\r_max_messagesB\x13\n\x11_success_criteriaB\x13\n\x11_failure_criteriaB\x07\n\x05_goal\"\xdd\x02\n\x07Persona\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\n\n\x02id\x18\x03 \x01(\t\x12\x1a\n\rsystem_prompt\x18\x04 \x01(\tH\x01\x88\x01\x01\x12/\n\x07headers\x18\x05 \x03(\x0b\x32\x1e.evald.v1.Persona.HeadersEntry\x12\x0e\n\x06script\x18\x06 \x03(\t\x12\r\n\x05judge\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_descriptionB\x10\n\x0e_system_prompt\"K\n\x0b\x43orrelation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0bresponse_id\x18\x03 \x01(\t*\x8c\x01\n\x16\x41ssertionFailurePolicy\x12(\n$ASSERTION_FAILURE_POLICY_UNSPECIFIED\x10\x00\x12!\n\x1d\x41SSERTION_FAILURE_POLICY_STOP\x10\x01\x12%\n!ASSERTION_FAILURE_POLICY_CONTINUE\x10\x02*p\n\x0e\x43riteriaPolicy\x12\x1f\n\x1b\x43RITERIA_POLICY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43RITERIA_POLICY_BOTH\x10\x01\x12#\n\x1f\x43RITERIA_POLICY_EVALUATORS_ONLY\x10\x02*\x8d\x01\n\x13\x46\x61ilureCriteriaMode\x12%\n!FAILURE_CRITERIA_MODE_UNSPECIFIED\x10\x00\x12$\n FAILURE_CRITERIA_MODE_EVERY_TURN\x10\x01\x12)\n%FAILURE_CRITERIA_MODE_ON_MAX_MESSAGES\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evald.v1.context_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAILURECRITERIAMODE']._serialized_start=1502
-  _globals['_FAILURECRITERIAMODE']._serialized_end=1643
-  _globals['_EVALUATORCONTEXT']._serialized_start=156
-  _globals['_EVALUATORCONTEXT']._serialized_end=582
-  _globals['_EXPECTED']._serialized_start=584
-  _globals['_EXPECTED']._serialized_end=701
-  _globals['_INVOCATION']._serialized_start=704
-  _globals['_INVOCATION']._serialized_end=1074
-  _globals['_SCENARIO']._serialized_start=1077
-  _globals['_SCENARIO']._serialized_end=1355
-  _globals['_PERSONA']._serialized_start=1357
-  _globals['_PERSONA']._serialized_end=1422
-  _globals['_CORRELATION']._serialized_start=1424
-  _globals['_CORRELATION']._serialized_end=1499
+  _globals['_PERSONA_HEADERSENTRY']._loaded_options = None
+  _globals['_PERSONA_HEADERSENTRY']._serialized_options = b'8\001'
+  _globals['_ASSERTIONFAILUREPOLICY']._serialized_start=2173
+  _globals['_ASSERTIONFAILUREPOLICY']._serialized_end=2313
+  _globals['_CRITERIAPOLICY']._serialized_start=2315
+  _globals['_CRITERIAPOLICY']._serialized_end=2427
+  _globals['_FAILURECRITERIAMODE']._serialized_start=2430
+  _globals['_FAILURECRITERIAMODE']._serialized_end=2571
+  _globals['_EVALUATORCONTEXT']._serialized_start=182
+  _globals['_EVALUATORCONTEXT']._serialized_end=608
+  _globals['_EXPECTED']._serialized_start=610
+  _globals['_EXPECTED']._serialized_end=727
+  _globals['_INVOCATION']._serialized_start=730
+  _globals['_INVOCATION']._serialized_end=1100
+  _globals['_SCENARIO']._serialized_start=1103
+  _globals['_SCENARIO']._serialized_end=1741
+  _globals['_PERSONA']._serialized_start=1744
+  _globals['_PERSONA']._serialized_end=2093
+  _globals['_PERSONA_HEADERSENTRY']._serialized_start=2013
+  _globals['_PERSONA_HEADERSENTRY']._serialized_end=2059
+  _globals['_CORRELATION']._serialized_start=2095
+  _globals['_CORRELATION']._serialized_end=2170
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from evald.v1 import evaluator_pb2 as _evaluator_pb2
 from evald.v1 import message_pb2 as _message_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
@@ -10,11 +11,29 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AssertionFailurePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ASSERTION_FAILURE_POLICY_UNSPECIFIED: _ClassVar[AssertionFailurePolicy]
+    ASSERTION_FAILURE_POLICY_STOP: _ClassVar[AssertionFailurePolicy]
+    ASSERTION_FAILURE_POLICY_CONTINUE: _ClassVar[AssertionFailurePolicy]
+
+class CriteriaPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CRITERIA_POLICY_UNSPECIFIED: _ClassVar[CriteriaPolicy]
+    CRITERIA_POLICY_BOTH: _ClassVar[CriteriaPolicy]
+    CRITERIA_POLICY_EVALUATORS_ONLY: _ClassVar[CriteriaPolicy]
+
 class FailureCriteriaMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FAILURE_CRITERIA_MODE_UNSPECIFIED: _ClassVar[FailureCriteriaMode]
     FAILURE_CRITERIA_MODE_EVERY_TURN: _ClassVar[FailureCriteriaMode]
     FAILURE_CRITERIA_MODE_ON_MAX_MESSAGES: _ClassVar[FailureCriteriaMode]
+ASSERTION_FAILURE_POLICY_UNSPECIFIED: AssertionFailurePolicy
+ASSERTION_FAILURE_POLICY_STOP: AssertionFailurePolicy
+ASSERTION_FAILURE_POLICY_CONTINUE: AssertionFailurePolicy
+CRITERIA_POLICY_UNSPECIFIED: CriteriaPolicy
+CRITERIA_POLICY_BOTH: CriteriaPolicy
+CRITERIA_POLICY_EVALUATORS_ONLY: CriteriaPolicy
 FAILURE_CRITERIA_MODE_UNSPECIFIED: FailureCriteriaMode
 FAILURE_CRITERIA_MODE_EVERY_TURN: FailureCriteriaMode
 FAILURE_CRITERIA_MODE_ON_MAX_MESSAGES: FailureCriteriaMode
@@ -80,28 +99,67 @@ class Invocation(_message.Message):
     def __init__(self, latency: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.ChatMessage, _Mapping]]] = ..., messages_json: _Optional[str] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Scenario(_message.Message):
-    __slots__ = ("name", "instructions", "max_messages", "success_criteria", "failure_criteria", "failure_criteria_mode")
+    __slots__ = ("name", "instructions", "max_messages", "success_criteria", "failure_criteria", "failure_criteria_mode", "id", "messages", "evaluators", "persona_ids", "criteria_policy", "on_assertion_failure", "goal", "create_time", "update_time")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_CRITERIA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CRITERIA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CRITERIA_MODE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    PERSONA_IDS_FIELD_NUMBER: _ClassVar[int]
+    CRITERIA_POLICY_FIELD_NUMBER: _ClassVar[int]
+    ON_ASSERTION_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     name: str
     instructions: str
     max_messages: int
     success_criteria: str
     failure_criteria: str
     failure_criteria_mode: FailureCriteriaMode
-    def __init__(self, name: _Optional[str] = ..., instructions: _Optional[str] = ..., max_messages: _Optional[int] = ..., success_criteria: _Optional[str] = ..., failure_criteria: _Optional[str] = ..., failure_criteria_mode: _Optional[_Union[FailureCriteriaMode, str]] = ...) -> None: ...
+    id: str
+    messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.ChatMessage]
+    evaluators: _containers.RepeatedCompositeFieldContainer[_evaluator_pb2.EvaluatorSpec]
+    persona_ids: _containers.RepeatedScalarFieldContainer[str]
+    criteria_policy: CriteriaPolicy
+    on_assertion_failure: AssertionFailurePolicy
+    goal: str
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., instructions: _Optional[str] = ..., max_messages: _Optional[int] = ..., success_criteria: _Optional[str] = ..., failure_criteria: _Optional[str] = ..., failure_criteria_mode: _Optional[_Union[FailureCriteriaMode, str]] = ..., id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.ChatMessage, _Mapping]]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ..., persona_ids: _Optional[_Iterable[str]] = ..., criteria_policy: _Optional[_Union[CriteriaPolicy, str]] = ..., on_assertion_failure: _Optional[_Union[AssertionFailurePolicy, str]] = ..., goal: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Persona(_message.Message):
-    __slots__ = ("name", "description")
+    __slots__ = ("name", "description", "id", "system_prompt", "headers", "script", "judge", "create_time", "update_time")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    SCRIPT_FIELD_NUMBER: _ClassVar[int]
+    JUDGE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+    id: str
+    system_prompt: str
+    headers: _containers.ScalarMap[str, str]
+    script: _containers.RepeatedScalarFieldContainer[str]
+    judge: str
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., id: _Optional[str] = ..., system_prompt: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., script: _Optional[_Iterable[str]] = ..., judge: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Correlation(_message.Message):
     __slots__ = ("conversation_id", "run_id", "response_id")

@@ -16,18 +16,9 @@ class AggregationPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGGREGATION_POLICY_UNSPECIFIED: _ClassVar[AggregationPolicy]
     AGGREGATION_POLICY_ALL_MUST_PASS: _ClassVar[AggregationPolicy]
     AGGREGATION_POLICY_WEIGHTED_MEAN: _ClassVar[AggregationPolicy]
-
-class CriteriaPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    CRITERIA_POLICY_UNSPECIFIED: _ClassVar[CriteriaPolicy]
-    CRITERIA_POLICY_BOTH: _ClassVar[CriteriaPolicy]
-    CRITERIA_POLICY_EVALUATORS_ONLY: _ClassVar[CriteriaPolicy]
 AGGREGATION_POLICY_UNSPECIFIED: AggregationPolicy
 AGGREGATION_POLICY_ALL_MUST_PASS: AggregationPolicy
 AGGREGATION_POLICY_WEIGHTED_MEAN: AggregationPolicy
-CRITERIA_POLICY_UNSPECIFIED: CriteriaPolicy
-CRITERIA_POLICY_BOTH: CriteriaPolicy
-CRITERIA_POLICY_EVALUATORS_ONLY: CriteriaPolicy
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("request_id", "context", "evaluators", "options", "labels")
@@ -69,8 +60,8 @@ class EvaluateOptions(_message.Message):
     skip_cache: bool
     aggregation: AggregationPolicy
     threshold: float
-    criteria_policy: CriteriaPolicy
-    def __init__(self, fail_fast: bool = ..., max_concurrency: _Optional[int] = ..., skip_auto_evaluators: bool = ..., include_progress: bool = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., skip_cache: bool = ..., aggregation: _Optional[_Union[AggregationPolicy, str]] = ..., threshold: _Optional[float] = ..., criteria_policy: _Optional[_Union[CriteriaPolicy, str]] = ...) -> None: ...
+    criteria_policy: _context_pb2.CriteriaPolicy
+    def __init__(self, fail_fast: bool = ..., max_concurrency: _Optional[int] = ..., skip_auto_evaluators: bool = ..., include_progress: bool = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., skip_cache: bool = ..., aggregation: _Optional[_Union[AggregationPolicy, str]] = ..., threshold: _Optional[float] = ..., criteria_policy: _Optional[_Union[_context_pb2.CriteriaPolicy, str]] = ...) -> None: ...
 
 class EvaluateResponse(_message.Message):
     __slots__ = ("started", "results", "progress", "summary")

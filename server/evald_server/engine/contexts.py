@@ -154,11 +154,18 @@ def _impossible(field: str, got: object) -> InvalidContext:
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
     """Return the scenario's criteria, which act as an implicit judge; None if there are none.
 
-    Raises InvalidContext for an unknown mode, because with a guessed one a met failure criterion might not count.
+    Raises InvalidContext for an unknown mode, because with a guessed one a met failure criterion might not count, and
+    for evaluators and messages, because a call would pass over them.
     """
     if not pb.HasField("scenario"):
         return None
     scenario = pb.scenario
+    for name, place in (("evaluators", "the call's evaluators"), ("messages", "context.messages")):
+        if getattr(scenario, name):
+            raise InvalidContext(
+                f"context.scenario.{name}",
+                f"got {len(getattr(scenario, name))}, wanted none: only runs read them; put them into {place}",
+            )
     if not scenario.success_criteria and not scenario.failure_criteria:
         return None
     mode = _FAILURE_MODES.get(scenario.failure_criteria_mode)

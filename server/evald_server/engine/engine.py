@@ -15,7 +15,7 @@ from .plan import Criteria, Plan
 from .planner import Planner
 from .run import SLICE_NANOS, EvaluationRun
 
-_EVALUATORS_ONLY: Final = evaluation_service_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+_EVALUATORS_ONLY: Final = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
 
 
 class Engine:
