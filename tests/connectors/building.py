@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from evald.chat import message_text
 from evald.messages import fill_messages
 from evald.structs import dict_to_struct
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
@@ -71,4 +72,4 @@ async def failure(connector: Connector, request: AgentRequest | None = None) -> 
 
 def texts(invocation: context_pb2.Invocation) -> list[tuple[str, str]]:
     """Role and text of the messages."""
-    return [(message.role, message.text) for message in invocation.messages]
+    return [(message.role, message_text(message)) for message in invocation.messages]

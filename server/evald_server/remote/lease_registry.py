@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .evaluator import LatencyObserver
 from .grpc_instance import GrpcInstance
