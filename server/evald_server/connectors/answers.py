@@ -12,6 +12,7 @@ from evald.messages import check_nodes
 from evald.shapes import read_one
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import context_pb2
+from evald_server.redaction import Redactor
 from evald_server.remote.errors import printable
 
 from .connector import ConnectorFailure
@@ -41,31 +42,33 @@ def bad_answer(message: str) -> ConnectorFailure:
     return ConnectorFailure("CONNECTOR_BAD_ANSWER", message)
 
 
-def excerpt(content: bytes) -> str:
-    """Return the beginning of what an agent sent, quoted; "" when there is nothing to show."""
-    text = " ".join(content[:4096].decode(errors="replace").split())
+def excerpt(content: bytes, redactor: Redactor) -> str:
+    """Return the beginning of what an agent sent, quoted and without secrets; "" when there is nothing to show."""
+    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB.
+    text = redactor.redact_text(content[: 16 << 10].decode(errors="replace"))
+    text = " ".join(text[:4096].split())
     return f": {printable(text)!r}" if text else ""
 
 
-def parse_body(content: bytes, content_type: str = "") -> Any:
-    """Parse the JSON of an answer. Raises ConnectorFailure that says what came instead."""
+def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
+    """Parse the JSON of an answer, without secrets. Raises ConnectorFailure that says what came instead."""
     start = content.lstrip()[:1]
     if not start:
         raise bad_answer("the answer is empty; wanted JSON")
     if "html" in content_type or start == b"<":
         raise bad_answer(
-            f"the answer is HTML or XML, wanted JSON; is base_url that of the agent's API?{excerpt(content)}"
+            f"the answer is HTML or XML, wanted JSON; is base_url that of the agent's API?{excerpt(content, redactor)}"
         )
     try:
         text = content.decode()
         check_nodes(text, "the answer")
-        return parse_json(text)
+        return redactor.redact_json(parse_json(text))
     except UnicodeDecodeError as problem:
         raise bad_answer(f"the answer is no UTF-8 at byte {problem.start}, wanted JSON") from None
     except (InvalidInput, TooLarge) as problem:
         raise bad_answer(str(problem)) from None
     except ValueError as problem:
-        raise bad_answer(f"the answer is not valid JSON: {problem}{excerpt(content)}") from None
+        raise bad_answer(f"the answer is not valid JSON: {problem}{excerpt(content, redactor)}") from None
 
 
 def first_of(data: Mapping[str, Any], keys: tuple[str, ...]) -> Any:

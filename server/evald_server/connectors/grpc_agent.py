@@ -14,6 +14,7 @@ from evald.errors import InvalidInput
 from evald.fields import did_you_mean
 from evald.messages import parse_messages_json
 from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
@@ -26,7 +27,7 @@ from .connector import (
     ConnectorOptions,
     FailureCode,
 )
-from .headers import ResolvedHeaders
+from .headers import ResolvedHeaders, without_secrets
 from .network_agent import NetworkAgent
 
 _METHOD: Final = "/evald.agent.v1.AgentService/Invoke"
@@ -106,7 +107,7 @@ class GrpcAgent(NetworkAgent):
                 metadata=tuple(headers.values.items()),
             )
         except grpc.aio.AioRpcError as problem:
-            raise self._failed(problem) from None
+            raise self._failed(problem, headers.redactor) from None
         seconds = time.monotonic() - began
         if len(data) > MAX_ANSWER_BYTES:
             raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -114,6 +115,7 @@ class GrpcAgent(NetworkAgent):
             invocation = agent_service_pb2.InvokeResponse.FromString(data).invocation
         except DecodeError:
             raise bad_answer("the answer is no InvokeResponse: garbage, or text that is not UTF-8") from None
+        invocation = without_secrets(invocation, headers.secrets)
         self._complete(invocation, seconds)
         return invocation
 
@@ -171,8 +173,8 @@ class GrpcAgent(NetworkAgent):
             assert self._channel is not None
             return self._channel
 
-    def _failed(self, problem: grpc.aio.AioRpcError) -> ConnectorFailure:
-        status, said = problem.code(), printable(problem.details() or "")
+    def _failed(self, problem: grpc.aio.AioRpcError, redactor: Redactor) -> ConnectorFailure:
+        status, said = problem.code(), printable(redactor.redact_text(problem.details() or ""))
         where = f"the agent at {self._target}"
         if status is _Code.DEADLINE_EXCEEDED:
             limit = f"{self._config.timeout_seconds:g} s; config.timeoutSeconds allows more"

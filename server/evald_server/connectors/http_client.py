@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from evald_server.redaction import Redactor
 from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
@@ -101,7 +102,7 @@ class AgentHttp:
         *,
         key: str,
         repeat: Repeat = "unsent",
-        new_stream: Callable[[], EventLines] | None = None,
+        new_stream: Callable[[Redactor], EventLines] | None = None,
     ) -> HttpAnswer:
         """Send JSON and return the answer's. key: of the request, for agents that repeat no work.
 
@@ -122,7 +123,9 @@ class AgentHttp:
         )
         for attempt in range(1, self._config.max_attempts + 1):
             try:
-                return await self._attempt(method, self._url.text + path, content, sent, new_stream)
+                return await self._attempt(
+                    method, self._url.text + path, content, sent, new_stream, headers.redactor
+                )
             except _AttemptFailure as failed:
                 delay = self._backoff.delay(attempt, failed.retry_after)
                 last = attempt == self._config.max_attempts or delay > _MAX_WAIT_SECONDS
@@ -143,7 +146,8 @@ class AgentHttp:
         url: str,
         content: bytes,
         headers: Mapping[str, str],
-        new_stream: Callable[[], EventLines] | None,
+        new_stream: Callable[[Redactor], EventLines] | None,
+        redactor: Redactor,
     ) -> HttpAnswer:
         async with self._opening:
             if self._transport is None:
@@ -151,7 +155,7 @@ class AgentHttp:
                 self._transport = await asyncio.to_thread(_open_transport)
         import httpx2
 
-        stream = new_stream() if new_stream is not None else None
+        stream = new_stream(redactor) if new_stream is not None else None
 
         began = time.monotonic()
         connected = False
@@ -160,7 +164,7 @@ class AgentHttp:
                 response = await self._connect(method, url, content, headers)
                 connected = True
                 try:
-                    return await self._read(response, began, stream)
+                    return await self._read(response, began, stream, redactor)
                 finally:
                     await response.aclose()
         except TimeoutError:
@@ -215,10 +219,12 @@ class AgentHttp:
                     raise
         raise AssertionError("a target has at least one address")
 
-    async def _read(self, response: "httpx2.Response", began: float, stream: EventLines | None) -> HttpAnswer:
+    async def _read(
+        self, response: "httpx2.Response", began: float, stream: EventLines | None, redactor: Redactor
+    ) -> HttpAnswer:
         status = response.status_code
         if not 200 <= status < 300:
-            raise self._refused(response, await _read_some(response))
+            raise self._refused(response, excerpt(await _read_some(response), redactor))
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise bad_answer("the answer is compressed, although the request allows no compression")
         chunks: list[bytes] = []
@@ -240,11 +246,11 @@ class AgentHttp:
             return HttpAnswer(stream.finish(), seconds, first)
         content, media = b"".join(chunks), response.headers.get("content-type", "")
         if len(content) <= _INLINE_BYTES:
-            return HttpAnswer(parse_body(content, media), seconds)
-        return HttpAnswer(await asyncio.to_thread(parse_body, content, media), seconds)
+            return HttpAnswer(parse_body(content, media, redactor), seconds)
+        return HttpAnswer(await asyncio.to_thread(parse_body, content, media, redactor), seconds)
 
-    def _refused(self, response: "httpx2.Response", content: bytes) -> _AttemptFailure:
-        status, said = response.status_code, excerpt(content)
+    def _refused(self, response: "httpx2.Response", said: str) -> _AttemptFailure:
+        status = response.status_code
         retry_after = parse_retry_after(response.headers)
         if status < 400:
             text = (

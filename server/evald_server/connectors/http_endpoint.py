@@ -13,6 +13,7 @@ from evald.convert.context import TurnData
 from evald.errors import InvalidInput
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.redaction import Redactor
 
 from .answers import bad_answer, find_response, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
@@ -159,8 +160,8 @@ class HttpEndpoint(HttpAgent):
         return found
 
 
-def _new_stream(stream: StreamFormat, delta: Any) -> EventLines:
-    return EventLines(stream, TextPieces(delta))
+def _new_stream(stream: StreamFormat, delta: Any, redactor: Redactor) -> EventLines:
+    return EventLines(stream, TextPieces(delta), redactor)
 
 
 def _check_template(template: Any, path: str) -> None:

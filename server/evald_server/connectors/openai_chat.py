@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from evald.convert.context import TurnData
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
+from evald_server.redaction import Redactor
 from evald_server.remote.errors import printable
 
 from .answers import bad_answer, set_times, to_cost, to_invocation
@@ -51,7 +52,8 @@ class OpenAiChatConfig(HttpConfig):
 
     @model_validator(mode="after")
     def _all_answered(self) -> "OpenAiChatConfig":
-        names = [str((tool.get("function") or {}).get("name")) for tool in self.tools]
+        functions = [tool.get("function") for tool in self.tools]
+        names = [str(one.get("name")) if isinstance(one, dict) else "?" for one in functions]
         missing = [name for name in names if self.tool_results and name not in self.tool_results]
         if missing:
             raise ValueError(f"toolResults: no answer for the tool {missing[0][:100]!r}; add one")
@@ -121,8 +123,8 @@ class OpenAiChat(HttpAgent):
         return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
-def _new_chat_stream() -> EventLines:
-    return EventLines("sse", ChatChunks())
+def _new_chat_stream(redactor: Redactor) -> EventLines:
+    return EventLines("sse", ChatChunks(), redactor)
 
 
 def _check_completion(data: Any) -> None:

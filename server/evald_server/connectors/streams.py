@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Protocol
 
 from evald.fields import shown
 from evald.strict_json import parse_json
+from evald_server.redaction import Redactor
 from evald_server.remote.errors import printable
 
 from .answers import TEXT_KEYS, bad_answer, excerpt
@@ -31,7 +32,8 @@ class Pieces(Protocol):
 class EventLines:
     """Splits a stream into events and hands them on. done: the mark of its end has come."""
 
-    def __init__(self, stream_format: StreamFormat, pieces: Pieces) -> None:
+    def __init__(self, stream_format: StreamFormat, pieces: Pieces, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._sse = stream_format == "sse"
         self._pieces = pieces
         self._rest: list[bytes] = []
@@ -78,16 +80,16 @@ class EventLines:
         elif self._pieces.started or line.startswith((b":", b"id:", b"retry:")):
             return
         else:
-            raise bad_answer(f"the answer is no stream of server-sent events{excerpt(line)}")
+            raise bad_answer(f"the answer is no stream of server-sent events{excerpt(line, self._redactor)}")
 
     def _event(self, data: bytes) -> None:
         if data.strip() == b"[DONE]":
             self.done = True
             return
         try:
-            event = parse_json(data.decode())
+            event = self._redactor.redact_json(parse_json(data.decode()))
         except ValueError:
-            raise bad_answer(f"an event of the stream is not JSON{excerpt(data)}") from None
+            raise bad_answer(f"an event of the stream is not JSON{excerpt(data, self._redactor)}") from None
         error = event.get("error") if isinstance(event, Mapping) else None
         if error or self._error:
             raise bad_answer(f"the stream reports an error: {printable(json.dumps(error or event))}")
