@@ -13,6 +13,7 @@ from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.config import Settings
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
+from evald_server.remote.dial_allowlist import Resolve
 
 
 def stored(
@@ -42,9 +43,9 @@ def turn(*said: Any, **more: Any) -> AgentRequest:
     return AgentRequest("thread-1", 1, messages(*(said or ("Hi",))), **more)
 
 
-def connectors(**settings: Any) -> Connectors:
-    """The connector types of a server with these settings."""
-    return Connectors(Settings(**settings))
+def connectors(resolve: Resolve | None = None, **settings: Any) -> Connectors:
+    """The connector types of a server with these settings. resolve: in place of the system's resolver."""
+    return Connectors(Settings(**settings), resolve)
 
 
 @asynccontextmanager

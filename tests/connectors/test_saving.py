@@ -148,7 +148,7 @@ PUBLIC = {"listen": "0.0.0.0:0", "insecure_public": True}
 def test_only_a_server_that_no_other_machine_reaches_calls_any_agent(
     settings: dict[str, Any], url: str, allowed: bool
 ) -> None:
-    found = connectors(**settings).violations(stored("http", url))
+    found = connectors(None, **settings).violations(stored("http", url))
     assert (not found) == allowed
     assert all("connector_allowed" in message for _, message in found)
 

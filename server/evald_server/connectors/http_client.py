@@ -196,8 +196,9 @@ class AgentHttp:
         target = self._url.target
         try:
             addresses = await self._resolver.addresses(target)
-        except OSError as problem:
-            raise httpx2.ConnectError("the name is not known") from problem
+        except OSError:
+            text = "its name is not known; is base_url right?"
+            raise self._failed("CONNECTOR_UNAVAILABLE", text, unsent=True) from None
         assert self._transport is not None
         request_url = httpx2.URL(url)
         for index, address in enumerate(addresses):
@@ -304,7 +305,6 @@ def _open_transport() -> "httpx2.AsyncHTTPTransport":
 def _connect_problem(error: BaseException) -> str:
     reasons = {
         "ConnectionRefusedError": "connection refused",
-        "gaierror": "its name is not known",
         "SSLCertVerificationError": "its certificate is not valid for this name",
         "SSLError": "TLS failed",
         "ConnectTimeout": f"no connection within {_CONNECT_SECONDS:g} s",
