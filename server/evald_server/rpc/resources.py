@@ -3,6 +3,7 @@
 import base64
 import binascii
 import time
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from uuid import uuid4
@@ -66,7 +67,7 @@ class ResourceService(Generic[Resource]):
         methods = {
             f"Create{one}": self.create,
             f"Get{one}": self.get,
-            f"List{self.plural}": self.list,
+            f"List{self.plural}": self.list_page,
             f"Update{one}": self.update,
             f"Delete{one}": self.delete,
         }
@@ -84,14 +85,16 @@ class ResourceService(Generic[Resource]):
         except NameTaken:
             raise self._name_taken(resource.name) from None
         except IdTaken:
-            raise self._taken("id", resource.id, "give another one, or none and the server makes one") from None
+            raise self._taken(
+                "id", resource.id, "give another one, or none and the server makes one"
+            ) from None
         return self._answer("Create", self._resource(stored))
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a resource."""
         return self._answer("Get", await self.load(self._id(data, "Get")))
 
-    async def list(self, data: bytes, _context: Context) -> bytes:
+    async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of resources."""
         request = self._parse(f"List{self.plural}Request", data)
         size = page_size(request.page_size, _DEFAULT_PAGE)
@@ -108,8 +111,7 @@ class ResourceService(Generic[Resource]):
         )
         if len(found) > size:
             response.next_page_token = token(f"{found[size - 1].created} {found[size - 1].id}")
-        data = response.SerializeToString()
-        return data
+        return bytes(response.SerializeToString())
 
     async def update(self, data: bytes, _context: Context) -> bytes:
         """Replace fields of a resource."""
@@ -128,7 +130,9 @@ class ResourceService(Generic[Resource]):
             await self._check(wanted)
             after = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
 
-            def change(current: StoredResource, old: StoredResource = before, new: StoredResource = after) -> StoredResource:
+            def change(
+                current: StoredResource, old: StoredResource = before, new: StoredResource = after
+            ) -> StoredResource:
                 if current.updated != old.updated:
                     raise _ChangedMeanwhile
                 return new
@@ -155,21 +159,21 @@ class ResourceService(Generic[Resource]):
         """Return a stored resource. Raises CallError. field: of the request that names it."""
         return self._resource(await self._load(resource_id, field))
 
-    async def exists(self, resource_id: str) -> bool:
-        """Return whether there is such a resource."""
-        return await self._store.get(self.kind, resource_id) is not None
-
-    async def unknown(self, ids: "Any", path: str) -> "list[BadField]":
-        """Return those of the ids that name no resource, or one that was named before. path: of the ids."""
-        found, seen = [], set()
+    async def unknown(self, ids: Sequence[str], path: str) -> list[BadField]:
+        """Return problems of those ids that name no resource, or one that was named before. path: of the ids."""
+        found: list[BadField] = []
         for number, resource_id in enumerate(ids):
             field = f"{path}[{number}]"
-            if resource_id in seen:
+            if resource_id in ids[:number]:
                 found.append(BadField(field, f'"{resource_id[:_MAX_ID]}" is named twice'))
-            elif not await self.exists(resource_id):
-                found.append(BadField(field, self._no_such(resource_id)))
-            seen.add(resource_id)
+            else:
+                found += await self.missing(resource_id, field)
         return found
+
+    async def missing(self, resource_id: str, field: str) -> list[BadField]:
+        """Return a problem of the field if its id names no resource."""
+        there = resource_id and await self._store.get(self.kind, resource_id) is not None
+        return [] if there else [BadField(field, self._no_such(resource_id))]
 
     async def _load(self, resource_id: str, field: str = "") -> StoredResource:
         stored = await self._store.get(self.kind, resource_id) if len(resource_id) <= _MAX_ID else None
@@ -199,8 +203,10 @@ class ResourceService(Generic[Resource]):
         if found:
             raise refusal(found)
 
-    def _masked(self, mask: FieldMask) -> "list[str]":
-        known = [field.name for field in self.message.DESCRIPTOR.fields if field.name not in ("id", *_OUTPUT_ONLY)]
+    def _masked(self, mask: FieldMask) -> list[str]:
+        known = [
+            field.name for field in self.message.DESCRIPTOR.fields if field.name not in ("id", *_OUTPUT_ONLY)
+        ]
         for number, path in enumerate(mask.paths):
             if path not in known:
                 raise invalid(
@@ -257,7 +263,7 @@ class _ChangedMeanwhile(Exception):
     """Another call has changed the resource since it was read."""
 
 
-def refusal(found: "list[BadField]") -> CallError:
+def refusal(found: list[BadField]) -> CallError:
     """Return the error of one or more wrong fields."""
     first = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -297,7 +303,7 @@ def _as_stored(resource: Resource, resource_id: str, created: int, updated: int)
     return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
 
 
-def _only(resource: Resource, fields: "list[str]") -> Resource:
+def _only(resource: Resource, fields: list[str]) -> Resource:
     part = type(resource)()
     part.CopyFrom(resource)
     for field in resource.DESCRIPTOR.fields:
