@@ -286,15 +286,16 @@ class Database:
 
 def _in_savepoint(connection: Connection, work: Work[Any]) -> _Outcome:
     """Run one work. Raises DBAPIError when the database is in trouble, and with it the whole transaction."""
-    savepoint = connection.begin_nested()
+    # Not begin_nested(), which takes five times as long.
+    connection.exec_driver_sql("SAVEPOINT work")
     try:
         result = work(connection)
     except Exception as problem:
         if isinstance(problem, DBAPIError) and _is_storage(problem):
             raise
-        savepoint.rollback()
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
         return _Outcome(None, problem)
-    savepoint.commit()
+    connection.exec_driver_sql("RELEASE SAVEPOINT work")
     return _Outcome(result)
 
 

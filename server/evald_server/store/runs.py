@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -29,6 +29,47 @@ _SNAPSHOTS: Final = ("scenario", "persona", "connector")
 _APART: Final = ("messages", "turns", *_SNAPSHOTS)
 
 _EXECUTIONS: Final = "executions"
+
+# Statements that run for every message of a run are built once: building takes twice as long as running.
+_NUMBER: Final = select(RUNS.c.number).where(RUNS.c.id == bindparam("run_id"))
+_STATE: Final = (
+    select(RUNS.c.number, RUNS.c.status, RUNS.c.verdict, RUN_STATES.c.last_sequence)
+    .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
+    .where(RUNS.c.id == bindparam("run_id"))
+)
+_SET_VERDICT: Final = (
+    update(RUNS)
+    .where(RUNS.c.number == bindparam("run"))
+    .values(status=bindparam("new_status"), verdict=bindparam("new_verdict"))
+)
+_SET_STATE: Final = (
+    update(RUN_STATES)
+    .where(RUN_STATES.c.number == bindparam("run"))
+    .values(last_sequence=bindparam("sequence"), body=bindparam("new_body"))
+)
+_BETWEEN: Final = (
+    select(RUNS.c.number).where(RUNS.c.number.between(bindparam("first"), bindparam("last"))).limit(1)
+)
+_WITH_SNAPSHOTS: Final = (
+    select(RUN_STATES.c.body, RUN_SNAPSHOTS.c.body)
+    .select_from(RUNS)
+    .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
+    .join(RUN_SNAPSHOTS, RUN_SNAPSHOTS.c.number == RUNS.c.number)
+)
+_ONE: Final = _WITH_SNAPSHOTS.where(RUNS.c.id == bindparam("run_id"))
+_REQUESTED: Final = _WITH_SNAPSHOTS.where(
+    # Said again, for the index that has no others.
+    RUNS.c.request_id == bindparam("request_id"),
+    RUNS.c.request_id != literal_column("''"),
+).order_by(RUNS.c.number)
+_INSERT_RUN: Final = insert(RUNS)
+_INSERT_STATE: Final = insert(RUN_STATES)
+_INSERT_SNAPSHOT: Final = insert(RUN_SNAPSHOTS)
+_INSERT_EVENT: Final = insert(RUN_EVENTS)
+_INSERT_FAILURE: Final[dict[str, Any]] = {
+    "sqlite": sqlite.insert(RUN_FAILURES).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(RUN_FAILURES).on_conflict_do_nothing(),
+}
 
 # Runs deleted in one commit, so that others wait for milliseconds.
 _TRIM: Final = 100
@@ -141,8 +182,9 @@ class RunStore:
 
     async def get(self, run_id: str) -> Run | None:
         """Return a run with its snapshots, without messages and turns; None when there is none."""
-        wanted = _with_snapshots().where(RUNS.c.id == run_id)
-        row = await self._database.read(lambda connection: connection.execute(wanted).first())
+        row = await self._database.read(
+            lambda connection: connection.execute(_ONE, {"run_id": run_id}).first()
+        )
         return None if row is None else _whole(row)
 
     async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
@@ -166,7 +208,7 @@ class RunStore:
         """Delete a run. Returns False when there is none."""
 
         def work(connection: Connection) -> bool:
-            number = connection.scalar(select(RUNS.c.number).where(RUNS.c.id == run_id))
+            number = connection.scalar(_NUMBER, {"run_id": run_id})
             if number is None:
                 return False
             _delete(connection, [number])
@@ -176,7 +218,7 @@ class RunStore:
 
     async def unfinished(self) -> list[Run]:
         """Return the runs that are queued or running, oldest first, with snapshots."""
-        wanted = _with_snapshots().where(RUNS.c.status.in_(UNFINISHED)).order_by(RUNS.c.number)
+        wanted = _WITH_SNAPSHOTS.where(RUNS.c.status.in_(UNFINISHED)).order_by(RUNS.c.number)
         return await self._database.read(
             lambda connection: [_whole(row) for row in connection.execute(wanted)]
         )
@@ -256,23 +298,16 @@ class _Change:
 
     def store(self, connection: Connection) -> None:
         """Write it. Raises RunNotFound."""
-        columns = RUNS.c
-        row = connection.execute(
-            select(columns.number, columns.status, columns.verdict, RUN_STATES.c.last_sequence)
-            .join(RUN_STATES, RUN_STATES.c.number == columns.number)
-            .where(columns.id == self._id)
-        ).first()
+        row = connection.execute(_STATE, {"run_id": self._id}).first()
         if row is None:
             raise RunNotFound(self._id)
         number, status, verdict, last_sequence = row
         if (status, verdict) != (self._status, self._verdict):
             connection.execute(
-                update(RUNS).where(columns.number == number),
-                {"status": self._status, "verdict": self._verdict},
+                _SET_VERDICT, {"run": number, "new_status": self._status, "new_verdict": self._verdict}
             )
         connection.execute(
-            update(RUN_STATES).where(RUN_STATES.c.number == number),
-            {"last_sequence": self._last_sequence, "body": self._body},
+            _SET_STATE, {"run": number, "sequence": self._last_sequence, "new_body": self._body}
         )
         counts = [] if self._at_end is None or status in _COUNTED else [self._at_end]
         new = [one for one in self._events if one.sequence > last_sequence]
@@ -298,19 +333,13 @@ def _add_events(
                 for name in (result.name, result.type)
             )
     if rows:
-        connection.execute(insert(RUN_EVENTS), rows)
+        connection.execute(_INSERT_EVENT, rows)
     if failed:
         connection.execute(
-            _ADD_FAILURE[connection.dialect.name],
+            _INSERT_FAILURE[connection.dialect.name],
             [{"evaluator": name, "number": number} for name in sorted(failed)],
         )
     rollups.add(connection, counts)
-
-
-_ADD_FAILURE: Final[dict[str, Any]] = {
-    "sqlite": sqlite.insert(RUN_FAILURES).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(RUN_FAILURES).on_conflict_do_nothing(),
-}
 
 
 def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]]], request_id: str) -> None:
@@ -327,11 +356,11 @@ def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]
         states.append({"number": number, "last_sequence": run.last_sequence, "body": _body(run)})
         snapshots.append({"number": number, "body": _snapshot(run)})
     try:
-        connection.execute(insert(RUNS), rows)
+        connection.execute(_INSERT_RUN, rows)
     except IntegrityError:  # the numbers are free
         raise IdTaken(runs[0][0].id if len(runs) == 1 else "the id of one of the runs") from None
-    connection.execute(insert(RUN_STATES), states)
-    connection.execute(insert(RUN_SNAPSHOTS), snapshots)
+    connection.execute(_INSERT_STATE, states)
+    connection.execute(_INSERT_SNAPSHOT, snapshots)
     for row, (run, events) in zip(rows, runs, strict=True):
         at = run.complete_time.ToMicroseconds() if run.HasField("complete_time") else row["created"]
         counts = [rollups.of_run(run, at)] if run.status in _COUNTED else []
@@ -345,21 +374,18 @@ def _free_numbers(connection: Connection, wanted: int, count: int) -> int:
     ever farther.
     """
     found, step = wanted, count
-    while connection.scalar(
-        select(RUNS.c.number).where(RUNS.c.number.between(found, found + count - 1)).limit(1)
-    ):
+    while connection.scalar(_BETWEEN, {"first": found, "last": found + count - 1}) is not None:
         step = min(2 * step, _MAX_SKEW)
         found = wanted + random.randrange(step)  # noqa: S311 - no secret
     return found
 
 
 def _of_request(connection: Connection, request_id: str) -> list[Run]:
-    wanted = _with_snapshots().where(RUNS.c.request_id == request_id, RUNS.c.request_id != "")
-    return [_whole(row) for row in connection.execute(wanted.order_by(RUNS.c.number))]
+    return [_whole(row) for row in connection.execute(_REQUESTED, {"request_id": request_id})]
 
 
 def _number(connection: Connection, run_id: str) -> int:
-    number: int | None = connection.scalar(select(RUNS.c.number).where(RUNS.c.id == run_id))
+    number: int | None = connection.scalar(_NUMBER, {"run_id": run_id})
     if number is None:
         raise RunNotFound(run_id)
     return number
@@ -392,15 +418,6 @@ def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: 
     if after is not None:
         statement = statement.where(number > after if oldest_first else number < after)
     return statement.order_by(number if oldest_first else number.desc()).limit(limit)
-
-
-def _with_snapshots() -> "Select[bytes, bytes]":
-    return (
-        select(RUN_STATES.c.body, RUN_SNAPSHOTS.c.body)
-        .select_from(RUNS)
-        .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
-        .join(RUN_SNAPSHOTS, RUN_SNAPSHOTS.c.number == RUNS.c.number)
-    )
 
 
 def _whole(row: "Row[bytes, bytes]") -> Run:
