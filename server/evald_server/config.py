@@ -48,6 +48,9 @@ __all__ = [
 
 PREFIX: Final = "EVALD_"
 
+SECRET_PREFIX: Final = f"{PREFIX}SECRET_"
+"""Variables that headers of connectors may always name."""
+
 # Variables with the same prefix that belong to the client and the command line.
 _OTHER_VARIABLES: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
 
@@ -231,6 +234,18 @@ class Settings(BaseSettings):
         5.0, gt=0, description="Interval and timeout of pings of plugins that dialled in."
     )
 
+    connector_allowed: list[str] | None = Field(
+        None,
+        description="Addresses that connectors may call agents at: networks, host names, directories of Unix sockets "
+        "as in remote_allowed, or * for all; never link-local addresses and metadata services. Default: * when listen "
+        "is a loopback address, else none.",
+    )
+    connector_secrets: list[str] = Field(
+        [],
+        description="Environment variables that headers of connectors and personas may name as ${NAME}, besides "
+        "those whose names begin with EVALD_SECRET_.",
+    )
+
     max_message_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Maximum size of a message.")
     max_evaluators: int = Field(
         100, ge=1, description="Maximum evaluators in one call, including those inside combinators."
@@ -359,6 +374,8 @@ class Settings(BaseSettings):
         "remote_targets",
         "remote_allowed",
         "remote_blocked",
+        "connector_allowed",
+        "connector_secrets",
         "code_allow",
         "code_read",
         "code_environment",
@@ -529,6 +546,8 @@ def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) ->
     for variable in sorted(environ):
         name = variable.removeprefix(PREFIX).lower()
         if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES or variable in named:
+            continue
+        if variable.startswith(SECRET_PREFIX):
             continue
         near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=_MISSPELLED)
         if near and name not in Settings.model_fields:
