@@ -187,7 +187,9 @@ async def test_a_simulated_user_is_told_the_scenario_but_not_its_success_criteri
     assert "confirms Friday" not in str(prompt)
 
 
-async def test_values_of_headers_are_never_shown_and_survive_an_update(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_values_of_headers_are_never_shown_and_survive_an_update(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVALD_SECRET_KEY", "s3cret")
     stub = ConnectorServiceStub(live.channel)
     headers = {"authorization": "Bearer ${EVALD_SECRET_KEY}", "x-tenant": "blue"}
@@ -229,9 +231,7 @@ async def test_an_experiment_names_what_there_is(live: Live) -> None:
     bad = Experiment(
         name="bad", scenario_ids=[stored.id, stored.id, "x"], persona_ids=["y"], connector_id="z"
     )
-    refused = await refusal(
-        stub.CreateExperiment(experiments_pb.CreateExperimentRequest(experiment=bad))
-    )
+    refused = await refusal(stub.CreateExperiment(experiments_pb.CreateExperimentRequest(experiment=bad)))
     assert refused.fields == [
         "experiment.scenario_ids[1]",
         "experiment.scenario_ids[2]",

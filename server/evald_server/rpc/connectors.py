@@ -2,9 +2,8 @@
 
 from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
-from evald_server.connectors.build import Connectors
+from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import ConnectorFailure
-from evald_server.connectors.trial import try_connector
 from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .errors import BadField, invalid
@@ -60,7 +59,7 @@ class ConnectorService(ResourceService[Connector]):
         except ConnectorFailure as problem:
             raise invalid("connector", problem.message) from None
         try:
-            response = await try_connector(connector, request.message or "Hello")
+            response = await try_connector(connector, request.message)
         finally:
             await connector.aclose()
         return response.SerializeToString()

@@ -1,24 +1,18 @@
-"""Headers of connectors and personas, as callers may see them."""
+"""Headers of connectors and personas, as callers may see and send them."""
 
-import re
-from collections.abc import MutableMapping
-from typing import Final
+from collections.abc import Mapping, MutableMapping
 
-_MASK: Final = "***"
-
-# A value that holds nothing but names of environment variables, and what stands around them: "Bearer ${NAME}".
-_REFERENCES: Final = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[A-Za-z0-9_]+\})+")
+from evald_server.connectors.headers import MASK, mask_headers
 
 
 def mask(headers: MutableMapping[str, str]) -> None:
     """Replace values that may be secrets. Names of environment variables stay readable."""
-    for name in list(headers):
-        if not _REFERENCES.fullmatch(headers[name]):
-            headers[name] = _MASK
+    for name, value in mask_headers(headers).items():
+        headers[name] = value
 
 
-def unmask(headers: MutableMapping[str, str], stored: MutableMapping[str, str]) -> None:
+def unmask(headers: MutableMapping[str, str], stored: Mapping[str, str]) -> None:
     """Put the stored values in place of masks that a caller has sent back."""
     for name in list(headers):
-        if headers[name] == _MASK and name in stored:
+        if headers[name] == MASK and name in stored:
             headers[name] = stored[name]

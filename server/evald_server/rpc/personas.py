@@ -36,7 +36,7 @@ class PersonaService(ResourceService[Persona]):
         """See ResourceService."""
         found = [
             BadField(path, text)
-            for path, text in self._connectors.header_violations(resource.headers, "persona.headers")
+            for path, text in self._connectors.secrets.violations(resource.headers, "persona.headers")
         ]
         if len(resource.script) > _MAX_SCRIPT:
             found.append(

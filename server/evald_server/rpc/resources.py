@@ -39,7 +39,7 @@ class ResourceService(Generic[Resource]):
 
     kind: ClassVar[ResourceKind]
     message: type[Resource]
-    requests: ClassVar[ModuleType]
+    requests: ModuleType
     plural: ClassVar[str]
 
     def __init__(self, store: ResourceStore) -> None:
@@ -124,14 +124,14 @@ class ResourceService(Generic[Resource]):
             before = await self._load(given.id)
             wanted = self._resource(before)
             for field in fields:
-                wanted.ClearField(field)  # type: ignore[arg-type]
+                wanted.ClearField(field)
             wanted.MergeFrom(_only(given, fields))
             self.kept(wanted, self._resource(before))
             await self._check(wanted)
-            after = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
+            new = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
 
             def change(
-                current: StoredResource, old: StoredResource = before, new: StoredResource = after
+                current: StoredResource, old: StoredResource = before, new: StoredResource = new
             ) -> StoredResource:
                 if current.updated != old.updated:
                     raise _ChangedMeanwhile
@@ -299,7 +299,7 @@ def _as_stored(resource: Resource, resource_id: str, created: int, updated: int)
     body = type(resource)()
     body.CopyFrom(resource)
     for field in ("id", "name", *_OUTPUT_ONLY):
-        body.ClearField(field)  # type: ignore[arg-type]
+        body.ClearField(field)
     return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
 
 
@@ -308,7 +308,7 @@ def _only(resource: Resource, fields: list[str]) -> Resource:
     part.CopyFrom(resource)
     for field in resource.DESCRIPTOR.fields:
         if field.name not in fields:
-            part.ClearField(field.name)  # type: ignore[arg-type]
+            part.ClearField(field.name)
     return part
 
 

@@ -19,6 +19,7 @@ from evald_server.connectors.connector import ConnectorFailure
 from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner
 from evald_server.runs.turn_events import expand, fold, unfold
+from evald_server.store.resources import IdTaken
 from evald_server.store.runs import RunEventKind, RunFilter, RunStore
 
 from .connectors import ConnectorService
@@ -216,11 +217,11 @@ class RunService:
             raise invalid("run.id", "missing; wanted the id that the run had where it came from")
         if run.status in (pb.RUN_STATUS_UNSPECIFIED, *_GOING_ON) or run.status > _LARGEST_STATUS:
             raise invalid("run.status", f"got {run.status}, wanted that of a run that has ended")
-        if await self._store.get(run.id) is not None:
+        try:
+            await self._store.import_run(*unfold(run))
+        except IdTaken:
             problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
-            raise CallError("RESOURCE_EXISTS", f"{problem.field}: {problem.message}", [problem])
-        await self._store.create([run])
-        await self._store.save(*unfold(run))
+            raise CallError("RESOURCE_EXISTS", f"{problem.field}: {problem.message}", [problem]) from None
         return pb.ImportRunResponse(run=_shown(await self._whole(run.id))).SerializeToString()
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
