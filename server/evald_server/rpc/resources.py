@@ -121,31 +121,11 @@ class ResourceService(Generic[Resource]):
             raise invalid(f"{self.kind}.id", "missing; wanted the id of a stored one")
         fields = self._masked(request.update_mask)
         while True:
-            before = await self._load(given.id)
-            wanted = self._resource(before)
-            for field in fields:
-                wanted.ClearField(field)
-            wanted.MergeFrom(_only(given, fields))
-            self.kept(wanted, self._resource(before))
-            await self._check(wanted)
-            new = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
-
-            def change(
-                current: StoredResource, old: StoredResource = before, new: StoredResource = new
-            ) -> StoredResource:
-                if current.updated != old.updated:
-                    raise _ChangedMeanwhile
-                return new
-
             try:
-                updated = await self._store.update(self.kind, given.id, change)
+                updated = await self._update(given, fields)
             except _ChangedMeanwhile:
                 continue
-            except NameTaken:
-                raise self._name_taken(wanted.name) from None
-            if updated is None:
-                raise self._missing(given.id)
-            return self._answer("Update", self._resource(updated))
+            return self._answer("Update", updated)
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a resource."""
@@ -174,6 +154,30 @@ class ResourceService(Generic[Resource]):
         """Return a problem of the field if its id names no resource."""
         there = resource_id and await self._store.get(self.kind, resource_id) is not None
         return [] if there else [BadField(field, self._no_such(resource_id))]
+
+    async def _update(self, given: Resource, fields: Sequence[str]) -> Resource:
+        """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then."""
+        before = await self._load(given.id)
+        wanted = self._resource(before)
+        for field in fields:
+            wanted.ClearField(field)
+        wanted.MergeFrom(_only(given, fields))
+        self.kept(wanted, self._resource(before))
+        await self._check(wanted)
+        after = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
+
+        def change(current: StoredResource) -> StoredResource:
+            if current.updated != before.updated:
+                raise _ChangedMeanwhile
+            return after
+
+        try:
+            stored = await self._store.update(self.kind, given.id, change)
+        except NameTaken:
+            raise self._name_taken(wanted.name) from None
+        if stored is None:
+            raise self._missing(given.id)
+        return self._resource(stored)
 
     async def _load(self, resource_id: str, field: str = "") -> StoredResource:
         stored = await self._store.get(self.kind, resource_id) if len(resource_id) <= _MAX_ID else None
@@ -303,7 +307,7 @@ def _as_stored(resource: Resource, resource_id: str, created: int, updated: int)
     return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
 
 
-def _only(resource: Resource, fields: list[str]) -> Resource:
+def _only(resource: Resource, fields: Sequence[str]) -> Resource:
     part = type(resource)()
     part.CopyFrom(resource)
     for field in resource.DESCRIPTOR.fields:
