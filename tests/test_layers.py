@@ -29,7 +29,7 @@ BELOW = {
     "evaluators": {"jsonschema"},
     "judge": {"evaluators", "config"},
     "scripts": {"config", "kernel"},
-    "remote": {"config", "jsonschema", "wire_pb2"},
+    "remote": {"config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
@@ -70,6 +70,7 @@ BELOW = {
         "plugins",
         "remote",
         "scripts",
+        "store",
         "config",
         "data_dir",
         "descriptors",
@@ -83,7 +84,16 @@ BELOW = {
 
 # The engine, the evaluators and the batch processes know nothing of the ways in and out.
 INNER = {"engine", "evaluators", "batch"}
-EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
+EDGE_LIBRARIES = {
+    "grpc",
+    "grpc_health",
+    "grpc_reflection",
+    "prometheus_client",
+    "sqlite3",
+    "sqlalchemy",
+    "openai",
+    "rich",
+}
 
 # Where the SDK may touch generated code: the stubs of a connection, the details of a status, the conversion, and workers.
 PROTOBUF_AWARE = {"connection.py", "errors.py"}
