@@ -30,7 +30,6 @@ from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
 from evald_server.remote.build import build_remotes
-from evald_server.remote.errors import Refusal
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -49,6 +48,8 @@ from evald_server.rpc.session import SessionService
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
+from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
+from evald_server.store.leases import LeaseStore
 
 _log = logging.getLogger("evald.server")
 
@@ -105,6 +106,7 @@ class App:
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
+        self.database = build_database(settings)
         self.address = ""
         self.http_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
@@ -130,7 +132,7 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(settings, self.registry, self.telemetry)
+            self.remotes = build_remotes(settings, self.registry, self.telemetry, LeaseStore(self.database))
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
@@ -158,17 +160,24 @@ class App:
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
         try:
+            await self._open_database()
             await self._listen()
         except BaseException:
+            await self.database.close()
             self._release_data_dir()
             raise
 
-    async def _listen(self) -> None:
+    async def _open_database(self) -> None:
         settings = self.settings
         try:
+            await self.database.start()
             await self.remotes.start()
-        except Refusal as problem:
-            raise StartError(f"data_dir {settings.data_dir}: {problem.message}; the log says why") from None
+        except StoreProblem as problem:
+            place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
+            raise StartError(f"{place}: {problem.message}; the log says why") from None
+
+    async def _listen(self) -> None:
+        settings = self.settings
         server = grpc.aio.server(
             options=server_options(settings),
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
@@ -253,6 +262,7 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        await self.database.close()
         self._release_data_dir()
         self._server = None
 
@@ -346,6 +356,13 @@ def build_registry(
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_database(settings: Settings) -> Database:
+    """Return the database. Nothing is opened yet."""
+    if settings.store is not None:
+        return Database(settings.store.get_secret_value())
+    return Database(MEMORY if settings.data_dir is None else settings.data_dir / FILE_NAME)
 
 
 def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:
