@@ -20,7 +20,7 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
-from evald_server.store.runs import RunEventKind, RunFilter, RunStore
+from evald_server.store.runs import RunEvent, RunFilter, RunStore
 
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
@@ -132,12 +132,8 @@ class RunService:
                 run = await self._load(request.run_id)
                 events = await self._store.events(request.run_id, after, _EVENTS)
                 for event in events:
-                    if event.kind == RunEventKind.END:
-                        end = pb.WatchRunResponse(sequence=event.sequence, end=_shown(run))
-                        await stream.send(end.SerializeToString())
-                    for response in expand(event):
-                        if response.sequence > after:
-                            await stream.send(response.SerializeToString())
+                    for response in expand(event, _shown(run), after):
+                        await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
                     if run.status not in _GOING_ON and run.last_sequence <= after:
@@ -274,7 +270,8 @@ class RunService:
 
     async def _whole(self, run_id: str) -> Run:
         run = await self._load(run_id)
-        events, after = [], 0
+        events: list[RunEvent] = []
+        after = 0
         while page := await self._store.events(run_id, after, _EVENTS):
             events += page
             after = page[-1].sequence
