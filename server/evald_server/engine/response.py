@@ -20,7 +20,7 @@ from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, aggregate
 from .plan import Plan, PlannedEvaluator
-from .run import EvaluationRun, Outcome
+from .run import EvaluationRun
 
 Results: TypeAlias = RepeatedField[result_pb2.EvaluationResult]
 
@@ -131,14 +131,13 @@ def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
         pb.metadata[key] = value
 
 
-def _add_results(results: Results, run: EvaluationRun, indexes: Iterable[int]) -> None:
+def _add_results(results: Results, run: EvaluationRun, indexes: Sequence[int]) -> None:
     """Append some results of a run that may not be finished yet."""
+    added = []
     for index in indexes:
-        outcome = run.outcomes[index]
-        assert outcome is not None
-        pb = results.add()
-        pb.CopyFrom(run.plan.template.results[index])
-        _fill_result(pb, run.plan.evaluators[index], outcome, is_final=run.ctx.is_final)
+        added.append(results.add())
+        added[-1].CopyFrom(run.plan.template.results[index])
+    _fill_results(added, run, indexes)
 
 
 def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
@@ -182,11 +181,7 @@ def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
 
 def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
     """Set what differs from the template, which both messages were copied from."""
-    is_final = run.ctx.is_final
-    unusual = False
-    for evaluator, outcome, pb in zip(run.plan.evaluators, run.outcomes, results, strict=True):
-        assert outcome is not None
-        unusual |= _fill_result(pb, evaluator, outcome, is_final=is_final)
+    unusual = _fill_results(results, run, range(len(run.outcomes)))
     if unusual or run.aggregate != run.plan.template.passed:
         for name in ("score", "min_score", "mean_score"):
             summary.ClearField(name)
@@ -195,34 +190,38 @@ def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, r
         _fill_times(summary, run)
 
 
-def _fill_result(
-    pb: result_pb2.EvaluationResult, evaluator: PlannedEvaluator, outcome: Outcome, *, is_final: bool
+def _fill_results(
+    results: Iterable[result_pb2.EvaluationResult], run: EvaluationRun, indexes: Iterable[int]
 ) -> bool:
-    """Write a result into a copy of its template. Returns whether it changes the template's summary."""
-    result, nanos, start_nanos = outcome
-    pb.reason = cut(result.reason)
-    if nanos < _SECOND_NANOS:
-        pb.duration.nanos = nanos
-    else:
-        _set_nanos(pb.duration, nanos)
-    if result.value is not None:
-        pb.value = result.value
-    if start_nanos:
-        _set_nanos(pb.start_time, start_nanos)
-    if (
-        result.verdict is _PASSED
-        and result.score == 1.0
-        and not result.metadata
-        and not result.checks
-        and result.token_usage is None
-        and result.cost_usd is None
-        and result.raw_request is None
-        and not result.instance_id
-        and not result.cached
-    ):
-        return False
-    _fill_unusual(pb, evaluator, result, is_final=is_final)
-    return True
+    """Write results into copies of their templates. Returns whether one changes the template's summary."""
+    outcomes, unusual = run.outcomes, False
+    for pb, index in zip(results, indexes, strict=True):
+        outcome = outcomes[index]
+        assert outcome is not None
+        result, nanos, start_nanos = outcome
+        pb.reason = cut(result.reason)
+        if nanos < _SECOND_NANOS:
+            pb.duration.nanos = nanos
+        else:
+            _set_nanos(pb.duration, nanos)
+        if result.value is not None:
+            pb.value = result.value
+        if start_nanos:
+            _set_nanos(pb.start_time, start_nanos)
+        if (
+            result.verdict is not _PASSED
+            or result.score != 1.0
+            or result.metadata
+            or result.checks
+            or result.token_usage is not None
+            or result.cost_usd is not None
+            or result.raw_request is not None
+            or result.instance_id
+            or result.cached
+        ):
+            unusual = True
+            _fill_unusual(pb, run.plan.evaluators[index], result, is_final=run.ctx.is_final)
+    return unusual
 
 
 def _fill_unusual(
