@@ -34,7 +34,8 @@ class ResponseTemplate:
 
     Times are there and wrong, because to set a field that a copy has already is cheaper.
     specs: of the plan, as they are announced. results: by the evaluator's index. aggregated: summary with
-    results. event: the whole answer as one message of a stream. passed: the aggregate of these results.
+    results. event: the whole answer as one message of a stream. turn: the same without the plan. passed: the
+    aggregate of these results.
     """
 
     def __init__(self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes]) -> None:
@@ -50,6 +51,7 @@ class ResponseTemplate:
         summary.duration.nanos = summary.start_time.seconds = 1
         self.aggregated = result_pb2.AggregatedEvaluation(results=self.results)
         self.aggregated.MergeFrom(summary)
+        self.turn = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event.started.plan.extend(specs)
 
@@ -71,10 +73,9 @@ def fill_event(
     pb: wire_pb2.EvaluateResponse, run: EvaluationRun, evaluation_id: str, *, announce_plan: bool = True
 ) -> None:
     """Write a finished run as one message of a stream: plan, results and summary."""
-    pb.CopyFrom(run.plan.template.event)
+    template = run.plan.template
+    pb.CopyFrom(template.event if announce_plan else template.turn)
     pb.started.evaluation_id = evaluation_id
-    if not announce_plan:
-        pb.started.ClearField("plan")
     _fill_finished(pb.results, pb.summary, run)
 
 
