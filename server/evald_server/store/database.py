@@ -254,7 +254,8 @@ class Database:
         if self._url is not None:
             return _postgresql(self._url)
         if self._path is None:
-            engine = create_engine(MEMORY, poolclass=StaticPool, creator=partial(_sqlite, ":memory:"))
+            creator: Callable[[], sqlite3.Connection] = partial(_sqlite, ":memory:")
+            engine = create_engine(MEMORY, poolclass=StaticPool, creator=creator, hide_parameters=True)
         else:
             engine = create_engine(
                 MEMORY,
@@ -262,6 +263,7 @@ class Database:
                 pool_size=_READERS + 1,
                 max_overflow=0,
                 creator=partial(self._connect_file, self._path),
+                hide_parameters=True,
             )
         event.listen(engine, "begin", _begin)
         return engine
@@ -356,6 +358,7 @@ def _postgresql(url: URL) -> Engine:
             pool_size=_READERS + 1,
             max_overflow=0,
             connect_args=options,
+            hide_parameters=True,
         )
     except ModuleNotFoundError:
         raise StoreProblem(
