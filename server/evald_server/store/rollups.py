@@ -13,6 +13,9 @@ from .schema import ROLLUPS
 
 HOUR: Final = 3_600_000_000
 
+# Names of evaluators are shorter; PostgreSQL has no index for much longer ones.
+MAX_KEY: Final = 500
+
 RUN: Final = "run"
 ASSERTION: Final = "assertion"
 METRIC: Final = "metric"
@@ -71,7 +74,7 @@ def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: fl
     return Rollup(
         at - at % HOUR,
         scope,
-        key,
+        key[:MAX_KEY],
         **counts,
         value_count=int(known),
         value_sum=value if value and known else 0.0,

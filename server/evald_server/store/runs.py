@@ -74,9 +74,6 @@ _INSERT_FAILURE: Final[dict[str, Any]] = {
 # Runs deleted in one commit, so that others wait for milliseconds.
 _TRIM: Final = 100
 
-# Names and types of evaluators are shorter; an index takes no longer ones.
-_MAX_EVALUATOR: Final = 500
-
 # A run's number is at most so far after its time of creation, when other runs have the same.
 _MAX_SKEW: Final = 600_000_000
 
@@ -326,7 +323,7 @@ def _add_events(
             results = run_service_pb2.RunTurn.FromString(event.body).evaluation.results
             counts += rollups.of_results(results, at)
             failed.update(
-                name[:_MAX_EVALUATOR]
+                name[: rollups.MAX_KEY]
                 for result in results
                 if result.verdict in (result_pb2.VERDICT_FAILED, result_pb2.VERDICT_ERROR)
                 and not result.pending  # a later turn decides
@@ -405,7 +402,7 @@ def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: 
         statement = (
             statement.select_from(RUN_FAILURES)
             .join(RUNS, columns.number == number)
-            .where(RUN_FAILURES.c.evaluator == wanted.failed_evaluator[:_MAX_EVALUATOR])
+            .where(RUN_FAILURES.c.evaluator == wanted.failed_evaluator[: rollups.MAX_KEY])
         )
     statement = statement.join(RUN_STATES, RUN_STATES.c.number == columns.number)
     for name in _EQUAL:
