@@ -26,17 +26,15 @@ class Redactor:
         """Return a text of an endpoint's without the configured keys and whatever looks like a key."""
         return _LOOKS_LIKE_KEY.sub(_REDACTED, self._without_known(text))
 
-    def redact_json(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def redact_json(self, data: Any) -> Any:
         """Return JSON-like data without the configured keys."""
-        if self._known is None:
-            return dict(body)
-        return {key: self._clean(value) for key, value in body.items()}
+        return data if self._known is None else self._clean(data)
 
     def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._without_known(value)
         if isinstance(value, Mapping):
-            return {key: self._clean(inner) for key, inner in value.items()}
+            return {self._clean(key): self._clean(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self._clean(inner) for inner in value]
         return value

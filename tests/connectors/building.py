@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from evald.chat import message_text
 from evald.messages import fill_messages
 from evald.structs import dict_to_struct
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.config import Settings
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
+from evald_server.remote.dial_allowlist import Resolve
 
 
 def stored(
@@ -41,9 +43,9 @@ def turn(*said: Any, **more: Any) -> AgentRequest:
     return AgentRequest("thread-1", 1, messages(*(said or ("Hi",))), **more)
 
 
-def connectors(**settings: Any) -> Connectors:
-    """The connector types of a server with these settings."""
-    return Connectors(Settings(**settings))
+def connectors(resolve: Resolve | None = None, **settings: Any) -> Connectors:
+    """The connector types of a server with these settings. resolve: in place of the system's resolver."""
+    return Connectors(Settings(**settings), resolve)
 
 
 @asynccontextmanager
@@ -71,4 +73,4 @@ async def failure(connector: Connector, request: AgentRequest | None = None) -> 
 
 def texts(invocation: context_pb2.Invocation) -> list[tuple[str, str]]:
     """Role and text of the messages."""
-    return [(message.role, message.text) for message in invocation.messages]
+    return [(message.role, message_text(message)) for message in invocation.messages]

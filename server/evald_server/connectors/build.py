@@ -20,11 +20,15 @@ from evald_server.remote.dial_allowlist import Resolve
 from evald_server.remote.errors import Refusal
 
 from .connector import AgentConnector, AgentRequest, Connector, ConnectorFailure, ConnectorOptions
+from .grpc_agent import GrpcAgent
 from .headers import HeaderSecrets
+from .http_endpoint import HttpEndpoint
+from .langgraph import LangGraph
+from .openai_chat import OpenAiChat
 from .replay import Replay
 from .targets import AgentTargets
 
-_TYPES: Final[tuple[type[AgentConnector], ...]] = (Replay,)
+_TYPES: Final[tuple[type[AgentConnector], ...]] = (OpenAiChat, HttpEndpoint, LangGraph, GrpcAgent, Replay)
 
 _INDEX: Final = re.compile(r"\.(\d+)(?=[.\[]|$)")
 

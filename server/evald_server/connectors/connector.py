@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from evald.evaluator import CONFIG_MODEL
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
-from evald_server.remote.connection import Tls
+from evald_server.remote.channels import Tls
 
 from .headers import HeaderSecrets
 from .targets import AgentTargets

@@ -3,7 +3,7 @@
 from evald_server.config import Settings
 from evald_server.store.leases import LeaseStore
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import read_target
 from .errors import Refusal
 from .instances import Catalogue
