@@ -39,5 +39,9 @@ class Connector(Protocol):
     def user_message(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
         """Return what the recorded user says next; None when there is nothing more."""
 
+    @property
+    def opening(self) -> Sequence[message_pb2.ChatMessage]:
+        """What was recorded before the user's first message."""
+
     async def aclose(self) -> None:
         """Close connections."""
