@@ -33,6 +33,10 @@ Answer: TypeAlias = "str | Sequence[Mapping[str, Any]] | Invocation | Exception"
 """What the agent answers: a text, messages in OpenAI's shape, anything, or what is raised."""
 
 
+# Their schemas take a tenth of a second.
+_BUILT_INS = [evaluator.definition() for evaluator in BUILT_INS.values()]
+
+
 def messages(data: Any) -> list[ChatMessage]:
     """Messages from OpenAI's shape."""
     into = Invocation()
@@ -58,6 +62,7 @@ class ScriptedAgent:
     """A connector with a list of answers; the last one is repeated."""
 
     brings_user = False
+    opening = ()
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = answers or ("an answer",)
@@ -118,9 +123,8 @@ class Talker:
 def engine(*judge: Reply, definitions: Sequence[Any] = (), **planner: Any) -> Engine:
     """An engine as a server has it. judge: what the judge answers, in turn."""
     registry, threads = Registry(), Threads()
-    built_ins = [evaluator.definition() for evaluator in BUILT_INS.values()]
     models = ScriptedModels(*judge or ({},))
-    for definition in (*built_ins, *combinators(threads), judge_definition(models), SCRIPTED, GAUGE):
+    for definition in (*_BUILT_INS, *combinators(threads), judge_definition(models), SCRIPTED, GAUGE):
         registry.register(definition, Origin.BUILT_IN)
     for definition in (FOREIGN, WAITING, *definitions):
         registry.register(definition, Origin.PLUGIN)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
+from evald.blocks import UnreadableContent
 from evald.chat import Conversation, message_text
 from evald.context import EvaluatorContext
 from evald.scope import Scope
@@ -24,7 +25,7 @@ from evald_server.store.runs import RunEvent, RunEventKind
 
 from .invocations import add_spending, merge_calls
 from .rules import RunRules, StopCause, TurnFindings
-from .turn_events import add_turn, fill_results
+from .turn_events import add_turn, end_event, fill_results, status_event
 
 # Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
 _SCENARIO_FIELDS: Final = 6
@@ -112,7 +113,8 @@ class RunLoop:
         self._turns: list[run_service_pb2.RunTurn] = []  # that were evaluated before this start
         self._turn = run_service_pb2.RunTurn()  # the last one evaluated
         self._findings = self._earlier = TurnFindings()  # of that turn, and of those before it
-        self._turn_end = len(run.scenario.messages)
+        self._seeds = run.scenario.messages or connector.opening
+        self._turn_end = len(self._seeds)
         for event in events:
             self._restore(event)
 
@@ -168,20 +170,18 @@ class RunLoop:
 
     async def _begin(self) -> None:
         run = self.run
-        run.status = run_service_pb2.RUN_STATUS_RUNNING
         run.ClearField("complete_time")
-        change = run_service_pb2.RunStatusChange(status=run.status, attempt=run.attempt)
-        self._put(RunEventKind.STATUS, change)
+        self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
         if not run.HasField("start_time"):
             run.start_time.GetCurrentTime()
-            self._add_messages(run.scenario.messages, "INVALID_SCENARIO")
+            self._add_messages(self._seeds, "INVALID_SCENARIO")
             self._check_room()
         await self._commit()
 
     def _check_room(self) -> None:
-        needed = self._count + 1
-        if self._awaits_user and not self._user.is_done(self._pb.messages):
-            needed += 1
+        if self._awaits_user and self._user.is_done(self._pb.messages):
+            raise RunFailure("INVALID_SCENARIO", "Nobody has a first message for the agent")
+        needed = self._count + 1 + self._awaits_user
         if needed > self._rules.max_messages:
             raise RunFailure(
                 "INVALID_SCENARIO",
@@ -192,10 +192,8 @@ class RunLoop:
     async def _converse(self) -> None:
         while True:
             if self._awaits_user:
-                # A recording may begin with the agent.
-                if not await self._say() and self.run.turn_count:
-                    break
-                if self._count >= self._rules.max_messages:
+                said = await self._say()
+                if not said or self._count >= self._rules.max_messages:
                     break
             while not self._has_answered:
                 await self._call_agent()
@@ -236,7 +234,7 @@ class RunLoop:
         message = await self._user.speak(self._pb.messages)
         if message is None:
             return False
-        self._add_messages([message], "CONVERSATION_TOO_LONG")
+        self._add_messages([message], "INVALID_USER_MESSAGE")
         await self._commit()
         return True
 
@@ -263,7 +261,7 @@ class RunLoop:
         call = context_pb2.Invocation()
         call.CopyFrom(answer)
         call.ClearField("messages")
-        self._add_messages(answer.messages, "CONVERSATION_TOO_LONG", call)
+        self._add_messages(answer.messages, "CONNECTOR_BAD_ANSWER", call)
         self._calls.append(call)
         add_spending(run, call)
         await self._commit()
@@ -359,10 +357,9 @@ class RunLoop:
 
     async def _finish(self, status: run_service_pb2.RunStatus, verdict: result_pb2.Verdict) -> None:
         run = self.run
-        run.status, run.verdict = status, verdict
+        run.verdict = verdict
         fill_results(run.output, self._turn)
-        run.complete_time.GetCurrentTime()
-        self._put(RunEventKind.END)
+        self._unsaved.append(end_event(run, status))
         await self._commit()
 
     def _add_messages(
@@ -371,12 +368,18 @@ class RunLoop:
         code: str,
         call: context_pb2.Invocation | None = None,
     ) -> None:
-        """Add messages to the conversation. code: of the failure when there are too many. call: that gave them."""
+        """Add messages to the conversation. call: that gave them. Raises RunFailure with this code for too many
+        messages, and for content that nobody can read."""
         index = len(self._pb.messages)
         try:
+            for position, message in enumerate(messages):
+                try:
+                    message_text(message)
+                except UnreadableContent as problem:
+                    raise problem.below(f"messages[{index + position}]") from None
             self._engine.contexts.extend(self._pb, messages, "", "messages")
-        except InvalidContext as problem:
-            raise RunFailure(code, problem.message) from None
+        except (InvalidContext, UnreadableContent) as problem:
+            raise RunFailure(code, str(problem)) from None
         for message in messages:
             said = run_service_pb2.RunMessage(index=index, message=message)
             index += 1
@@ -385,15 +388,13 @@ class RunLoop:
             self._put(RunEventKind.MESSAGE, said)
             self._count += message.role in _COUNTED
 
-    def _put(self, kind: RunEventKind, body: Message | None = None) -> None:
+    def _put(self, kind: RunEventKind, body: Message) -> None:
         """Add an event to the next commit. A turn has a number for each of its results too."""
         run = self.run
         run.last_sequence += 1 + (
             len(body.evaluation.results) if isinstance(body, run_service_pb2.RunTurn) else 0
         )
-        self._unsaved.append(
-            RunEvent(run.last_sequence, kind, b"" if body is None else body.SerializeToString())
-        )
+        self._unsaved.append(RunEvent(run.last_sequence, kind, body.SerializeToString()))
 
     async def _commit(self) -> None:
         self.run.output.message_count = self._count

@@ -19,6 +19,27 @@ def has_ended(run: run_service_pb2.Run) -> bool:
     return run.status in _ENDED
 
 
+def status_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
+    """Set a status with which the run has not ended. Returns the event of it."""
+    change = run_service_pb2.RunStatusChange(status=status, attempt=run.attempt)
+    return _next(run, status, RunEventKind.STATUS, change.SerializeToString())
+
+
+def end_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
+    """Set the status that a run ends with. Returns the event of it."""
+    run.complete_time.GetCurrentTime()
+    return _next(run, status, RunEventKind.END, b"")
+
+
+def _next(
+    run: run_service_pb2.Run, status: run_service_pb2.RunStatus, kind: RunEventKind, body: bytes
+) -> RunEvent:
+    run.status = status
+    run.update_time.GetCurrentTime()
+    run.last_sequence += 1
+    return RunEvent(run.last_sequence, kind, body)
+
+
 def expand(
     event: RunEvent, run: run_service_pb2.Run, after: int = 0
 ) -> list[run_service_pb2.WatchRunResponse]:
