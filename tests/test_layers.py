@@ -63,6 +63,8 @@ BELOW = {
     "calibration": set(),
     "app": {
         "batch",
+        "connectors",
+        "runs",
         "rpc",
         "engine",
         "evaluators",

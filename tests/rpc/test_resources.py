@@ -17,6 +17,7 @@ from evald.v1.experiment_service_pb2 import Experiment
 from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .live import CONTAINS, Live, refusal, serving, spec
 
@@ -200,7 +201,7 @@ async def test_values_of_headers_are_never_shown_and_survive_an_update(
     updated = (await stub.UpdateConnector(connectors_pb.UpdateConnectorRequest(connector=created))).connector
     assert updated.base_url == "http://127.0.0.1:8"
     assert dict(updated.headers) == dict(created.headers)
-    stored = await live.app.resources.get("connector", created.id)
+    stored = await ResourceStore(live.app.database).get(ResourceKind.CONNECTOR, created.id)
     assert stored is not None
     assert b"blue" in stored.body
     assert b"s3cret" not in stored.body

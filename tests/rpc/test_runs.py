@@ -74,8 +74,9 @@ class Floor:
 async def silent_agent() -> tuple[asyncio.Server, str]:
     """An agent that takes connections and never answers, and its address."""
 
-    async def ignore(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
+        writer.close()
 
     server = await asyncio.start_server(ignore, "127.0.0.1", 0)
     return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -64,10 +64,6 @@ class Connector(Protocol):
     def opening(self) -> ChatMessages:
         """What was recorded before the user's first message; a run without messages of its own begins with it."""
 
-    @property
-    def opening(self) -> Sequence[message_pb2.ChatMessage]:
-        """What was recorded before the user's first message."""
-
     async def aclose(self) -> None:
         """Close all connections."""
 

@@ -1,7 +1,7 @@
 """RunService."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from evald.v1.run_service_pb2 import Run
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.connector import ConnectorFailure
 from evald_server.engine.engine import Engine
-from evald_server.runs.runner import Runner
+from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import RunEvent, RunFilter, RunStore
@@ -183,28 +183,20 @@ class RunService:
     async def cancel(self, data: bytes, _context: Context) -> bytes:
         """End a run that is queued or running."""
         request = parse(pb.CancelRunRequest, data, "evald.v1.CancelRunRequest")
-        run = await self._load(request.run_id)
-        cancelled = await self._runner.cancel(request.run_id)
-        if cancelled is None:
-            raise _wrong_status(run, "cancelled", "queued or running")
-        return pb.CancelRunResponse(run=_shown(cancelled)).SerializeToString()
+        run = await self._changed(self._runner.cancel, request.run_id)
+        return pb.CancelRunResponse(run=run).SerializeToString()
 
     async def retry(self, data: bytes, _context: Context) -> bytes:
         """Start a run over that ended in error."""
         request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
-        run = await self._load(request.run_id)
-        if run.status != pb.RUN_STATUS_ERROR:
-            raise _wrong_status(run, "retried", "error")
-        await self._check(run.scenario, run.persona if run.persona_id else None, run.connector)
-        return pb.RetryRunResponse(run=_shown(await self._runner.retry(run))).SerializeToString()
+        run = await self._changed(self._runner.retry, request.run_id)
+        return pb.RetryRunResponse(run=run).SerializeToString()
 
     async def resume(self, data: bytes, _context: Context) -> bytes:
         """Go on with a run that was interrupted."""
         request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
-        run = await self._load(request.run_id)
-        if run.status != pb.RUN_STATUS_INTERRUPTED:
-            raise _wrong_status(run, "resumed", "interrupted")
-        return pb.ResumeRunResponse(run=_shown(await self._runner.resume(run))).SerializeToString()
+        run = await self._changed(self._runner.resume, request.run_id)
+        return pb.ResumeRunResponse(run=run).SerializeToString()
 
     async def import_run(self, data: bytes, _context: Context) -> bytes:
         """Store a run that has ended elsewhere."""
@@ -225,7 +217,7 @@ class RunService:
         request = parse(pb.DeleteRunRequest, data, "evald.v1.DeleteRunRequest")
         run = await self._load(request.run_id)
         if run.status in _GOING_ON:
-            raise _wrong_status(run, "deleted", "one that has ended")
+            raise _wrong_status("the run goes on; cancel it, and then delete it")
         await self._store.delete(request.run_id)
         return pb.DeleteRunResponse().SerializeToString()
 
@@ -260,13 +252,14 @@ class RunService:
         return stored
 
     async def _load(self, run_id: str) -> Run:
-        run = await self._store.get(run_id) if run_id else None
-        if run is None:
-            problem = BadField(
-                "run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
-            )
-            raise CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
-        return run
+        return _there(run_id, await self._store.get(run_id) if run_id else None)
+
+    async def _changed(self, change: Callable[[str], Awaitable[Run | None]], run_id: str) -> Run:
+        """Have the runner change a run, and return it as a caller may see it. Raises CallError."""
+        try:
+            return _shown(_there(run_id, await change(run_id)))
+        except RunStateProblem as problem:
+            raise _wrong_status(str(problem)) from None
 
     async def _whole(self, run_id: str) -> Run:
         run = await self._load(run_id)
@@ -309,7 +302,14 @@ def _shown(run: Run) -> Run:
     return shown
 
 
-def _wrong_status(run: Run, done: str, wanted: str) -> CallError:
-    status = pb.RunStatus.Name(run.status).removeprefix("RUN_STATUS_").lower()
-    problem = BadField("run_id", f"the run is {status} and cannot be {done}; wanted {wanted}")
-    return CallError("RUN_STATUS", f"run_id: {problem.message}", [problem], status=status)
+def _there(run_id: str, run: Run | None) -> Run:
+    if run is None:
+        problem = BadField(
+            "run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
+        )
+        raise CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+    return run
+
+
+def _wrong_status(text: str) -> CallError:
+    return CallError("RUN_STATUS", f"run_id: {text}", [BadField("run_id", text)], field="run_id")
