@@ -27,10 +27,14 @@ def programs() -> Path | None:
 
 
 class Postgres:
-    """A server without databases of ours. `start` and `stop` may be called again and again."""
+    """A server without databases of ours. `start` and `stop` may be called again and again.
 
-    def __init__(self, folder: Path) -> None:
+    fsync: not needed by tests, which kill processes and not machines.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         self._programs = folder
+        self._fsync = "on" if fsync else "off"
         self._folder = Path(tempfile.mkdtemp(prefix="evald-postgres-"))
         # PostgreSQL does not run as root.
         self._user = pwd.getpwnam("postgres" if self._is_user("postgres") else "nobody")
@@ -56,14 +60,15 @@ class Postgres:
         return True
 
     def _start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        as_user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        as_user = {"user": self._user.pw_uid, "group": self._user.pw_gid} if self._demote else {}
         return subprocess.Popen(
-            [self._programs / program, *arguments],
+            [str(self._programs / program), *arguments],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            **(as_user if self._demote else {}),  # type: ignore[arg-type]
+            extra_groups=[] if self._demote else None,
+            **as_user,
         )
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -73,8 +78,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start, and return when it answers."""
-        # fsync off: what is under test is killed, not the machine.
-        options = ("-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50")
+        options = ("-c", "listen_addresses=", "-c", f"fsync={self._fsync}", "-c", "max_connections=50")
         self._process = self._start("postgres", "-D", str(self._data), "-k", str(self._folder), *options)
         until = time.monotonic() + 30
         while True:
@@ -107,5 +111,5 @@ class Postgres:
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+            connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)

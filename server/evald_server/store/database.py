@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from . import rollups
 from .migrations import NewerDatabase, migrate
 from .schema import METADATA
 
@@ -186,7 +187,10 @@ class Database:
             return [self._commit([work])[0] for work in works]
         return [_Outcome(None, StoreProblem(refusal.code, refusal.message)) for _ in works]
 
-    def _transaction(self, works: Sequence[Work[Any]], *, again: bool = True) -> list[_Outcome]:
+    def _transaction(
+        self, works: Sequence[Work[Any]], *, apart: bool = False, again: bool = True
+    ) -> list[_Outcome]:
+        """Commit works together. apart: each in a savepoint, which makes it half as fast; only if one fails."""
         if not self._is_open():
             self._open()
         connection = self._connection
@@ -194,14 +198,21 @@ class Database:
         committing = False
         try:
             with connection.begin():
-                outcomes = [_in_savepoint(connection, work) for work in works]
+                counts = rollups.collect(connection)
+                run = _in_savepoint if apart else _plainly
+                outcomes = [run(connection, work, counts) for work in works]
+                rollups.add(connection, counts)
                 committing = True
+        except _WorkFailed as failed:
+            if len(works) > 1:
+                return self._transaction(works, apart=True)
+            return [_Outcome(None, failed.problem)]
         except DBAPIError:
             if connection.invalidated:
                 self._disconnect()
                 # PostgreSQL was restarted. A commit without an answer may have happened: not a second time.
                 if again and not committing:
-                    return self._transaction(works, again=False)
+                    return self._transaction(works, apart=apart, again=False)
             raise
         return outcomes
 
@@ -294,19 +305,37 @@ class Database:
         return self._read(work, again=False)
 
 
-def _in_savepoint(connection: Connection, work: Work[Any]) -> _Outcome:
-    """Run one work. Raises DBAPIError when the database is in trouble, and with it the whole transaction."""
-    # Not begin_nested(), which takes five times as long.
-    connection.exec_driver_sql("SAVEPOINT work")
+class _WorkFailed(Exception):
+    """A work has raised, and the transaction with it is void."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self.problem = problem
+
+
+def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+    """Run one work. Raises DBAPIError when the database is in trouble, _WorkFailed when the work is."""
     try:
-        result = work(connection)
+        return _Outcome(work(connection))
     except Exception as problem:
         if isinstance(problem, DBAPIError) and _is_storage(problem):
             raise
+        raise _WorkFailed(problem) from None
+
+
+def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+    """Run one work, and undo it alone if it fails. Raises DBAPIError when the database is in trouble."""
+    counted = len(counts)
+    # Not begin_nested(), which takes five times as long.
+    connection.exec_driver_sql("SAVEPOINT work")
+    try:
+        outcome = _plainly(connection, work, counts)
+    except _WorkFailed as failed:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
-        return _Outcome(None, problem)
+        del counts[counted:]
+        outcome = _Outcome(None, failed.problem)
     connection.exec_driver_sql("RELEASE SAVEPOINT work")
-    return _Outcome(result)
+    return outcome
 
 
 def _is_storage(problem: DBAPIError) -> bool:

@@ -1,7 +1,8 @@
 """Counts of verdicts by the hour, which stay when runs are deleted."""
 
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
@@ -10,6 +11,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 
 from .schema import ROLLUPS
+
+# Where a connection holds what its transaction has counted.
+_COUNTS: Final = "evald_counts"
 
 HOUR: Final = 3_600_000_000
 
@@ -81,11 +85,28 @@ def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: fl
     )
 
 
-def add(connection: Connection, rollups: Iterable[Rollup]) -> None:
-    """Add to the counts there are."""
-    rows = [one._asdict() for one in rollups]
-    if rows:
-        connection.execute(_UPSERTS[connection.dialect.name], rows)
+def collect(connection: Connection) -> list[Rollup]:
+    """Return the list, empty, to which works append what they count until the commit."""
+    counts: list[Rollup] = []
+    connection.info[_COUNTS] = counts
+    return counts
+
+
+def count(connection: Connection, counts: Iterable[Rollup]) -> None:
+    """Count with the commit."""
+    connection.info[_COUNTS].extend(counts)
+
+
+def add(connection: Connection, counts: Sequence[Rollup]) -> None:
+    """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
+    if not counts:
+        return
+    sums: dict[tuple[int, str, str], Rollup] = {}
+    for one in counts:
+        key = one[:3]
+        before = sums.get(key)
+        sums[key] = one if before is None else Rollup(*key, *map(operator.add, before[3:], one[3:]))
+    connection.execute(_UPSERTS[connection.dialect.name], [one._asdict() for one in sums.values()])
 
 
 def between(connection: Connection, since: int, until: int) -> list[Rollup]:

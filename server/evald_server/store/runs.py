@@ -330,13 +330,14 @@ def _add_events(
                 for name in (result.name, result.type)
             )
     if rows:
-        connection.execute(_INSERT_EVENT, rows)
+        # For one row psycopg is three times as fast with the row alone.
+        connection.execute(_INSERT_EVENT, rows if len(rows) > 1 else rows[0])
     if failed:
         connection.execute(
             _INSERT_FAILURE[connection.dialect.name],
             [{"evaluator": name, "number": number} for name in sorted(failed)],
         )
-    rollups.add(connection, counts)
+    rollups.count(connection, counts)
 
 
 def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]]], request_id: str) -> None:
