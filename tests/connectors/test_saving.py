@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from evald.evaluator import check_config
+from evald_server.config import Settings
+from evald_server.connectors.build import Connectors
 from evald_server.connectors.connector import ConnectorFailure
 from evald_server.connectors.headers import HeaderSecrets, mask_headers
 
@@ -148,7 +150,7 @@ PUBLIC = {"listen": "0.0.0.0:0", "insecure_public": True}
 def test_only_a_server_that_no_other_machine_reaches_calls_any_agent(
     settings: dict[str, Any], url: str, allowed: bool
 ) -> None:
-    found = connectors(None, **settings).violations(stored("http", url))
+    found = Connectors(Settings(**settings)).violations(stored("http", url))
     assert (not found) == allowed
     assert all("connector_allowed" in message for _, message in found)
 

@@ -1,8 +1,9 @@
 """What agents answer: JSON of a bounded size, and the messages, token usage, cost and model in it."""
 
+import asyncio
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
 
 from evald.chat import says_something
 from evald.convert.context import TurnData, turn_to_pb
@@ -18,6 +19,12 @@ from evald_server.remote.errors import printable
 from .connector import ConnectorFailure
 
 MAX_ANSWER_BYTES: Final = 8 << 20
+
+# 64 KiB of messages take up to 2 ms to parse and to convert.
+_INLINE_BYTES: Final = 64 << 10
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TEXT_KEYS: Final = (
     "content",
@@ -35,6 +42,13 @@ _NESTED: Final = ("message", "output", "response", "result", "data")
 _USAGES: Final = ("usage", "token_usage", "tokenUsage", "usage_metadata", "usageMetadata")
 _COSTS: Final = ("cost_usd", "costUsd", "cost", "total_cost_usd")
 _CALLS: Final = ("tool_calls", "toolCalls")
+
+
+async def run_sized(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do what takes the longer the larger an answer is: in a thread where it would block the event loop."""
+    if size <= _INLINE_BYTES:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 def bad_answer(message: str) -> ConnectorFailure:
@@ -132,6 +146,9 @@ def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
 
     Raises ConnectorFailure.
     """
+    response = found.response
+    if isinstance(response, list) and len(response) > max_messages:
+        raise bad_answer(f"the answer has {len(response)} messages, wanted at most {max_messages}")
     try:
         context = turn_to_pb(found)
     except InvalidInput as problem:

@@ -15,7 +15,7 @@ from evald_server.redaction import Redactor
 from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body
+from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
 from .connector import ConnectorConfig, ConnectorFailure, FailureCode
 from .headers import ResolvedHeaders
 from .streams import EventLines
@@ -31,9 +31,6 @@ _CONNECT_SECONDS: Final = 5.0
 _MAX_WAIT_SECONDS: Final = 30.0
 
 _MAX_ERROR_BYTES: Final = 64 << 10
-
-# Parsing 64 KiB takes about a millisecond; more of it goes to a thread.
-_INLINE_BYTES: Final = 64 << 10
 
 Repeat: TypeAlias = Literal["unsent", "refused", "safe"]
 """When a request is repeated: only if nothing was sent, also if the agent refused it as one too many, always."""
@@ -51,9 +48,13 @@ class HttpConfig(ConnectorConfig):
 
 
 class HttpAnswer(NamedTuple):
-    """What an agent answered. seconds: until it was complete. first_seconds: until its first piece, in a stream."""
+    """What an agent answered.
+
+    size: in bytes. seconds: until it was complete. first_seconds: until its first piece, in a stream.
+    """
 
     data: Any
+    size: int
     seconds: float
     first_seconds: float | None = None
 
@@ -244,11 +245,10 @@ class AgentHttp:
                 break
         seconds = time.monotonic() - began
         if stream is not None:
-            return HttpAnswer(stream.finish(), seconds, first)
+            return HttpAnswer(stream.finish(), size, seconds, first)
         content, media = b"".join(chunks), response.headers.get("content-type", "")
-        if len(content) <= _INLINE_BYTES:
-            return HttpAnswer(parse_body(content, media, redactor), seconds)
-        return HttpAnswer(await asyncio.to_thread(parse_body, content, media, redactor), seconds)
+        data = await run_sized(size, parse_body, content, media, redactor)
+        return HttpAnswer(data, size, seconds)
 
     def _refused(self, response: "httpx2.Response", said: str) -> _AttemptFailure:
         status = response.status_code

@@ -15,7 +15,7 @@ from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.redaction import Redactor
 
-from .answers import bad_answer, find_response, set_times, to_cost, to_invocation
+from .answers import bad_answer, find_response, run_sized, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -124,9 +124,12 @@ class HttpEndpoint(HttpAgent):
             repeat="safe" if config.retry_safe else "unsent",
             new_stream=partial(_new_stream, config.stream, delta) if config.stream else None,
         )
-        invocation = to_invocation(self._found(answer.data), self._options.max_messages)
+        invocation = await run_sized(answer.size, self._read, answer.data)
         set_times(invocation, answer.seconds, answer.first_seconds)
         return invocation
+
+    def _read(self, data: Any) -> context_pb2.Invocation:
+        return to_invocation(self._found(data), self._options.max_messages)
 
     def _found(self, data: Any) -> TurnData:
         """Find messages, usage, cost and model where the config says, else where agents usually have them."""

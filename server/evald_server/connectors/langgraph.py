@@ -12,7 +12,7 @@ from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.remote.errors import printable
 
-from .answers import bad_answer, set_times, to_invocation
+from .answers import bad_answer, run_sized, set_times, to_invocation
 from .connector import AgentRequest, ConnectorFailure, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -59,8 +59,8 @@ class LangGraph(HttpAgent):
             body["config"] = {"configurable": self._config.configurable}
         path = f"/threads/{thread}/runs/wait"
         answer = await self._http.send("POST", path, body, headers, key=request.request_id)
-        added = _added(answer.data, frozenset(ids))
-        invocation = to_invocation(TurnData(response=added), self._options.max_messages)
+        found = TurnData(response=_added(answer.data, frozenset(ids)))
+        invocation = await run_sized(answer.size, to_invocation, found, self._options.max_messages)
         set_times(invocation, answer.seconds, None)
         return invocation
 

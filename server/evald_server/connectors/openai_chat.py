@@ -12,7 +12,7 @@ from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.redaction import Redactor
 from evald_server.remote.errors import printable
 
-from .answers import bad_answer, set_times, to_cost, to_invocation
+from .answers import bad_answer, run_sized, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -103,7 +103,8 @@ class OpenAiChat(HttpAgent):
             first = answer.first_seconds if not asked else first
             seconds += answer.seconds
             costs.append(_cost(answer.data))
-            invocation = to_invocation(TurnData(response=responses), self._options.max_messages)
+            found = TurnData(response=responses)
+            invocation = await run_sized(answer.size, to_invocation, found, self._options.max_messages)
             last = invocation.messages[-1]
             if not config.tool_results or not last.tool_calls or asked == config.max_tool_rounds:
                 break
