@@ -197,7 +197,6 @@ INVALID: dict[str, tuple[Sequence[Spec], str]] = {
 }
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", ENDS)
 def test_no_evaluator_holds_the_event_loop(name: str) -> None:
     """Called in the loop, one evaluator ends soon, or gives way at the first look at a clock that has run

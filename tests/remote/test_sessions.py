@@ -160,7 +160,7 @@ async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_o
         await asyncio.sleep(0.3)
         return PASSED
 
-    async with serving(drain_grace=5.0) as live, worker(live, "acme.word", behave=slow) as dialled:
+    async with serving(drain_grace=30.0) as live, worker(live, "acme.word", behave=slow) as dialled:
         call = asyncio.create_task(live.unary(request(WORD)))
         await until(lambda: dialled.running)
         keeping: Any = live.channel.stream_stream(f"{REGISTRY}KeepAlive")()
@@ -169,10 +169,10 @@ async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_o
         loop = asyncio.get_running_loop()
         began = loop.time()
         await live.app.stop()
-        assert loop.time() - began < 2, "sessions and renewals must not use up the whole grace"
+        assert loop.time() - began < 20, "sessions and renewals must not use up the whole grace"
         assert (await call).summary.success
         assert dialled.draining is not None
-        assert dialled.draining.grace_period.seconds == 5
+        assert dialled.draining.grace_period.seconds == 30
         assert dialled.draining.reconnect_delay.ToMilliseconds() > 0
         assert (await dialled.ended())[0] is grpc.StatusCode.OK
         assert (await refusal(keeping.read())).reason == "DRAINING"
