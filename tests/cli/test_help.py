@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attempts import attempts
+from tests.attempts import attempts, processor_seconds_of_children
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.alone
 def test_help_comes_at_once_and_names_every_command(evald_command: str) -> None:
     # 0.3 s is what a person takes for at once.
-    for attempt in attempts(0.3, most=10):
+    for attempt in attempts(0.3, clock=processor_seconds_of_children):
         with attempt:
             done = subprocess.run([evald_command, "--help"], capture_output=True, text=True, check=False)
         assert done.returncode == 0
