@@ -22,6 +22,8 @@ _TIMES = re.compile(
     r"evald_(event_loop_lag_seconds|inflight_evaluations|queued_evaluations)|.*_created|"
     # The last value is that of the item that was done last; the ratio is derived from what is counted.
     r"evald_metric_last_value|evald_assertion_pass_ratio|"
+    # Lookups that found a label full: a process looks its evaluators up anew for every portion.
+    r"evald_label_overflow_total|"
     # Waiting items are sent when they are done, which makes more messages or fewer.
     r"grpc_server_msg_sent_total"
 )

@@ -285,7 +285,7 @@ def test_a_reason_is_cut_at_8_kib_and_stays_text(engine: Engine) -> None:
 FAULTS = st.sampled_from(["error", "raise", "nan", "nonsense"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["pass", "fail", "skip"]), st.sampled_from([None, 0.0, 0.5, 1.0])),
