@@ -205,9 +205,9 @@ async def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_
             async def empty() -> bool:
                 return not await caller.instances()
 
-            await until(answers, 10)
+            await until(answers)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
             assert list((await caller.instances()).values()) == [1]
-            await until(empty, 10)
+            await until(empty)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
         await caller.channel.close()
