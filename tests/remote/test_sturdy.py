@@ -150,7 +150,7 @@ async def test_the_bulkhead_refuses_what_would_only_wait() -> None:
         worker(live, "acme.word", behave=hangs, credit=100, instance_id="stuck") as stuck,
         worker(live, "acme.good", instance_id="good"),
     ):
-        calls = [asyncio.create_task(code_of(live, timeout={"seconds": 1})) for _ in range(20)]
+        calls = [asyncio.create_task(code_of(live, timeout={"seconds": 2})) for _ in range(20)]
         await until(lambda: len(stuck.tasks) == 4)
         assert (await live.unary(request(spec("acme.good")))).summary.success
         assert sum(not call.done() for call in calls) >= 4, "it waited for no other type"
