@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 COMMANDS = ("serve", "evaluate", "catalog", "validate", "calibrate", "remotes", "conformance", "demo")
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 120
 
 
 def main() -> None:
