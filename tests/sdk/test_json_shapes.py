@@ -128,9 +128,9 @@ def whole_run() -> run_service_pb2.Run:
             name="ref",
             type="regex",
             version="1",
-            kind=1,
-            enforcement=1,
-            verdict=2,
+            kind="EVALUATOR_KIND_ASSERTION",
+            enforcement="ENFORCEMENT_ENFORCED",
+            verdict="VERDICT_FAILED",
             value=3.5,
             score=0.25,
             label="Regex",
@@ -141,15 +141,25 @@ def whole_run() -> run_service_pb2.Run:
             checks=[result_pb2.Check(text="a", met=False, evidence="b")],
         ),
         result_pb2.EvaluationResult(
-            name="calls", type="tool-call-count", kind=2, verdict=1, value=-2, success=True, label="Calls"
+            name="calls",
+            type="tool-call-count",
+            kind="EVALUATOR_KIND_METRIC",
+            verdict="VERDICT_PASSED",
+            value=-2,
+            success=True,
+            label="Calls",
         ),
         result_pb2.EvaluationResult(
             name="tone",
             type="llm-judge",
-            kind=1,
-            verdict=3,
+            kind="EVALUATOR_KIND_ASSERTION",
+            verdict="VERDICT_ERROR",
             error=result_pb2.EvaluationError(
-                code="TIMEOUT", category=1, message="late", retryable=True, metadata={"ms": "2"}
+                code="TIMEOUT",
+                category="CATEGORY_INFRASTRUCTURE",
+                message="late",
+                retryable=True,
+                metadata={"ms": "2"},
             ),
         ),
     ]
@@ -229,7 +239,7 @@ def test_lists_show_runs_in_the_shape_of_evalstudio() -> None:
 
 
 def test_a_run_that_broke_never_reads_as_a_failed_one() -> None:
-    run = run_service_pb2.Run(id="r", status=run_service_pb2.RUN_STATUS_COMPLETED, verdict=3)
+    run = run_service_pb2.Run(id="r", status=run_service_pb2.RUN_STATUS_COMPLETED, verdict="VERDICT_ERROR")
     assert run_to_json(run)["status"] == "error"
 
 

@@ -107,12 +107,12 @@ def show_run(run: run_service_pb2.Run) -> None:
 def show_end(run: run_service_pb2.Run) -> None:
     """Print the tables of the last turn evaluated, what the run took, and its verdict."""
     show(*result_tables([EvaluatorResult.from_pb(result) for result in run.output.evaluator_results]))
-    facts = [f"{run.turn_count} turns", f"{run.output.message_count} messages"]
+    facts = [f"turns: {run.turn_count}", f"messages: {run.output.message_count}"]
     if run.output.HasField("total_latency"):
-        facts.append(f"agent {duration_ms(run.output.total_latency):,.0f} ms")
+        facts.append(f"agent: {duration_ms(run.output.total_latency):,.0f} ms")
     tokens = read_usage(run.token_usage).total if run.HasField("token_usage") else None
-    facts += [f"{tokens:,} tokens"] if tokens is not None else []
-    facts += [f"{run.cost.amount:.4f} {clean(run.cost.currency_code)}"] if run.HasField("cost") else []
+    facts += [f"tokens: {tokens:,}"] if tokens is not None else []
+    facts += [f"cost: {run.cost.amount:.4f} {clean(run.cost.currency_code)}"] if run.HasField("cost") else []
     say((", ".join(facts), "dim"))
     say(verdict_text(verdict_name(run)), "  ", clean(reason(run)))
     hint = {"error": "retry", "interrupted": "resume"}.get(status_name(run))
