@@ -107,8 +107,8 @@ examples:
 
 _DEMO = """\
 Starts a server, evaluates recorded conversations of an airline's agent, first
-one turn by turn through a session, then all as a batch, and shows verdicts,
-pass rates and the server's metrics.
+one turn by turn through a session, then all as a batch, then runs a scenario
+against an agent with tools, and shows verdicts, pass rates and the server's metrics.
 """
 
 _CONFORMANCE = """\

@@ -36,10 +36,11 @@ def run(args: argparse.Namespace) -> int:
     """Do what the action says."""
     if args.action == "import":
         return run_async(import_files(args, "run"))
-    return run_async(_run(args))
+    return run_async(perform(args))
 
 
-async def _run(args: argparse.Namespace) -> int:
+async def perform(args: argparse.Namespace) -> int:
+    """Do what an action that needs no file says."""
     async with open_store(args) as store:
         return await _ACTIONS[args.action](store, args)
 
