@@ -316,7 +316,7 @@ def _show_scenario(server: DemoServer) -> None:
         run_async(_run_scenario(parse([*command, "--server", server.address]), agent))
 
 
-async def _run_scenario(args: argparse.Namespace, agent: str) -> None:
+async def _run_scenario(args: argparse.Namespace, agent: str) -> int:
     records = read_files([str(_SCENARIO)]).records
     async with open_store(args) as store:
         importing = Importing(store)
@@ -326,8 +326,7 @@ async def _run_scenario(args: argparse.Namespace, agent: str) -> None:
             stored = await importing.store(record, message)
             if stored.problem:
                 raise CommandError(ExitCode.INCONCLUSIVE, f"{record.word}: {stored.problem}")
-    if await runs.perform(args) != ExitCode.PASSED:
-        raise CommandError(ExitCode.INCONCLUSIVE, "the scenario's run did not pass")
+    return await runs.perform(args)
 
 
 def _show_telemetry(server: DemoServer) -> None:
