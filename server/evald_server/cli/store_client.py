@@ -5,6 +5,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -15,18 +16,7 @@ from evald.connection import TypedErrors, channel_options, server_address
 from evald.convert import resources
 from evald.convert.json_shapes import Shape
 from evald.fields import nearest
-from evald.v1 import (
-    connector_service_pb2,
-    connector_service_pb2_grpc,
-    experiment_service_pb2,
-    experiment_service_pb2_grpc,
-    persona_service_pb2,
-    persona_service_pb2_grpc,
-    run_service_pb2,
-    run_service_pb2_grpc,
-    scenario_service_pb2,
-    scenario_service_pb2_grpc,
-)
+from evald.v1 import run_service_pb2, run_service_pb2_grpc
 
 from .exit_codes import CommandError, ExitCode, usage_error
 
@@ -40,7 +30,11 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 class StoredKind(NamedTuple):
-    """One kind of what is stored by name. word: "scenario"; plural: the command and the key of a file."""
+    """One kind of what is stored by name.
+
+    word: "scenario". plural: the command and the key of a file. stub: of its service, for a channel.
+    requests: the module with the messages of its service.
+    """
 
     word: str
     plural: str
@@ -49,35 +43,21 @@ class StoredKind(NamedTuple):
     requests: ModuleType
 
 
-_SCENARIO: Final = StoredKind(
-    "scenario",
-    "scenarios",
-    resources.SCENARIO,
-    scenario_service_pb2_grpc.ScenarioServiceStub,
-    scenario_service_pb2,
-)
-_PERSONA: Final = StoredKind(
-    "persona",
-    "personas",
-    resources.PERSONA,
-    persona_service_pb2_grpc.PersonaServiceStub,
-    persona_service_pb2,
-)
-_CONNECTOR: Final = StoredKind(
-    "connector",
-    "connectors",
-    resources.CONNECTOR,
-    connector_service_pb2_grpc.ConnectorServiceStub,
-    connector_service_pb2,
-)
-_EXPERIMENT: Final = StoredKind(
-    "experiment",
-    "experiments",
-    resources.EXPERIMENT,
-    experiment_service_pb2_grpc.ExperimentServiceStub,
-    experiment_service_pb2,
-)
-KINDS: Final = {kind.word: kind for kind in (_PERSONA, _CONNECTOR, _SCENARIO, _EXPERIMENT)}
+def _kind(word: str, shape: Shape[Any]) -> StoredKind:
+    stubs = import_module(f"evald.v1.{word}_service_pb2_grpc")
+    stub = getattr(stubs, f"{word.capitalize()}ServiceStub")
+    return StoredKind(word, f"{word}s", shape, stub, import_module(f"evald.v1.{word}_service_pb2"))
+
+
+KINDS: Final = {
+    word: _kind(word, shape)
+    for word, shape in (
+        ("persona", resources.PERSONA),
+        ("connector", resources.CONNECTOR),
+        ("scenario", resources.SCENARIO),
+        ("experiment", resources.EXPERIMENT),
+    )
+}
 """By word, what others refer to first."""
 
 _GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
