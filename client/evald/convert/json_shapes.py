@@ -36,7 +36,7 @@ class Shape(Generic[Pb]):
     """The JSON shape of a message.
 
     fields: codec by name of the field. renamed: key by name of the field, where it is not the name itself.
-    always: fields that are written when empty, too. read_only: fields that are written and not read.
+    always: fields that are written when empty, too. read_only: fields that no update changes.
     ignored: further keys, in snake_case, that are read over. aliases: field by further keys in snake_case.
     """
 
@@ -57,22 +57,20 @@ class Shape(Generic[Pb]):
         self._always = frozenset(always)
         self._known = {snake(key): name for name, key in self._keys.items()}
         self._known |= {key: key for key in ignored} | dict(aliases or {})
-        self._unread = frozenset((*read_only, *ignored))
+        self._read_only = frozenset(read_only)
 
     def read(self, data: Any, path: str = "") -> Pb:
         """Convert JSON data to a message. Raises InvalidInput."""
         pb = self._message()
-        for name, value in self._found(data, path).items():
-            self._fields[name].fill(pb, name, value, join(path, self._keys[name]))
+        for name, value in read_keys(data, self._known, path).items():
+            if name in self._fields:
+                self._fields[name].fill(pb, name, value, join(path, self._keys[name]))
         return pb
 
     def given(self, data: Any, path: str = "") -> list[str]:
         """Return the names of the fields that the data give, for the mask of an update. Raises InvalidInput."""
-        return list(self._found(data, path))
-
-    def _found(self, data: Any, path: str) -> dict[str, Any]:
         found = read_keys(data, self._known, path)
-        return {name: value for name, value in found.items() if name not in self._unread}
+        return [name for name in found if name in self._fields and name not in self._read_only]
 
     def write(self, pb: Pb) -> dict[str, Any]:
         """Convert a message to JSON data."""

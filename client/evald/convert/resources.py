@@ -6,6 +6,7 @@ from ..v1 import connector_service_pb2, context_pb2, experiment_service_pb2
 from .json_shapes import COUNT, MESSAGES, SPECS, STRUCT, TEXT, TEXT_MAP, TEXTS, TIME, Shape, choice
 
 _TIMES: Final = {"create_time": "created_at", "update_time": "updated_at"}
+_READ_ONLY: Final = ("id", *_TIMES)
 _TIME_CODECS: Final = dict.fromkeys(_TIMES, TIME)
 
 SCENARIO: Final = Shape(
@@ -27,7 +28,7 @@ SCENARIO: Final = Shape(
         **_TIME_CODECS,
     },
     renamed=_TIMES,
-    read_only=tuple(_TIMES),
+    read_only=_READ_ONLY,
     always=("name",),
 )
 
@@ -44,7 +45,7 @@ PERSONA: Final = Shape(
         **_TIME_CODECS,
     },
     renamed=_TIMES,
-    read_only=tuple(_TIMES),
+    read_only=_READ_ONLY,
     always=("name",),
     ignored=("image_url",),  # EvalStudio's portrait of the persona
 )
@@ -61,7 +62,7 @@ CONNECTOR: Final = Shape(
         **_TIME_CODECS,
     },
     renamed=_TIMES,
-    read_only=tuple(_TIMES),
+    read_only=_READ_ONLY,
     always=("name", "type", "base_url"),
 )
 
@@ -76,6 +77,6 @@ EXPERIMENT: Final = Shape(
         **_TIME_CODECS,
     },
     renamed=_TIMES,
-    read_only=tuple(_TIMES),
+    read_only=_READ_ONLY,
     always=("name", "connector_id"),
 )

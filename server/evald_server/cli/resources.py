@@ -126,7 +126,7 @@ async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace
     if len(records) != 1:
         raise usage_error(f"{args.file}: {len(records)} {kind.plural}, wanted the changes of one")
     (resource,) = read_records(records)
-    fields = [field for field in kind.shape.given(records[0].data) if field != "id"]
+    fields = kind.shape.given(records[0].data)
     if not fields:
         raise usage_error(f"{records[0].place}: nothing to change", "name the keys with their new values")
     resource.id = (await store.find(kind, name)).id
