@@ -14,7 +14,19 @@ import sys
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ("serve", "evaluate", "catalog", "validate", "calibrate", "remotes", "conformance", "demo")
+COMMANDS = (
+    "serve",
+    "evaluate",
+    "catalog",
+    "validate",
+    "calibrate",
+    "remotes",
+    "conformance",
+    "demo",
+    "resources",
+    "runs",
+    "stored_import",
+)
 TIMEOUT_SECONDS = 120
 
 
