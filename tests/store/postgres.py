@@ -60,15 +60,16 @@ class Postgres:
         return True
 
     def _start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        as_user = {"user": self._user.pw_uid, "group": self._user.pw_gid} if self._demote else {}
+        demoted = self._demote
         return subprocess.Popen(
             [str(self._programs / program), *arguments],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            extra_groups=[] if self._demote else None,
-            **as_user,
+            user=self._user.pw_uid if demoted else None,
+            group=self._user.pw_gid if demoted else None,
+            extra_groups=[] if demoted else None,
         )
 
     def _run(self, program: str, *arguments: str) -> None:
