@@ -73,7 +73,7 @@ async def test_a_caller_that_goes_away_cancels_the_task_within_250_ms_and_its_cr
 
 async def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> None:
     async with (
-        serving(remote_ping_seconds=0.05) as live,
+        serving(remote_ping_seconds=0.5) as live,
         worker(live, "acme.word", behave=hangs, credit=1) as dialled,
     ):
         (late,) = (
@@ -96,7 +96,7 @@ async def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit(
 
     finish = asyncio.Event()
     async with (
-        serving(remote_ping_seconds=0.03, remote_max_queue_seconds=0.1) as live,
+        serving(remote_ping_seconds=0.5, remote_max_queue_seconds=0.1) as live,
         worker(live, "acme.word", behave=stubborn, credit=1) as dialled,
     ):
         timeout = spec("acme.word", timeout={"nanos": 30_000_000})
