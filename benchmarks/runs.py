@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
@@ -17,9 +18,10 @@ from evald_server.evaluators import BUILT_INS
 from evald_server.judge.prompt_request import JudgeModel
 from evald_server.monitoring import Telemetry
 from evald_server.rpc.admission import Admission
-from evald_server.runs.runner import Runner
+from evald_server.runs.runner import Runner, RunRecords
 from evald_server.runs.turn_events import has_ended
-from evald_server.store.runs import RunEvent
+from evald_server.store.database import Database
+from evald_server.store.runs import RunEvent, RunStore
 
 from . import workload
 from .lab import Lab
@@ -61,30 +63,22 @@ class InstantAgent:
 
 
 class MemoryRecords:
-    """Takes everything at once and keeps the rows alone. done: set when as many as expected have ended."""
+    """Takes everything at once, and keeps the rows alone."""
 
-    def __init__(self, expected: int) -> None:
-        self.rows: dict[str, run_service_pb2.Run] = {}
-        self.done = asyncio.Event()
-        self.passed = 0
-        self._left = expected
+    def __init__(self) -> None:
+        self._rows: dict[str, run_service_pb2.Run] = {}
 
     async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
         """Keep the row."""
-        self.rows[run.id] = run
-        if has_ended(run):
-            self.passed += run.result.success and run.turn_count == _TURNS
-            self._left -= 1
-            if not self._left:
-                self.done.set()
+        self._rows[run.id] = run
 
-    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent]) -> None:
+    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
         """Keep the row."""
-        await self.save(run, events)
+        self._rows[run.id] = run
 
     async def get(self, run_id: str) -> run_service_pb2.Run | None:
         """Return the row."""
-        return self.rows[run_id]
+        return self._rows[run_id]
 
     async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
         """Return none: every run is new."""
@@ -95,38 +89,87 @@ class MemoryRecords:
         return []
 
 
-def runs(lab: Lab) -> list[Row]:
-    """The overhead of a turn, the store's left out."""
-    asyncio.run(_play())
-    values = [asyncio.run(_play()) for _ in range(lab.rounds)]
-    return [
-        Row(
-            "overhead of a turn of a run with five evaluators, without a store, ms",
-            at_most(1),
-            values,
-            f"{_RUNS} runs of {_TURNS} turns, 64 at a time",
+class EndCounter:
+    """A store that says when all runs have ended. done: set then. passed: how many have, with all their turns."""
+
+    def __init__(self, store: RunRecords) -> None:
+        self.done = asyncio.Event()
+        self.passed = 0
+        self.restart, self.get, self.events, self.unfinished = (
+            store.restart,
+            store.get,
+            store.events,
+            store.unfinished,
         )
-    ]
+        self._store = store
+        self._left = _RUNS
+
+    async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
+        """Store, and count."""
+        await self._store.save(run, events)
+        if has_ended(run):
+            self.passed += run.result.success and run.turn_count == _TURNS
+            self._left -= 1
+            if not self._left:
+                self.done.set()
 
 
-async def _play() -> float:
-    """Return the milliseconds of a processor that a turn takes. Nothing waits, so on a free one it takes no longer."""
+def runs(lab: Lab) -> list[Row]:
+    """The overhead of a turn, without a store and with one on disk."""
+    rows = []
+    for figure, limit, play in (
+        ("overhead of a turn of a run with five evaluators, without a store, ms of a processor", 1, _unstored),
+        ("the same with all of it stored in SQLite, ms", 3, _stored),
+    ):
+        asyncio.run(play())
+        values = [asyncio.run(play()) for _ in range(lab.rounds)]
+        rows.append(Row(figure, at_most(limit), values, f"{_RUNS} runs of {_TURNS} turns, 64 at a time"))
+    return rows
+
+
+async def _unstored() -> float:
+    """Return the milliseconds of a processor that a turn takes; nothing waits."""
+    store, queued = MemoryRecords(), _queued()
+    for run in queued:
+        await store.save(run)
+    return await _play(store, queued, time.process_time)
+
+
+async def _stored() -> float:
+    """Return the milliseconds that a turn takes."""
+    with TemporaryDirectory() as folder:
+        database = Database(f"sqlite:///{folder}/evald.sqlite3")
+        await database.start()
+        try:
+            store, queued = RunStore(database), _queued()
+            await store.create(queued)
+            return await _play(store, queued, time.perf_counter)
+        finally:
+            await database.close()
+
+
+async def _play(
+    store: RunRecords, queued: Sequence[run_service_pb2.Run], clock: Callable[[], float]
+) -> float:
+    """Play all runs. Returns the milliseconds of the clock for a turn."""
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
-    agent, store = InstantAgent(), MemoryRecords(_RUNS)
+    agent, counted = InstantAgent(), EndCounter(store)
     engine = Engine(Planner(registry), Contexts(10_000), Threads())
-    runner = Runner(store, agent, agent, engine, Admission(256, 256, 1.0), Telemetry())
-    queued = [_run() for _ in range(_RUNS)]
-    for run in queued:
-        await store.save(run)
-    began = time.process_time()
+    runner = Runner(counted, agent, agent, engine, Admission(256, 256, 1.0), Telemetry())
+    began = clock()
     await runner.submit(queued)
-    await store.done.wait()
-    elapsed = time.process_time() - began
-    if store.passed != _RUNS:
-        raise BrokenRun(f"{store.passed} of {_RUNS} runs passed in {_TURNS} turns")
+    await counted.done.wait()
+    elapsed = clock() - began
+    if counted.passed != _RUNS:
+        raise BrokenRun(f"{counted.passed} of {_RUNS} runs passed in {_TURNS} turns")
+    await runner.drain(5)
     return 1000 * elapsed / (_RUNS * _TURNS)
+
+
+def _queued() -> list[run_service_pb2.Run]:
+    return [_run() for _ in range(_RUNS)]
 
 
 def _run() -> run_service_pb2.Run:

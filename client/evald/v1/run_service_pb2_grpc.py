@@ -76,6 +76,11 @@ class RunServiceStub(object):
                 request_serializer=evald_dot_v1_dot_run__service__pb2.ResumeRunRequest.SerializeToString,
                 response_deserializer=evald_dot_v1_dot_run__service__pb2.ResumeRunResponse.FromString,
                 _registered_method=True)
+        self.ImportRun = channel.unary_unary(
+                '/evald.v1.RunService/ImportRun',
+                request_serializer=evald_dot_v1_dot_run__service__pb2.ImportRunRequest.SerializeToString,
+                response_deserializer=evald_dot_v1_dot_run__service__pb2.ImportRunResponse.FromString,
+                _registered_method=True)
         self.DeleteRun = channel.unary_unary(
                 '/evald.v1.RunService/DeleteRun',
                 request_serializer=evald_dot_v1_dot_run__service__pb2.DeleteRunRequest.SerializeToString,
@@ -147,6 +152,14 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportRun(self, request, context):
+        """ImportRun stores a run that has ended, as GetRun of some server gave it.
+        ALREADY_EXISTS when its id is taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteRun(self, request, context):
         """DeleteRun deletes a run that has ended. FAILED_PRECONDITION while it is
         queued or running.
@@ -197,6 +210,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ResumeRun,
                     request_deserializer=evald_dot_v1_dot_run__service__pb2.ResumeRunRequest.FromString,
                     response_serializer=evald_dot_v1_dot_run__service__pb2.ResumeRunResponse.SerializeToString,
+            ),
+            'ImportRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportRun,
+                    request_deserializer=evald_dot_v1_dot_run__service__pb2.ImportRunRequest.FromString,
+                    response_serializer=evald_dot_v1_dot_run__service__pb2.ImportRunResponse.SerializeToString,
             ),
             'DeleteRun': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRun,
@@ -422,6 +440,33 @@ class RunService(object):
             '/evald.v1.RunService/ResumeRun',
             evald_dot_v1_dot_run__service__pb2.ResumeRunRequest.SerializeToString,
             evald_dot_v1_dot_run__service__pb2.ResumeRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evald.v1.RunService/ImportRun',
+            evald_dot_v1_dot_run__service__pb2.ImportRunRequest.SerializeToString,
+            evald_dot_v1_dot_run__service__pb2.ImportRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,7 +72,7 @@ class RunRecords(Protocol):
     async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
         """Store a row and new events in one commit. Events that are there already are left out."""
 
-    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent]) -> None:
+    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
         """Drop all events, then as `save`."""
 
     async def get(self, run_id: str) -> run_service_pb2.Run | None:

@@ -84,6 +84,36 @@ def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb
     return whole
 
 
+def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
+    """Return the row and the events of a whole run that has ended: what `fold` puts together."""
+    events: list[RunEvent] = []
+    row = run_service_pb2.Run()
+    row.CopyFrom(run)
+    row.ClearField("messages")
+    row.ClearField("turns")
+    row.last_sequence = 0
+
+    def add(kind: RunEventKind, body: bytes, numbers: int = 1) -> None:
+        row.last_sequence += numbers
+        events.append(RunEvent(row.last_sequence, kind, body))
+
+    shown = 0
+
+    def add_messages(end: int) -> None:
+        nonlocal shown
+        for index in range(shown, min(end, len(run.messages))):
+            message = run_service_pb2.RunMessage(index=index, message=run.messages[index])
+            add(RunEventKind.MESSAGE, message.SerializeToString())
+            shown = index + 1
+
+    for turn in run.turns:
+        add_messages(turn.first_message + turn.message_count)
+        add(RunEventKind.TURN, turn.SerializeToString(), len(turn.evaluation.results) + 1)
+    add_messages(len(run.messages))
+    add(RunEventKind.END, b"")
+    return row, events
+
+
 def add_turn(
     output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int]
 ) -> None:
