@@ -243,7 +243,7 @@ class RunLoop:
         request = AgentRequest(
             run.thread_id,
             turn,
-            list(self._pb.messages),
+            self._pb.messages,
             dict(run.persona.headers),
             # The same when it is sent again after a restart.
             f"{run.id}-{run.attempt}-{turn}-{len(self._calls) + 1}",

@@ -70,9 +70,9 @@ class RunRecords(Protocol):
     """Where runs are kept. All methods raise StoreProblem."""
 
     async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
-        """Store a row and new events in one commit."""
+        """Store a row and new events in one commit. Events that are there already are left out."""
 
-    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent]) -> None:
+    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
         """Drop all events, then as `save`."""
 
     async def get(self, run_id: str) -> run_service_pb2.Run | None:
@@ -362,17 +362,7 @@ class Runner:
 
         Raises StoreProblem, and _Draining when the run has to stop here.
         """
-        attempts = 0
-
-        async def save() -> None:
-            nonlocal attempts
-            attempts += 1
-            stored = await self._store.get(run.id) if attempts > 1 else None
-            # An attempt may have been committed although its answer was lost.
-            if stored is None or stored.last_sequence < run.last_sequence:
-                await self._store.save(run, events)
-
-        await self._patiently(save, seconds)
+        await self._patiently(partial(self._store.save, run, events), seconds)
         self._wake(run.id)
         if has_ended(run) or run.status == _INTERRUPTED:
             self._count(run)

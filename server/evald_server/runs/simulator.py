@@ -78,38 +78,48 @@ class RecordedUser:
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
+        self._next: tuple[int, message_pb2.ChatMessage | None] = (-1, None)  # after so many messages
 
     def is_done(self, messages: Sequence[message_pb2.ChatMessage]) -> bool:
         """See RunUser."""
-        return self._connector.user_message(messages) is None
+        return self._message(messages) is None
 
     async def speak(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
         """See RunUser."""
-        return self._connector.user_message(messages)
+        return self._message(messages)
+
+    def _message(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
+        if self._next[0] != len(messages):
+            self._next = (len(messages), self._connector.user_message(messages))
+        return self._next[1]
 
 
 class ScriptedPersona:
-    """Says its lines in order. before: how many messages of the user the scenario begins with."""
+    """Says its lines in order. before: how many messages of the user the conversation begins with."""
 
     immediate = True
 
     def __init__(self, lines: Sequence[str], before: int) -> None:
         self._lines = lines
-        self._before = before
+        self._said = -before
+        self._seen = 0  # each message is looked at once
 
     def is_done(self, messages: Sequence[message_pb2.ChatMessage]) -> bool:
         """See RunUser."""
-        return self._said(messages) >= len(self._lines)
+        return self._position(messages) >= len(self._lines)
 
     async def speak(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
         """See RunUser."""
-        said = self._said(messages)
+        said = self._position(messages)
         return (
             None if said >= len(self._lines) else message_pb2.ChatMessage(role="user", text=self._lines[said])
         )
 
-    def _said(self, messages: Iterable[message_pb2.ChatMessage]) -> int:
-        return sum(message.role == "user" for message in messages) - self._before
+    def _position(self, messages: Sequence[message_pb2.ChatMessage]) -> int:
+        if len(messages) > self._seen:
+            self._said += sum(message.role == "user" for message in messages[self._seen :])
+            self._seen = len(messages)
+        return self._said
 
 
 class SimulatedPersona:
