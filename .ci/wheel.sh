@@ -42,7 +42,7 @@ environment "$newest" "$work/sdk"
 at_most 10 "$work/sdk"
 environment "$newest" "$work/newest"
 "$work/newest/bin/pip" install --quiet "$wheel[server]"
-at_most 30 "$work/newest"
+at_most 34 "$work/newest"
 .ci/smoke.sh "$work/newest/bin" "$work/sdk/bin"
 
 echo "-- oldest packages"

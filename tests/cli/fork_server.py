@@ -27,7 +27,7 @@ COMMANDS = (
     "runs",
     "stored_import",
 )
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 120
 
 
 def main() -> None:

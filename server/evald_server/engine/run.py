@@ -233,6 +233,16 @@ class EvaluationRun:
         reports, self._progress = self._progress, []
         return reports
 
+    def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
+        """Make the turn of a finished run the last one, after all: no failure of it is pending any more.
+
+        final: a finished run whose results take the place of those at these indexes.
+        """
+        self.ctx.is_final = True
+        for index, outcome in zip(indexes, final.outcomes if final else (), strict=True):
+            self.outcomes[index] = outcome
+        self._finish()
+
     def abandon(self) -> None:
         """Close coroutines that were never begun, and have evaluators that still run in a thread stop."""
         self.ctx.stop_at(_EXPIRED)

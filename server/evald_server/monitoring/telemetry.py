@@ -18,12 +18,13 @@ from .judges import JudgeMetrics
 from .prometheus import ASSERTION_VERDICTS
 from .remotes import RemoteMetrics
 from .rpcs import RpcMetrics
+from .runs import RunMetrics
 from .saturation import Saturation
 from .series_limit import SeriesLimit, overflow_family
 
 # Series that every scrape has: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
-# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30).
-_FIXED_SERIES = 170
+# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24).
+_FIXED_SERIES = 194
 
 # "detail": histograms, last value and pass ratio of a type. "caller": sets of callers' labels. "code": a closed
 # list for each evaluator and method.
@@ -67,6 +68,7 @@ class Telemetry(Collector):
         self._rpcs = RpcMetrics(limit)
         self._remotes = RemoteMetrics(limit)
         self._saturation = Saturation(limit, clock)
+        self.runs = RunMetrics()
         self._untraced = 0
         self._build = {"version": version("evald"), "grpc_version": version("grpcio")}
 
@@ -133,6 +135,7 @@ class Telemetry(Collector):
         yield from self._rpcs.families()
         yield from self._remotes.families()
         yield from self._saturation.families()
+        yield from self.runs.families()
         yield overflow_family(self._limit, self._judges.model_limit)
         build = GaugeMetricFamily(
             "evald_build_info", "Always 1. The labels say what runs.", labels=list(self._build)

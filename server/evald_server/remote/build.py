@@ -1,34 +1,31 @@
 """Build the remote evaluators of a server from its settings."""
 
 from evald_server.config import Settings
+from evald_server.store.leases import LeaseStore
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import read_target
 from .errors import Refusal
 from .instances import Catalogue
 from .limits import RemoteLimits
 from .remotes import RemoteObserver, Remotes, StaticTarget
-from .store import SqliteLeaseStore
 
 
-def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObserver) -> Remotes:
+def build_remotes(
+    settings: Settings, catalogue: Catalogue, observer: RemoteObserver, store: LeaseStore
+) -> Remotes:
     """Build the remote evaluators. Raises ValueError, which names the wrong setting."""
     try:
         for one in settings.remote_targets:
             read_target(one.target)
     except Refusal as problem:
         raise ValueError(f"remote_targets: {problem.message}") from None
-    profiles = {}
-    for name, profile in settings.remote_tls.items():
-        try:
-            files = (profile.ca_file, profile.key_file, profile.cert_file)
-            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
-        except OSError as problem:
-            raise ValueError(f"remote_tls: {name}: {problem}") from None
+    profiles = read_tls_profiles(settings)
     try:
         return Remotes(
             catalogue,
             observer,
+            store,
             limits=RemoteLimits(
                 inflight=settings.remote_max_inflight,
                 queued=settings.remote_max_queued,
@@ -45,7 +42,18 @@ def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObse
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
-            store=SqliteLeaseStore(settings.data_dir) if settings.data_dir else None,
         )
     except ValueError as problem:
         raise ValueError(f"remote_allowed: {problem}") from None
+
+
+def read_tls_profiles(settings: Settings) -> dict[str, Tls]:
+    """Read the files of all TLS profiles. Raises ValueError, which names the wrong setting."""
+    profiles = {}
+    for name, profile in settings.remote_tls.items():
+        try:
+            files = (profile.ca_file, profile.key_file, profile.cert_file)
+            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
+        except OSError as problem:
+            raise ValueError(f"remote_tls: {name}: {problem}") from None
+    return profiles
