@@ -118,7 +118,11 @@ def runs(lab: Lab) -> list[Row]:
     """The overhead of a turn, without a store and with one on disk."""
     rows = []
     for figure, limit, play in (
-        ("overhead of a turn of a run with five evaluators, without a store, ms of a processor", 1, _unstored),
+        (
+            "overhead of a turn of a run with five evaluators, without a store, ms of a processor",
+            1,
+            _unstored,
+        ),
         ("the same with all of it stored in SQLite, ms", 3, _stored),
     ):
         asyncio.run(play())
