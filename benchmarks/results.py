@@ -1,4 +1,4 @@
-"""RESULTS.md: a table of figures that a run replaces row by row."""
+"""RESULTS.md: a table of figures that a run replaces row by row. What stands below the table is kept."""
 
 import os
 import platform
@@ -36,8 +36,11 @@ def line(row: Row, command: str, when: str) -> str:
 def write(found: Mapping[str, Sequence[Row]], commands: Mapping[str, str], order: Sequence[str]) -> None:
     """Write the rows into the file, in the order of the benchmarks; other rows stay."""
     lines: dict[str, list[str]] = {}
+    below = ""
     if FILE.exists():
-        for text in FILE.read_text(encoding="utf-8").splitlines():
+        above, heading, below = FILE.read_text(encoding="utf-8").partition("\n## ")
+        below = heading + below
+        for text in above.splitlines():
             name = next((name for name in order if f"| `python -m benchmarks {name} " in text), None)
             if name is not None:
                 lines.setdefault(name, []).append(text)
@@ -45,7 +48,7 @@ def write(found: Mapping[str, Sequence[Row]], commands: Mapping[str, str], order
     for name, rows in found.items():
         lines[name] = [line(row, commands[name], when) for row in rows]
     table = "\n".join(text for name in order for text in lines.get(name, []))
-    FILE.write_text(f"{_HEAD.format(machine=machine())}{table}\n", encoding="utf-8")
+    FILE.write_text(f"{_HEAD.format(machine=machine())}{table}\n{below}", encoding="utf-8")
 
 
 def machine() -> str:

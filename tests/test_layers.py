@@ -31,7 +31,7 @@ BELOW = {
     "retries": set(),
     "judge": {"evaluators", "config", "redaction", "retries"},
     "scripts": {"config", "kernel"},
-    "remote": {"config", "jsonschema", "wire_pb2"},
+    "remote": {"config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
@@ -63,6 +63,8 @@ BELOW = {
     "calibration": set(),
     "app": {
         "batch",
+        "connectors",
+        "runs",
         "rpc",
         "engine",
         "evaluators",
@@ -72,6 +74,7 @@ BELOW = {
         "plugins",
         "remote",
         "scripts",
+        "store",
         "config",
         "data_dir",
         "descriptors",
@@ -85,7 +88,16 @@ BELOW = {
 
 # The engine, the evaluators and the batch processes know nothing of the ways in and out.
 INNER = {"engine", "evaluators", "batch"}
-EDGE_LIBRARIES = {"grpc", "grpc_health", "grpc_reflection", "prometheus_client", "sqlite3", "openai", "rich"}
+EDGE_LIBRARIES = {
+    "grpc",
+    "grpc_health",
+    "grpc_reflection",
+    "prometheus_client",
+    "sqlite3",
+    "sqlalchemy",
+    "openai",
+    "rich",
+}
 
 # Where the SDK may touch generated code: the stubs of a connection, the details of a status, the conversion, and workers.
 PROTOBUF_AWARE = {"connection.py", "errors.py"}

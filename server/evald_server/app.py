@@ -14,6 +14,7 @@ from evald.threads import Threads
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.connectors.build import Connectors
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
@@ -30,7 +31,6 @@ from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
 from evald_server.remote.build import build_remotes
-from evald_server.remote.errors import Refusal
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -44,11 +44,16 @@ from evald_server.rpc.health import (
     reflection_handlers,
 )
 from evald_server.rpc.idempotency import IdempotencyStore
+from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
+from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
+from evald_server.store.leases import LeaseStore
+from evald_server.store.runs import RunStore
 
 _log = logging.getLogger("evald.server")
 
@@ -105,6 +110,7 @@ class App:
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
+        self.database = build_database(settings)
         self.address = ""
         self.http_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
@@ -130,16 +136,28 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(settings, self.registry, self.telemetry)
+            self.remotes = build_remotes(settings, self.registry, self.telemetry, LeaseStore(self.database))
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
+        try:
+            self._connectors = Connectors(settings)
+        except ValueError as problem:
+            raise StartError(str(problem)) from None
+        self.runner = Runner(
+            RunStore(self.database),
+            self._connectors,
+            self.models,
+            engine,
+            self.admission,
+            self.telemetry,
+            max_runs=settings.max_runs,
+        )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
         )
-        self._health = Health((evaluate.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(engine)
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
@@ -158,17 +176,25 @@ class App:
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
         try:
+            await self._open_database()
             await self._listen()
         except BaseException:
+            await self.database.close()
             self._release_data_dir()
             raise
 
-    async def _listen(self) -> None:
+    async def _open_database(self) -> None:
         settings = self.settings
         try:
+            await self.database.start()
             await self.remotes.start()
-        except Refusal as problem:
-            raise StartError(f"data_dir {settings.data_dir}: {problem.message}; the log says why") from None
+            await self.runner.start()
+        except StoreProblem as problem:
+            place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
+            raise StartError(f"{place}: {problem.message}; the log says why") from None
+
+    async def _listen(self) -> None:
+        settings = self.settings
         server = grpc.aio.server(
             options=server_options(settings),
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
@@ -234,7 +260,9 @@ class App:
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
         # Before stopping gRPC's server, which ends calls that it has not handed over yet with CANCELLED.
+        interrupting = asyncio.create_task(self.runner.drain(grace))
         await self._rpc.drain(grace)
+        await interrupting
         stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
@@ -253,8 +281,17 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        await self.database.close()
         self._release_data_dir()
         self._server = None
+
+    def _judge_problem(self, name: str) -> str:
+        """Return what is wrong with the name of a judge, "" if nothing is."""
+        try:
+            self.models.get(name or None, None)
+        except ValueError as problem:
+            return str(problem)
+        return ""
 
     def _release_data_dir(self) -> None:
         """Release the data directory."""
@@ -290,8 +327,18 @@ class App:
                 "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
             },
             registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
-            HEALTH: self._health.handlers(rpc.endless),
         }
+        table |= run_services(
+            rpc,
+            self.database,
+            engine,
+            self._connectors,
+            self.runner,
+            self._judge_problem,
+            self.settings.max_messages,
+        )
+        self._health = Health(tuple(table))
+        table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
         return table
@@ -346,6 +393,13 @@ def build_registry(
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_database(settings: Settings) -> Database:
+    """Return the database. Nothing is opened yet."""
+    if settings.store is not None:
+        return Database(settings.store.get_secret_value())
+    return Database(MEMORY if settings.data_dir is None else settings.data_dir / FILE_NAME)
 
 
 def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:

@@ -175,6 +175,20 @@ class Settings(BaseSettings):
     data_dir: Path | None = Field(
         None, description="Directory for data that outlives the process; for one server at a time."
     )
+    store: SecretStr | None = Field(
+        None,
+        description="Database of scenarios, runs and leases: postgresql://USER:PASSWORD@HOST/NAME, for one server "
+        "at a time. Default: a SQLite file in data_dir; without data_dir in memory.",
+    )
+    runs_max_age: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Age from which runs that have ended are deleted. Default: none.",
+    )
+    runs_max_count: int | None = Field(
+        None, ge=1, description="Maximum stored runs: the oldest that have ended are deleted. Default: none."
+    )
     insecure_public: bool = Field(
         False,
         description="Allow addresses that other machines can reach, although calls are neither encrypted nor "
@@ -278,6 +292,7 @@ class Settings(BaseSettings):
     )
     max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
     max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
+    max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
     max_streams: int = Field(10_000, ge=1, description="Maximum open sessions, batches and watches.")
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
@@ -403,6 +418,21 @@ class Settings(BaseSettings):
         if not value:
             return None
         split_address(value)
+        return value
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _database(cls, value: Any) -> Any:
+        """Check the address of the database without repeating it: a password is in it."""
+        if not value:
+            return None
+        url = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("wanted postgresql://USER:PASSWORD@HOST/NAME")
+        try:
+            _ = urlsplit(url).port
+        except ValueError:
+            raise ValueError("wanted a port of digits: postgresql://USER:PASSWORD@HOST:PORT/NAME") from None
         return value
 
     @field_validator("judge_base_url")

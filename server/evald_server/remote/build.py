@@ -1,6 +1,7 @@
 """Build the remote evaluators of a server from its settings."""
 
 from evald_server.config import Settings
+from evald_server.store.leases import LeaseStore
 
 from .channels import Tls
 from .dial_allowlist import read_target
@@ -8,10 +9,11 @@ from .errors import Refusal
 from .instances import Catalogue
 from .limits import RemoteLimits
 from .remotes import RemoteObserver, Remotes, StaticTarget
-from .store import SqliteLeaseStore
 
 
-def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObserver) -> Remotes:
+def build_remotes(
+    settings: Settings, catalogue: Catalogue, observer: RemoteObserver, store: LeaseStore
+) -> Remotes:
     """Build the remote evaluators. Raises ValueError, which names the wrong setting."""
     try:
         for one in settings.remote_targets:
@@ -23,6 +25,7 @@ def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObse
         return Remotes(
             catalogue,
             observer,
+            store,
             limits=RemoteLimits(
                 inflight=settings.remote_max_inflight,
                 queued=settings.remote_max_queued,
@@ -39,7 +42,6 @@ def build_remotes(settings: Settings, catalogue: Catalogue, observer: RemoteObse
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
-            store=SqliteLeaseStore(settings.data_dir) if settings.data_dir else None,
         )
     except ValueError as problem:
         raise ValueError(f"remote_allowed: {problem}") from None

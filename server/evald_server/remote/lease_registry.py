@@ -1,14 +1,15 @@
-"""Plugins that listen and register: their leases, in memory and on disk."""
+"""Plugins that listen and register: their leases, in memory and in the store."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
+from evald_server.store.database import StoreProblem
+from evald_server.store.leases import LeaseStore, StoredLease
 
 from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
@@ -18,7 +19,6 @@ from .instance import InstanceState, Mode
 from .instances import InstanceRegistry, check_instance_id
 from .lease import Lease, Leases, LeaseState
 from .plugin_type import Plugin, read_plugin
-from .store import LeaseStore, StoredLease
 
 _log = logging.getLogger("evald.remote")
 
@@ -70,7 +70,7 @@ class LeaseRegistry:
         self._gone: set[GrpcInstance] = set()  # removed, but with open tasks or connections
 
     async def start(self) -> None:
-        """Restore the stored leases. Raises Refusal if they cannot be read."""
+        """Restore the stored leases. Raises StoreProblem if they cannot be read."""
         rows = await self._store.load()
         # Concurrently: a name server that does not answer must not delay the start once per row.
         problems = await asyncio.gather(*(self._refusal(row.target) for row in rows))
@@ -79,17 +79,16 @@ class LeaseRegistry:
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Disconnect all instances. Their leases stay on disk."""
+        """Disconnect all instances. Their leases stay stored."""
         if self._ticking is not None:
             self._ticking.cancel()
         known = self._instances.by_id.values()
         registered = {one for one in known if isinstance(one, GrpcInstance) and one.mode is Mode.REGISTERED}
         await asyncio.gather(*(one.cut() for one in registered | self._gone))
         await asyncio.gather(*self._leaving)
-        await self._store.close()
 
     async def register(self, request: registry_service_pb2.RegisterRequest) -> GrantedLease:
-        """Grant a lease. Raises Refusal."""
+        """Grant a lease. Raises Refusal, StoreProblem."""
         if not self._allowlist:
             raise Refusal(
                 "TARGET_NOT_ALLOWED",
@@ -132,7 +131,7 @@ class LeaseRegistry:
         )
         try:
             await self._store.put(row, instead=replaced.id if replaced else "")
-        except Refusal:
+        except StoreProblem:
             self._drop(lease)
             raise
         if instance is not old:
@@ -164,7 +163,7 @@ class LeaseRegistry:
         return self._leases.left(lease)
 
     async def deregister(self, lease_id: str, *, drain: bool) -> None:
-        """End a lease. drain: let open tasks finish. Raises Refusal if it cannot be stored."""
+        """End a lease. drain: let open tasks finish. Raises StoreProblem if that cannot be stored."""
         lease = self._leases.end(lease_id)
         if lease is None:
             return
@@ -215,7 +214,7 @@ class LeaseRegistry:
             )
             if revoked:
                 self._leases.revoke(row.lease_id)
-                await self._store.put(replace(row, revoked=True))
+                await self._store.put(row._replace(revoked=True))
             else:
                 await self._store.delete(row.lease_id)
             return
@@ -272,7 +271,7 @@ class LeaseRegistry:
 
     async def _forget(self, lease_id: str) -> None:
         # Restored after a failed delete, it expires again.
-        with suppress(Refusal):
+        with suppress(StoreProblem):
             await self._store.delete(lease_id)
 
     def _drop(self, lease: Lease) -> None:

@@ -5,6 +5,8 @@ import secrets
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from evald_server.store.leases import LeaseStore
+
 from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .evaluator import LatencyObserver
@@ -14,7 +16,6 @@ from .instances import STATIC_PREFIX, Catalogue, InstanceRegistry
 from .lease_registry import LeaseRegistry
 from .limits import RemoteLimits
 from .plugin_type import Plugin
-from .store import LeaseStore, NoLeaseStore
 from .worker_sessions import WorkerSessions
 
 _POLL_SECONDS: Final = 0.05
@@ -82,13 +83,13 @@ class Remotes:
         self,
         catalogue: Catalogue,
         observer: RemoteObserver,
+        store: LeaseStore,
         *,
         limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - immutable
         allowed: Iterable[str] = (),
         targets: Iterable[StaticTarget] = (),
         tls_profiles: Mapping[str, Tls] | None = None,
         blocked: Container[str] = (),
-        store: LeaseStore | None = None,
         resolve: Resolve | None = None,
     ) -> None:
         self.server_id = secrets.token_hex(8)
@@ -97,7 +98,7 @@ class Remotes:
         self.sessions = WorkerSessions(self.instances, self.server_id)
         self.leases = LeaseRegistry(
             self.instances,
-            store or NoLeaseStore(),
+            store,
             DialAllowlist(allowed),
             tls_profiles=profiles,
             blocked=blocked,
@@ -107,7 +108,7 @@ class Remotes:
         self._static_targets = StaticTargets(self.instances, targets, profiles)
 
     async def start(self) -> None:
-        """Restore leases and connect to static targets. Raises Refusal if the leases cannot be read."""
+        """Restore leases and connect to static targets. Raises StoreProblem if the leases cannot be read."""
         await self.leases.start()
         self._static_targets.start()
 

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan
 from evald_server.monitoring import RpcTally, Telemetry
+from evald_server.store.database import StoreProblem
 
 from .errors import CallError, as_call_error
 
@@ -248,6 +249,8 @@ class RpcServer:
             return
         if isinstance(problem, InvalidContext | InvalidPlan):
             problem = as_call_error(problem)
+        if isinstance(problem, StoreProblem):
+            problem = CallError(problem.code, problem.message)
         if not isinstance(problem, CallError):
             incident = secrets.token_hex(6)
             _log.error("%s failed, incident %s", method, incident, exc_info=problem)

@@ -1,16 +1,19 @@
-"""A small agent with two tools, for trying connectors: `python booking.py --grpc 127.0.0.1:50071 --http 127.0.0.1:8071`.
+"""A small agent with two tools, to try connectors and scenarios with, and for `evald demo`.
 
-It books appointments by rules, without a model, so it says the same every time.
-It keeps no state: what it knows is in the messages, as with most agents over HTTP.
+It books appointments by rules, without a model, so it says the same every time. It keeps no state: what it
+knows is in the messages, as with most agents over HTTP. It serves gRPC and HTTP:
+python -m evald_server.cli.demo_agent --grpc 127.0.0.1:50071 --http 127.0.0.1:8071
 """
 
 import argparse
 import json
 import re
 import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -109,29 +112,37 @@ class BookingHandler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+@contextmanager
+def serve_agent(grpc_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0") -> Iterator[list[str]]:
+    """Serve the agent. Yields both addresses, gRPC first; port 0 picks a free one."""
+    server = grpc.server(ThreadPoolExecutor(8))
+    agent_service_pb2_grpc.add_AgentServiceServicer_to_server(BookingService(), server)
+    host, _, port = http_address.rpartition(":")
+    web = ThreadingHTTPServer((host, int(port)), BookingHandler)
+    grpc_port = server.add_insecure_port(grpc_address)
+    server.start()
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    try:
+        yield [f"{grpc_address.rpartition(':')[0]}:{grpc_port}", f"{host}:{web.server_port}"]
+    finally:
+        web.shutdown()
+        web.server_close()
+        server.stop(1).wait()
+
+
 def main() -> None:
     """Serve on both addresses until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="A small agent with two tools.")
     parser.add_argument("--grpc", default="127.0.0.1:50071", metavar="HOST:PORT", help="port 0: any free one")
     parser.add_argument("--http", default="127.0.0.1:8071", metavar="HOST:PORT", help="port 0: any free one")
     options = parser.parse_args()
-    server = grpc.server(ThreadPoolExecutor(8))
-    agent_service_pb2_grpc.add_AgentServiceServicer_to_server(BookingService(), server)
-    host, _, port = options.http.rpartition(":")
-    web = ThreadingHTTPServer((host, int(port)), BookingHandler)
-    grpc_port = server.add_insecure_port(options.grpc)
-    server.start()
-    threading.Thread(target=web.serve_forever, daemon=True).start()
-    grpc_host = options.grpc.rpartition(":")[0]
-    print(f"booking agent: grpc {grpc_host}:{grpc_port}, http {host}:{web.server_port}", flush=True)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    stop.wait()
-    web.shutdown()
-    server.stop(1).wait()
+    with serve_agent(options.grpc, options.http) as addresses:
+        sys.stdout.write("booking agent: grpc {}, http {}\n".format(*addresses))
+        sys.stdout.flush()
+        stop.wait()
 
 
 if __name__ == "__main__":

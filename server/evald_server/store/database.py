@@ -1,0 +1,417 @@
+"""The database of a server: SQLite in its data directory or in memory, or PostgreSQL.
+
+Errors of it end here: callers see StoreProblem, whose text says neither paths nor SQL; the log has those.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from . import rollups
+from .migrations import NewerDatabase, migrate
+from .schema import METADATA
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Connection], T]
+
+_log = logging.getLogger("evald.store")
+
+FILE_NAME: Final = "evald.sqlite3"
+MEMORY: Final = "sqlite://"
+
+FULL: Final = "STORAGE_FULL"
+UNAVAILABLE: Final = "STORAGE_UNAVAILABLE"
+
+_READERS: Final = 4
+
+# How long a statement waits for a lock that a backup or a shell holds.
+_LOCK_SECONDS: Final = 1.0
+
+# The session of a server that was killed lives on until PostgreSQL notices, at the end of its statement.
+_TAKE_OVER_SECONDS: Final = 5.0
+
+# Session lock of the one server that uses a PostgreSQL database.
+_SERVER_LOCK: Final = int.from_bytes(b"evald", "big")
+
+# For libpq, where the URL says nothing: notice within seconds that the other side is gone.
+_LIBPQ: Final = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "20",
+    "keepalives_interval": "5",
+    "application_name": "evald",
+}
+
+# The other way round, and an end to what waits for ever.
+_SESSION: Final = (
+    "SET tcp_keepalives_idle = 20",
+    "SET tcp_keepalives_interval = 5",
+    "SET tcp_keepalives_count = 3",
+    f"SET lock_timeout = {round(1000 * _LOCK_SECONDS)}",
+    "SET statement_timeout = 10000",
+)
+
+# Classes of SQLSTATE that say that the statement was wrong, not the database: data, integrity, syntax, limits.
+_STATEMENT_ERRORS: Final = ("22", "23", "42", "54")
+
+
+class StoreProblem(Exception):
+    """The database cannot be used now. code: STORAGE_FULL or STORAGE_UNAVAILABLE. message: for callers."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class _Waiting(NamedTuple):
+    work: Work[Any]
+    done: "asyncio.Future[Any]"
+
+
+class _Outcome(NamedTuple):
+    result: Any
+    problem: Exception | None = None
+
+
+class Database:
+    """A database, written by one thread and read by a few.
+
+    url: PostgreSQL's URL, a path of a SQLite file, or MEMORY for one that ends with the process.
+
+    All changes requested during a commit go into the next one, because a commit waits 5 ms for the disk, whether
+    it holds one row or 500. After trouble, the next call tries again.
+    """
+
+    def __init__(self, url: str | Path) -> None:
+        self._path = url if isinstance(url, Path) else None
+        self._url: URL | None = make_url(url) if isinstance(url, str) and url != MEMORY else None
+        self._is_in_memory = self._path is None and self._url is None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-store-writer")
+        # A database in memory is one connection.
+        self._readers: Executor = (
+            self._thread
+            if self._is_in_memory
+            else ThreadPoolExecutor(_READERS, thread_name_prefix="evald-store-reader")
+        )
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of the open file
+        self._pending: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Open the database, create it if need be, and migrate it. Raises StoreProblem."""
+        await self._run(self._thread, self._open)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` in a transaction that only reads. Raises StoreProblem, and what `work` raises."""
+        if not self._is_open():
+            await self._run(self._thread, self._open)
+        return await self._run(self._readers, partial(self._read, work))
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in a transaction, alone or after others, and return when it is durable.
+
+        Raises StoreProblem, and what `work` raises; then nothing of it is stored. `work` may run a second time
+        when the first one was not stored.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Waiting(work, done))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._commit_all())
+        return await done
+
+    async def close(self) -> None:
+        """Finish pending commits and disconnect."""
+        if self._closed:
+            return
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._readers.shutdown()
+        self._thread.shutdown()
+
+    async def _commit_all(self) -> None:
+        while self._pending:
+            # Who was cancelled in the queue is left out.
+            batch = [waiting for waiting in self._pending if not waiting.done.done()]
+            self._pending = []
+            works = [waiting.work for waiting in batch]
+            try:
+                outcomes = await self._run(self._thread, partial(self._commit, works))
+            except Exception as problem:  # noqa: BLE001 - handed to the callers
+                outcomes = [_Outcome(None, problem)] * len(batch)
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                if waiting.done.done():
+                    continue
+                if outcome.problem is None:
+                    waiting.done.set_result(outcome.result)
+                else:
+                    waiting.done.set_exception(outcome.problem)
+
+    async def _run(self, executor: Executor, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise StoreProblem(UNAVAILABLE, "the server stops")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(executor, work)
+        except DBAPIError as problem:
+            if not _is_storage(problem):
+                raise
+            raise _refusal(problem) from None
+
+    # In the writer's thread.
+
+    def _commit(self, works: Sequence[Work[Any]]) -> list[_Outcome]:
+        try:
+            return self._transaction(works)
+        except (DBAPIError, StoreProblem) as problem:
+            refusal = problem if isinstance(problem, StoreProblem) else _refusal(problem)
+        if refusal.code == FULL and len(works) > 1:
+            # What does not fit must not keep the rest from being stored.
+            return [self._commit([work])[0] for work in works]
+        return [_Outcome(None, StoreProblem(refusal.code, refusal.message)) for _ in works]
+
+    def _transaction(
+        self, works: Sequence[Work[Any]], *, apart: bool = False, again: bool = True
+    ) -> list[_Outcome]:
+        """Commit works together. apart: each in a savepoint, which makes it half as fast; only if one fails."""
+        if not self._is_open():
+            self._open()
+        connection = self._connection
+        assert connection is not None
+        committing = False
+        try:
+            with connection.begin():
+                counts = rollups.collect(connection)
+                run = _in_savepoint if apart else _plainly
+                outcomes = [run(connection, work, counts) for work in works]
+                rollups.add(connection, counts)
+                committing = True
+        except _WorkFailed as failed:
+            if len(works) > 1:
+                return self._transaction(works, apart=True)
+            return [_Outcome(None, failed.problem)]
+        except DBAPIError:
+            if connection.invalidated:
+                self._disconnect()
+                # PostgreSQL was restarted. A commit without an answer may have happened: not a second time.
+                if again and not committing:
+                    return self._transaction(works, apart=apart, again=False)
+            raise
+        return outcomes
+
+    def _is_open(self) -> bool:
+        """Return whether the writer is connected to the file that is there.
+
+        SQLite would go on writing to one that was removed.
+        """
+        return self._connection is not None and (self._path is None or _identity(self._path) == self._file)
+
+    def _open(self) -> None:
+        if self._is_open():
+            return
+        self._disconnect()
+        engine = self._engine or self._create_engine()
+        connection = engine.connect().execution_options(evald_writes=True)
+        try:
+            if self._url is not None:
+                _take_server_lock(connection)
+            with connection.begin():
+                if self._is_in_memory:
+                    # The same tables without Alembic, whose import would add 0.15 s to every start.
+                    METADATA.create_all(connection)
+                else:
+                    migrate(connection)
+            if self._path is not None:
+                self._file = _identity(self._path)
+        except NewerDatabase as problem:
+            connection.close()
+            _log.error("store: %s", problem)
+            raise StoreProblem(
+                UNAVAILABLE, "the database was written by a newer version of evald: start that version"
+            ) from None
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        # From here on no connection creates a file in place of one that was removed.
+        self._engine, self._connection = engine, connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _create_engine(self) -> Engine:
+        if self._url is not None:
+            return _postgresql(self._url)
+        if self._path is None:
+            creator: Callable[[], sqlite3.Connection] = partial(_sqlite, ":memory:")
+            engine = create_engine(MEMORY, poolclass=StaticPool, creator=creator, hide_parameters=True)
+        else:
+            engine = create_engine(
+                MEMORY,
+                poolclass=QueuePool,
+                pool_size=_READERS + 1,
+                max_overflow=0,
+                creator=partial(self._connect_file, self._path),
+                hide_parameters=True,
+            )
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def _connect_file(self, path: Path) -> sqlite3.Connection:
+        if self._engine is None:
+            # Readable by the server's user alone: conversations are in it. SQLite says what is wrong with the path.
+            with suppress(OSError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = _sqlite(f"file:{quote(str(path.absolute()))}?mode=rw")
+        if self._connection is None:
+            connection.execute("PRAGMA journal_mode = WAL")
+        # Acknowledged commits survive a power failure.
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    # In a reader's thread.
+
+    def _read(self, work: Work[T], *, again: bool = True) -> T:
+        assert self._engine is not None
+        with self._engine.connect() as connection:
+            try:
+                with connection.begin():
+                    return work(connection)
+            except DBAPIError:
+                if not (again and connection.invalidated):
+                    raise
+        return self._read(work, again=False)
+
+
+class _WorkFailed(Exception):
+    """A work has raised, and the transaction with it is void."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self.problem = problem
+
+
+def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+    """Run one work. Raises DBAPIError when the database is in trouble, _WorkFailed when the work is."""
+    try:
+        return _Outcome(work(connection))
+    except Exception as problem:
+        if isinstance(problem, DBAPIError) and _is_storage(problem):
+            raise
+        raise _WorkFailed(problem) from None
+
+
+def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+    """Run one work, and undo it alone if it fails. Raises DBAPIError when the database is in trouble."""
+    counted = len(counts)
+    # Not begin_nested(), which takes five times as long.
+    connection.exec_driver_sql("SAVEPOINT work")
+    try:
+        outcome = _plainly(connection, work, counts)
+    except _WorkFailed as failed:
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
+        del counts[counted:]
+        outcome = _Outcome(None, failed.problem)
+    connection.exec_driver_sql("RELEASE SAVEPOINT work")
+    return outcome
+
+
+def _is_storage(problem: DBAPIError) -> bool:
+    """Return whether the database is in trouble, rather than the statement wrong."""
+    error = problem.orig
+    if isinstance(error, sqlite3.Error):
+        wrong = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
+        return not isinstance(error, wrong)
+    # Without a code: the connection is gone.
+    return (getattr(error, "sqlstate", None) or "08")[:2] not in _STATEMENT_ERRORS
+
+
+def _refusal(problem: DBAPIError) -> StoreProblem:
+    _log.error("store: %s", problem.orig)
+    error = problem.orig
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(error, "sqlstate", "") == "53100":
+        return StoreProblem(FULL, "the disk of the server's database is full")
+    return StoreProblem(UNAVAILABLE, "the server cannot use its database now")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _sqlite(name: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        name, uri=True, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    )
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction of SQLite, which sqlite3 with `isolation_level=None` leaves to us.
+
+    A writer takes the lock at once: one that begins as a reader is refused when another has written since.
+    """
+    writes = connection.get_execution_options().get("evald_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _postgresql(url: URL) -> Engine:
+    options = {name: value for name, value in _LIBPQ.items() if name not in url.query}
+    try:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            pool_size=_READERS + 1,
+            max_overflow=0,
+            connect_args=options,
+            hide_parameters=True,
+        )
+    except ModuleNotFoundError:
+        raise StoreProblem(
+            UNAVAILABLE, "PostgreSQL needs a package that is not installed: pip install 'evald[postgres]'"
+        ) from None
+
+    def prepare(connection: Any, record: object) -> None:
+        for statement in _SESSION:
+            connection.execute(statement)
+        connection.commit()
+
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+def _take_server_lock(connection: Connection) -> None:
+    """Lock the database for this session, so that what it writes is never written beside another server."""
+    until = time.monotonic() + _TAKE_OVER_SECONDS
+    with connection.begin():
+        while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVER_LOCK}):
+            if time.monotonic() > until:
+                raise StoreProblem(
+                    UNAVAILABLE,
+                    "another server uses this database. Stop that one, or give each server a database of its own: "
+                    "EVALD_STORE or store in the config file",
+                )
+            time.sleep(0.1)

@@ -1,0 +1,7 @@
+"""What Alembic runs around migrations. The connection comes from `migrate`."""
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"], transactional_ddl=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,119 @@
+"""What callers create, change and delete: scenarios, personas, connectors, experiments."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, tuple_, update
+
+from .database import Database
+from .schema import RESOURCES
+
+_COLUMNS = tuple(RESOURCES.c[name] for name in ("id", "name", "body", "created", "updated"))
+
+
+class ResourceKind(StrEnum):
+    """The kinds. Names and ids are unique within one."""
+
+    SCENARIO = "scenario"
+    PERSONA = "persona"
+    CONNECTOR = "connector"
+    EXPERIMENT = "experiment"
+
+
+class StoredResource(NamedTuple):
+    """A resource. body: its serialised message. created, updated: Unix microseconds."""
+
+    id: str
+    name: str
+    body: bytes
+    created: int
+    updated: int
+
+
+class NameTaken(Exception):
+    """Another resource of the kind has the name."""
+
+
+class IdTaken(Exception):
+    """Another resource of the kind, or another run, has the id."""
+
+
+class ResourceStore:
+    """Resources in a database. All methods raise StoreProblem; what has been awaited is durable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, kind: ResourceKind, resource: StoredResource) -> None:
+        """Store a new resource. Raises NameTaken, IdTaken."""
+
+        def work(connection: Connection) -> None:
+            _check_free(connection, kind, resource)
+            connection.execute(insert(RESOURCES), {"kind": kind.value, **resource._asdict()})
+
+        await self._database.write(work)
+
+    async def get(self, kind: ResourceKind, resource_id: str) -> StoredResource | None:
+        """Return a resource; None when there is none."""
+        return await self._database.read(lambda connection: _get(connection, kind, resource_id))
+
+    async def list(
+        self, kind: ResourceKind, *, after: tuple[int, str] | None = None, limit: int = 100, name: str = ""
+    ) -> list[StoredResource]:
+        """Return resources, oldest first. after: `created` and `id` of the last one of the page before."""
+        columns = RESOURCES.c
+        wanted = select(*_COLUMNS).where(columns.kind == kind.value)
+        if name:
+            wanted = wanted.where(columns.name == name)
+        if after is not None:
+            wanted = wanted.where(tuple_(columns.created, columns.id) > after)
+        wanted = wanted.order_by(columns.created, columns.id).limit(limit)
+        return await self._database.read(
+            lambda connection: [StoredResource(*row) for row in connection.execute(wanted)]
+        )
+
+    async def update(
+        self, kind: ResourceKind, resource_id: str, change: Callable[[StoredResource], StoredResource]
+    ) -> StoredResource | None:
+        """Replace a resource by what `change` makes of it; None when there is none.
+
+        `change` runs in the database's thread, between reading and writing. Raises NameTaken, and what it raises.
+        """
+
+        def work(connection: Connection) -> StoredResource | None:
+            old = _get(connection, kind, resource_id)
+            if old is None:
+                return None
+            # The id and the time of creation stay.
+            new = change(old)._replace(id=old.id, created=old.created)
+            if new.name != old.name:
+                _check_free(connection, kind, new, but=old.id)
+            connection.execute(update(RESOURCES).where(_is(kind, resource_id)), new._asdict())
+            return new
+
+        return await self._database.write(work)
+
+    async def delete(self, kind: ResourceKind, resource_id: str) -> bool:
+        """Delete a resource. Returns False when there is none."""
+        statement = delete(RESOURCES).where(_is(kind, resource_id))
+        return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+
+
+def _is(kind: ResourceKind, resource_id: str) -> Any:
+    return and_(RESOURCES.c.kind == kind.value, RESOURCES.c.id == resource_id)
+
+
+def _get(connection: Connection, kind: ResourceKind, resource_id: str) -> StoredResource | None:
+    row = connection.execute(select(*_COLUMNS).where(_is(kind, resource_id))).first()
+    return None if row is None else StoredResource(*row)
+
+
+def _check_free(connection: Connection, kind: ResourceKind, new: StoredResource, but: str = "") -> None:
+    """Raise NameTaken or IdTaken. Nobody else writes until the transaction ends. but: id that does not count."""
+    columns = RESOURCES.c
+    same = or_(columns.id == new.id, columns.name == new.name)
+    for resource_id, _ in connection.execute(
+        select(columns.id, columns.name).where(columns.kind == kind.value, same, columns.id != but)
+    ):
+        raise IdTaken(new.id) if resource_id == new.id else NameTaken(new.name)

@@ -1,0 +1,454 @@
+"""Runs and their events."""
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from evald.v1 import result_pb2, run_service_pb2
+
+from . import rollups
+from .database import Database
+from .resources import IdTaken
+from .rollups import Rollup
+from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS
+
+Run = run_service_pb2.Run
+
+UNFINISHED: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
+
+# Those with a verdict or without one for good; the others can go on.
+_COUNTED: Final = (run_service_pb2.RUN_STATUS_COMPLETED, run_service_pb2.RUN_STATUS_ERROR)
+
+_SNAPSHOTS: Final = ("scenario", "persona", "connector")
+_APART: Final = ("messages", "turns", *_SNAPSHOTS)
+
+_EXECUTIONS: Final = "executions"
+
+# Statements that run for every message of a run are built once: building takes twice as long as running.
+_NUMBER: Final = select(RUNS.c.number).where(RUNS.c.id == bindparam("run_id"))
+_STATE: Final = (
+    select(RUNS.c.number, RUNS.c.status, RUNS.c.verdict, RUN_STATES.c.last_sequence)
+    .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
+    .where(RUNS.c.id == bindparam("run_id"))
+)
+_SET_VERDICT: Final = (
+    update(RUNS)
+    .where(RUNS.c.number == bindparam("run"))
+    .values(status=bindparam("new_status"), verdict=bindparam("new_verdict"))
+)
+_SET_STATE: Final = (
+    update(RUN_STATES)
+    .where(RUN_STATES.c.number == bindparam("run"))
+    .values(last_sequence=bindparam("sequence"), body=bindparam("new_body"))
+)
+_BETWEEN: Final = (
+    select(RUNS.c.number).where(RUNS.c.number.between(bindparam("first"), bindparam("last"))).limit(1)
+)
+_WITH_SNAPSHOTS: Final = (
+    select(RUN_STATES.c.body, RUN_SNAPSHOTS.c.body)
+    .select_from(RUNS)
+    .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
+    .join(RUN_SNAPSHOTS, RUN_SNAPSHOTS.c.number == RUNS.c.number)
+)
+_ONE: Final = _WITH_SNAPSHOTS.where(RUNS.c.id == bindparam("run_id"))
+_REQUESTED: Final = _WITH_SNAPSHOTS.where(
+    # Said again, for the index that has no others.
+    RUNS.c.request_id == bindparam("request_id"),
+    RUNS.c.request_id != literal_column("''"),
+).order_by(RUNS.c.number)
+_INSERT_RUN: Final = insert(RUNS)
+_INSERT_STATE: Final = insert(RUN_STATES)
+_INSERT_SNAPSHOT: Final = insert(RUN_SNAPSHOTS)
+_INSERT_EVENT: Final = insert(RUN_EVENTS)
+_INSERT_FAILURE: Final[dict[str, Any]] = {
+    "sqlite": sqlite.insert(RUN_FAILURES).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(RUN_FAILURES).on_conflict_do_nothing(),
+}
+
+# Runs deleted in one commit, so that others wait for milliseconds.
+_TRIM: Final = 100
+
+# A run's number is at most so far after its time of creation, when other runs have the same.
+_MAX_SKEW: Final = 600_000_000
+
+
+class RunEventKind(IntEnum):
+    """What an event's body is."""
+
+    MESSAGE = 1  # RunMessage
+    TURN = 2  # RunTurn with its results
+    STATUS = 3  # RunStatusChange
+    END = 4  # nothing: the run says it
+
+
+class RunEvent(NamedTuple):
+    """An event of a run.
+
+    A turn with n results occupies n + 1 numbers: `sequence` is the last of them, the results have those before.
+    """
+
+    sequence: int
+    kind: RunEventKind
+    body: bytes
+
+
+class RunFilter(NamedTuple):
+    """Which runs. What is empty or 0 is not asked for. since, until: of the creation, Unix microseconds.
+
+    failed_evaluator: name or type of one that failed or broke.
+    """
+
+    scenario_id: str = ""
+    persona_id: str = ""
+    connector_id: str = ""
+    experiment_id: str = ""
+    execution_id: int = 0
+    status: int = 0
+    verdict: int = 0
+    failed_evaluator: str = ""
+    since: int = 0
+    until: int = 0
+
+
+# Columns that a filter compares, and those that are fields of a run.
+_EQUAL: Final = RunFilter._fields[:7]
+_COPIED: Final = ("id", *_EQUAL)
+
+
+class RunNotFound(Exception):
+    """There is no run with the id: it was deleted."""
+
+
+class RunStore:
+    """Runs in a database. All methods raise StoreProblem; what has been awaited is durable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, runs: Sequence[Run], request_id: str = "") -> list[Run]:
+        """Store new runs, all or none, each with a STATUS event. Raises IdTaken.
+
+        scenario, persona and connector of the runs are kept as their snapshots. The runs that are returned have
+        `last_sequence`. A second call with the same request_id returns the runs of the first.
+        """
+        prepared = []
+        for run in runs:
+            stored = _copy(run, ("messages", "turns"))
+            stored.last_sequence = 1
+            change = run_service_pb2.RunStatusChange(status=run.status, attempt=run.attempt)
+            prepared.append((stored, [RunEvent(1, RunEventKind.STATUS, change.SerializeToString())]))
+
+        def work(connection: Connection) -> list[Run]:
+            earlier = _of_request(connection, request_id) if request_id else []
+            if not earlier:
+                _insert(connection, prepared, request_id)
+            return earlier or [run for run, _ in prepared]
+
+        return await self._database.write(work)
+
+    async def import_run(self, run: Run, events: Sequence[RunEvent]) -> None:
+        """Store a run that has ended elsewhere, with its events, in one commit. Raises IdTaken."""
+        await self._database.write(lambda connection: _insert(connection, [(run, events)], ""))
+
+    async def save(self, run: Run, events: Sequence[RunEvent] = ()) -> None:
+        """Store a run as it is now, and its new events, in one commit. Raises RunNotFound.
+
+        Events that are stored already are left out, so that a call without an answer can be repeated. The
+        snapshots stay as they were created.
+        """
+        change = _Change(run, events)
+        await self._database.write(change.store)
+
+    async def restart(self, run: Run, events: Sequence[RunEvent] = ()) -> None:
+        """Drop the events there are, then as `save`. Raises RunNotFound."""
+        change = _Change(run, events)
+
+        def work(connection: Connection) -> None:
+            number = _number(connection, run.id)
+            for table in (RUN_EVENTS, RUN_FAILURES):
+                connection.execute(delete(table).where(table.c.number == number))
+            change.store(connection)
+
+        await self._database.write(work)
+
+    async def get(self, run_id: str) -> Run | None:
+        """Return a run with its snapshots, without messages and turns; None when there is none."""
+        row = await self._database.read(
+            lambda connection: connection.execute(_ONE, {"run_id": run_id}).first()
+        )
+        return None if row is None else _whole(row)
+
+    async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
+        """Return events with a greater sequence than `after`, in order."""
+        columns = RUN_EVENTS.c
+        wanted = (
+            select(columns.sequence, columns.kind, columns.body)
+            .join(RUNS, RUNS.c.number == columns.number)
+            .where(RUNS.c.id == run_id, columns.sequence > after)
+            .order_by(columns.sequence)
+            .limit(limit)
+        )
+        return await self._database.read(
+            lambda connection: [
+                RunEvent(sequence, RunEventKind(kind), body)
+                for sequence, kind, body in connection.execute(wanted)
+            ]
+        )
+
+    async def delete(self, run_id: str) -> bool:
+        """Delete a run. Returns False when there is none."""
+
+        def work(connection: Connection) -> bool:
+            number = connection.scalar(_NUMBER, {"run_id": run_id})
+            if number is None:
+                return False
+            _delete(connection, [number])
+            return True
+
+        return await self._database.write(work)
+
+    async def unfinished(self) -> list[Run]:
+        """Return the runs that are queued or running, oldest first, with snapshots."""
+        wanted = _WITH_SNAPSHOTS.where(RUNS.c.status.in_(UNFINISHED)).order_by(RUNS.c.number)
+        return await self._database.read(
+            lambda connection: [_whole(row) for row in connection.execute(wanted)]
+        )
+
+    async def next_execution_id(self) -> int:
+        """Return a number that was never returned before, from 1."""
+
+        def work(connection: Connection) -> int:
+            mine = COUNTERS.c.name == _EXECUTIONS
+            value: int | None = connection.scalar(select(COUNTERS.c.value).where(mine))
+            if value is None:
+                connection.execute(insert(COUNTERS), {"name": _EXECUTIONS, "value": 1})
+                return 1
+            connection.execute(update(COUNTERS).where(mine), {"value": value + 1})
+            return value + 1
+
+        return await self._database.write(work)
+
+    async def trim(self, *, max_age: float | None, max_count: int | None) -> int:
+        """Delete the oldest runs, in small commits, but none that is queued or running. Returns how many.
+
+        max_age: seconds since the creation. max_count: runs to keep.
+        """
+        before = [] if max_age is None else [_now() - round(1_000_000 * max_age)]
+        if max_count is not None:
+            newest = select(RUNS.c.number).order_by(RUNS.c.number.desc()).offset(max_count).limit(1)
+            last = await self._database.read(lambda connection: connection.scalar(newest))
+            before += [] if last is None else [last + 1]
+        if not before:
+            return 0
+        old = (
+            select(RUNS.c.number)
+            .where(RUNS.c.number < max(before), RUNS.c.status.not_in(UNFINISHED))
+            .order_by(RUNS.c.number)
+            .limit(_TRIM)
+        )
+
+        def work(connection: Connection) -> int:
+            numbers = connection.scalars(old).all()
+            _delete(connection, numbers)
+            return len(numbers)
+
+        total = 0
+        while deleted := await self._database.write(work):
+            total += deleted
+        return total
+
+    async def rollups(self, since: int, until: int) -> list[Rollup]:
+        """Return what happened in the hours between two times, Unix microseconds."""
+        return await self._database.read(lambda connection: rollups.between(connection, since, until))
+
+    async def list(
+        self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False
+    ) -> list[tuple[int, Run]]:
+        """Return runs with the number to go on after, newest first. Of their snapshots they have the names alone."""
+        statement = _listing(wanted, after, limit, oldest_first=oldest_first)
+        return await self._database.read(
+            lambda connection: [
+                (number, Run.FromString(body)) for number, body in connection.execute(statement)
+            ]
+        )
+
+
+class _Change:
+    """A run as it is now and its new events, serialised before the database's thread sees them."""
+
+    def __init__(self, run: Run, events: Iterable[RunEvent]) -> None:
+        self._id = run.id
+        self._status = run.status
+        self._verdict = run.verdict
+        self._last_sequence = run.last_sequence
+        self._body = _body(run)
+        self._events = list(events)
+        at = run.update_time.ToMicroseconds() if run.HasField("update_time") else _now()
+        self._at_end = rollups.of_run(run, at) if run.status in _COUNTED else None
+        self._at = at
+
+    def store(self, connection: Connection) -> None:
+        """Write it. Raises RunNotFound."""
+        row = connection.execute(_STATE, {"run_id": self._id}).first()
+        if row is None:
+            raise RunNotFound(self._id)
+        number, status, verdict, last_sequence = row
+        if (status, verdict) != (self._status, self._verdict):
+            connection.execute(
+                _SET_VERDICT, {"run": number, "new_status": self._status, "new_verdict": self._verdict}
+            )
+        connection.execute(
+            _SET_STATE, {"run": number, "sequence": self._last_sequence, "new_body": self._body}
+        )
+        counts = [] if self._at_end is None or status in _COUNTED else [self._at_end]
+        new = [one for one in self._events if one.sequence > last_sequence]
+        _add_events(connection, number, new, self._at, counts)
+
+
+def _add_events(
+    connection: Connection, number: int, events: Iterable[RunEvent], at: int, counts: list[Rollup]
+) -> None:
+    """Store events, who failed in them, and the counts. counts: others to add."""
+    rows = []
+    failed: set[str] = set()
+    for event in events:
+        rows.append({"number": number, **event._asdict()})
+        if event.kind is RunEventKind.TURN:
+            results = run_service_pb2.RunTurn.FromString(event.body).evaluation.results
+            counts += rollups.of_results(results, at)
+            failed.update(
+                name[: rollups.MAX_KEY]
+                for result in results
+                if result.verdict in (result_pb2.VERDICT_FAILED, result_pb2.VERDICT_ERROR)
+                and not result.pending  # a later turn decides
+                for name in (result.name, result.type)
+            )
+    if rows:
+        # For one row psycopg is three times as fast with the row alone.
+        connection.execute(_INSERT_EVENT, rows if len(rows) > 1 else rows[0])
+    if failed:
+        connection.execute(
+            _INSERT_FAILURE[connection.dialect.name],
+            [{"evaluator": name, "number": number} for name in sorted(failed)],
+        )
+    rollups.count(connection, counts)
+
+
+def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]]], request_id: str) -> None:
+    """Store new runs with their events. Raises IdTaken."""
+    if not runs:
+        return
+    created = [run.create_time.ToMicroseconds() if run.HasField("create_time") else _now() for run, _ in runs]
+    first = _free_numbers(connection, max(created), len(runs))
+    rows: list[dict[str, Any]] = []
+    states, snapshots = [], []
+    for number, ((run, _), at) in enumerate(zip(runs, created, strict=True), start=first):
+        row: dict[str, Any] = {"number": number, "created": at, "request_id": request_id}
+        rows.append(row | {name: getattr(run, name) for name in _COPIED})
+        states.append({"number": number, "last_sequence": run.last_sequence, "body": _body(run)})
+        snapshots.append({"number": number, "body": _snapshot(run)})
+    try:
+        connection.execute(_INSERT_RUN, rows)
+    except IntegrityError:  # the numbers are free
+        raise IdTaken(runs[0][0].id if len(runs) == 1 else "the id of one of the runs") from None
+    connection.execute(_INSERT_STATE, states)
+    connection.execute(_INSERT_SNAPSHOT, snapshots)
+    for row, (run, events) in zip(rows, runs, strict=True):
+        at = run.complete_time.ToMicroseconds() if run.HasField("complete_time") else row["created"]
+        counts = [rollups.of_run(run, at)] if run.status in _COUNTED else []
+        _add_events(connection, row["number"], events, at, counts)
+
+
+def _free_numbers(connection: Connection, wanted: int, count: int) -> int:
+    """Return the first of `count` free numbers in a row, `wanted` or soon after it.
+
+    Of many imported runs with the same second each finds one after a few tries, because it looks at random and
+    ever farther.
+    """
+    found, step = wanted, count
+    while connection.scalar(_BETWEEN, {"first": found, "last": found + count - 1}) is not None:
+        step = min(2 * step, _MAX_SKEW)
+        found = wanted + random.randrange(step)  # noqa: S311 - no secret
+    return found
+
+
+def _of_request(connection: Connection, request_id: str) -> list[Run]:
+    return [_whole(row) for row in connection.execute(_REQUESTED, {"request_id": request_id})]
+
+
+def _number(connection: Connection, run_id: str) -> int:
+    number: int | None = connection.scalar(_NUMBER, {"run_id": run_id})
+    if number is None:
+        raise RunNotFound(run_id)
+    return number
+
+
+def _delete(connection: Connection, numbers: Sequence[int]) -> None:
+    for table in (RUNS, RUN_STATES, RUN_SNAPSHOTS, RUN_EVENTS, RUN_FAILURES):
+        connection.execute(delete(table).where(table.c.number.in_(numbers)))
+
+
+def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: bool) -> "Select[int, bytes]":
+    columns = RUNS.c
+    # The order, and the range of times, on a column that every index of a filter has at its end.
+    number = RUN_FAILURES.c.number if wanted.failed_evaluator else columns.number
+    statement = select(columns.number, RUN_STATES.c.body)
+    if wanted.failed_evaluator:
+        statement = (
+            statement.select_from(RUN_FAILURES)
+            .join(RUNS, columns.number == number)
+            .where(RUN_FAILURES.c.evaluator == wanted.failed_evaluator[: rollups.MAX_KEY])
+        )
+    statement = statement.join(RUN_STATES, RUN_STATES.c.number == columns.number)
+    for name in _EQUAL:
+        if value := getattr(wanted, name):
+            statement = statement.where(columns[name] == value)
+    if wanted.since:
+        statement = statement.where(number >= wanted.since, columns.created >= wanted.since)
+    if wanted.until:
+        statement = statement.where(number < wanted.until + _MAX_SKEW, columns.created < wanted.until)
+    if after is not None:
+        statement = statement.where(number > after if oldest_first else number < after)
+    return statement.order_by(number if oldest_first else number.desc()).limit(limit)
+
+
+def _whole(row: "Row[bytes, bytes]") -> Run:
+    # Serialised messages one after the other are merged: the whole snapshots replace their names.
+    body, snapshot = row
+    return Run.FromString(body + snapshot)
+
+
+def _copy(run: Run, left_out: Sequence[str]) -> Run:
+    copy = Run()
+    for field, value in run.ListFields():
+        if field.name in left_out:
+            continue
+        if field.message_type is None:
+            setattr(copy, field.name, value)
+        else:
+            getattr(copy, field.name).CopyFrom(value)
+    return copy
+
+
+def _body(run: Run) -> bytes:
+    body = _copy(run, _APART)
+    for name in _SNAPSHOTS:
+        if run.HasField(name):
+            getattr(body, name).name = getattr(run, name).name
+    if run.HasField("connector"):
+        body.connector.type = run.connector.type
+    return body.SerializeToString()
+
+
+def _snapshot(run: Run) -> bytes:
+    return Run(**{name: getattr(run, name) for name in _SNAPSHOTS if run.HasField(name)}).SerializeToString()
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,160 @@
+"""The tables. A change here needs a migration; a test compares both.
+
+Times are Unix microseconds. Bodies are serialised messages of the contract.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    TypeDecorator,
+    text,
+)
+
+METADATA: Final = MetaData()
+
+# Ordered by bytes on both databases; PostgreSQL's own order depends on where it runs.
+_TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
+
+# SQLite's rows are stored by an INTEGER PRIMARY KEY, and by no other type.
+_NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class PlainText(TypeDecorator[str]):
+    """Text without NUL, which PostgreSQL cannot store."""
+
+    impl = _TEXT
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: object) -> str | None:
+        """Replace what cannot be stored."""
+        return None if value is None else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _text(name: str, *, key: bool = False) -> Column[str]:
+    return Column(name, PlainText, primary_key=key, nullable=False)
+
+
+def _integer(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+RESOURCES: Final = Table(
+    "resources",
+    METADATA,
+    _text("kind", key=True),
+    _text("id", key=True),
+    _text("name"),
+    _integer("created"),
+    _integer("updated"),
+    Column("body", LargeBinary, nullable=False),
+    Index("resources_by_name", "kind", "name", unique=True),
+    Index("resources_by_time", "kind", "created", "id"),
+)
+
+# What runs are found by, and nothing else, so that a filter without an index of its own reads few pages.
+# number: the time of creation, made unique; it orders the runs.
+RUNS: Final = Table(
+    "runs",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    _text("id"),
+    _text("scenario_id"),
+    _text("persona_id"),
+    _text("connector_id"),
+    _text("experiment_id"),
+    _integer("execution_id"),
+    Column("status", SmallInteger, nullable=False),
+    Column("verdict", SmallInteger, nullable=False),
+    _integer("created"),
+    _text("request_id"),
+    Index("runs_by_id", "id", unique=True),
+    Index("runs_by_scenario", "scenario_id", "number"),
+    Index("runs_by_persona", "persona_id", "number"),
+    Index("runs_by_connector", "connector_id", "number"),
+    Index("runs_by_experiment", "experiment_id", "number"),
+    Index("runs_by_execution", "execution_id", "number"),
+    Index("runs_by_status", "status", "number"),
+    Index("runs_by_verdict", "verdict", "number"),
+    Index(
+        "runs_by_request",
+        "request_id",
+        "number",
+        sqlite_where=text("request_id <> ''"),
+        postgresql_where=text("request_id <> ''"),
+    ),
+)
+
+# body: the run without messages and turns, of its snapshots the names alone.
+RUN_STATES: Final = Table(
+    "run_states",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    _integer("last_sequence"),
+    Column("body", LargeBinary, nullable=False),
+)
+
+# body: a run with its scenario, persona and connector alone.
+RUN_SNAPSHOTS: Final = Table(
+    "run_snapshots",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+RUN_EVENTS: Final = Table(
+    "run_events",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", SmallInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+# evaluator: a name or a type.
+RUN_FAILURES: Final = Table(
+    "run_failures",
+    METADATA,
+    _text("evaluator", key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Index("run_failures_by_run", "number"),
+)
+
+ROLLUPS: Final = Table(
+    "rollups",
+    METADATA,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    _text("scope", key=True),
+    _text("key", key=True),
+    _integer("passed"),
+    _integer("failed"),
+    _integer("error"),
+    _integer("skipped"),
+    _integer("value_count"),
+    Column("value_sum", Double, nullable=False),
+)
+
+COUNTERS: Final = Table("counters", METADATA, _text("name", key=True), _integer("value"))
+
+LEASES: Final = Table(
+    "leases",
+    METADATA,
+    _text("lease_id", key=True),
+    _text("instance_id"),
+    Column("plugin", LargeBinary, nullable=False),
+    _text("target"),
+    _text("tls_profile"),
+    Column("ttl_seconds", Double, nullable=False),
+    Column("registered", Double, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+)

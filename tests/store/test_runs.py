@@ -1,0 +1,347 @@
+"""Runs: a row and its events in one commit, found by every filter, kept as long as retention says."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from evald.v1 import context_pb2, evaluator_pb2, result_pb2, run_service_pb2
+from evald_server.store.database import Database
+from evald_server.store.resources import IdTaken
+from evald_server.store.rollups import HOUR, Rollup
+from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunNotFound, RunStore
+
+Run = run_service_pb2.Run
+
+QUEUED = run_service_pb2.RUN_STATUS_QUEUED
+RUNNING = run_service_pb2.RUN_STATUS_RUNNING
+COMPLETED = run_service_pb2.RUN_STATUS_COMPLETED
+BROKE = run_service_pb2.RUN_STATUS_ERROR
+INTERRUPTED = run_service_pb2.RUN_STATUS_INTERRUPTED
+
+PASSED, FAILED = result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED
+ERROR, SKIPPED = result_pb2.VERDICT_ERROR, result_pb2.VERDICT_SKIPPED
+
+METRIC = evaluator_pb2.EVALUATOR_KIND_METRIC
+ASSERTION = evaluator_pb2.EVALUATOR_KIND_ASSERTION
+
+# Unix microseconds of a full hour.
+NOON = 1_700_000_000_000_000 // HOUR * HOUR
+
+
+@pytest.fixture
+def store(database: Database) -> RunStore:
+    return RunStore(database)
+
+
+def a_run(name: str, at: int = NOON, **fields: object) -> Run:
+    run = Run(id=name, **{"scenario_id": "scenario", "status": QUEUED, "attempt": 1} | fields)
+    run.create_time.FromMicroseconds(at)
+    return run
+
+
+def message(sequence: int) -> RunEvent:
+    return RunEvent(sequence, RunEventKind.MESSAGE, f"message {sequence}".encode())
+
+
+def turn(sequence: int, *results: result_pb2.EvaluationResult) -> RunEvent:
+    body = run_service_pb2.RunTurn(turn=1)
+    body.evaluation.results.extend(results)
+    return RunEvent(sequence, RunEventKind.TURN, body.SerializeToString())
+
+
+def result(name: str, verdict: int, **fields: object) -> result_pb2.EvaluationResult:
+    return result_pb2.EvaluationResult(
+        **{"name": name, "type": f"type-of-{name}", "kind": ASSERTION, "verdict": verdict} | fields
+    )
+
+
+async def ids(store: RunStore, **wanted: object) -> list[str]:
+    return [run.id for _, run in await store.list(RunFilter(**wanted))]  # type: ignore[arg-type]
+
+
+async def test_a_new_run_has_its_snapshots_and_a_status_event(store: RunStore) -> None:
+    run = a_run("one", persona_id="p")
+    run.scenario.CopyFrom(context_pb2.Scenario(name="Booking", instructions="Be terse.", persona_ids=["p"]))
+    run.persona.CopyFrom(context_pb2.Persona(name="Ann", script=["hello", "bye"]))
+    run.connector.name, run.connector.type = "Agent", "http"
+    run.connector.headers["authorization"] = "Bearer ${AGENT_KEY}"
+    [stored] = await store.create([run])
+    assert stored.last_sequence == 1
+    got = await store.get("one")
+    assert got == stored
+    assert got.scenario == run.scenario
+    assert got.persona == run.persona
+    assert got.connector == run.connector
+    [event] = await store.events("one")
+    assert (event.sequence, event.kind) == (1, RunEventKind.STATUS)
+    assert run_service_pb2.RunStatusChange.FromString(event.body).status == QUEUED
+    [(_, listed)] = await store.list(RunFilter())
+    assert listed.scenario == context_pb2.Scenario(name="Booking")
+    assert listed.persona == context_pb2.Persona(name="Ann")
+    assert (listed.connector.name, listed.connector.type, len(listed.connector.headers)) == (
+        "Agent",
+        "http",
+        0,
+    )
+    assert await store.get("none") is None
+    assert await store.events("none") == []
+
+
+async def test_runs_are_created_all_or_none_and_keep_their_order(store: RunStore) -> None:
+    many = [a_run(str(number)) for number in range(50)]
+    assert [run.id for run in await store.create(many)] == [run.id for run in many]
+    with pytest.raises(IdTaken, match="7"):
+        await store.create([a_run("7")])
+    with pytest.raises(IdTaken):
+        await store.create([a_run("new"), a_run("8")])
+    assert await store.get("new") is None
+    assert await ids(store) == [run.id for run in reversed(many)]
+    assert await store.create([]) == []
+
+
+async def test_a_request_id_makes_creation_safe_to_repeat(store: RunStore) -> None:
+    outcomes = await asyncio.gather(
+        *(store.create([a_run(f"{number}-a"), a_run(f"{number}-b")], "request") for number in range(5))
+    )
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert len(await ids(store)) == 2
+    assert len(await store.create([a_run("other")], "other request")) == 1
+    assert len(await store.create([a_run("without")])) == 1
+
+
+async def test_a_save_is_one_commit_that_can_be_repeated(store: RunStore) -> None:
+    [run] = await store.create([a_run("one")])
+    run.status, run.last_sequence = RUNNING, 4
+    run.turn_count = 1
+    events = [message(2), turn(4, result("a", FAILED))]
+    for _ in range(2):
+        await store.save(run, events)
+    assert await store.get("one") == run
+    assert (await store.events("one"))[1:] == events
+    # A place in the middle of a turn's numbers, whose results are 3 and the turn 4.
+    assert await store.events("one", after=3) == [events[1]]
+    assert await store.events("one", after=4) == []
+    assert await store.events("one", limit=1, after=1) == [events[0]]
+    [counted] = await store.rollups(0, 2**60)
+    assert counted.failed == 1
+    with pytest.raises(RunNotFound):
+        await store.save(a_run("deleted"), [message(2)])
+
+
+async def test_messages_and_turns_of_a_run_are_not_stored_twice(store: RunStore) -> None:
+    run = a_run("one")
+    run.messages.add(text="x" * 10_000)
+    run.turns.add().turn = 1
+    [stored] = await store.create([run])
+    assert not stored.messages
+    await store.save(run)
+    got = await store.get("one")
+    assert got is not None
+    assert got.ByteSize() < 1000
+
+
+async def test_a_restart_drops_what_was_and_counts_on(store: RunStore) -> None:
+    run = a_run("one")
+    run.scenario.instructions = "kept"
+    [run] = await store.create([run])
+    run.status, run.last_sequence = BROKE, 4
+    await store.save(run, [message(2), turn(4, result("a", ERROR))])
+    assert await ids(store, failed_evaluator="a") == ["one"]
+    run.status, run.attempt, run.last_sequence = QUEUED, 2, 5
+    await store.restart(run, [RunEvent(5, RunEventKind.STATUS, b"")])
+    assert [event.sequence for event in await store.events("one")] == [5]
+    assert await ids(store, failed_evaluator="a") == []
+    assert await store.get("one") == run
+    assert run.scenario.instructions == "kept"
+    with pytest.raises(RunNotFound):
+        await store.restart(a_run("none"))
+
+
+async def test_every_filter_alone_and_together(store: RunStore) -> None:
+    fields = {"scenario_id": "s", "persona_id": "p", "connector_id": "c", "experiment_id": "e"}
+    await store.create(
+        [
+            a_run("all", **fields, execution_id=3),
+            *(a_run(name, **fields | {name: "other"}, execution_id=4) for name in fields),
+        ]
+    )
+    for name, value in fields.items():
+        assert set(await ids(store, **{name: value})) == {"all", *(fields.keys() - {name})}
+        assert await ids(store, **{name: "other"}) == [name]
+    assert await ids(store, **fields) == ["connector_id", "all"][1:]
+    assert await ids(store, execution_id=3) == ["all"]
+    assert await ids(store, scenario_id="none") == []
+
+
+async def test_a_run_is_found_by_what_it_is_now(store: RunStore) -> None:
+    [run] = await store.create([a_run("one")])
+    assert await ids(store, status=QUEUED) == ["one"]
+    run.status, run.verdict = COMPLETED, FAILED
+    await store.save(run)
+    assert await ids(store, status=QUEUED) == []
+    assert await ids(store, status=COMPLETED, verdict=FAILED) == ["one"]
+
+
+async def test_who_failed_or_broke_is_found_by_name_and_by_type(store: RunStore) -> None:
+    for number, results in enumerate(
+        [
+            [result("good", PASSED), result("bad", FAILED)],
+            [result("bad", FAILED), result("broken", ERROR), result("broken", ERROR)],
+            # A later turn decides, and nothing was found.
+            [result("waits", FAILED, pending=True), result("skipped", SKIPPED)],
+        ]
+    ):
+        [run] = await store.create([a_run(str(number), NOON + number)])
+        run.last_sequence = 9
+        await store.save(run, [turn(5, *results), turn(9, *results)])
+    assert await ids(store, failed_evaluator="bad") == ["1", "0"]
+    assert await ids(store, failed_evaluator="type-of-broken") == ["1"]
+    assert await ids(store, failed_evaluator="bad", since=NOON + 1) == ["1"]
+    for name in ("good", "waits", "skipped", "x" * 10_000, "\0"):
+        assert await ids(store, failed_evaluator=name) == []
+
+
+async def test_an_evaluator_with_a_very_long_name_is_stored(store: RunStore) -> None:
+    name = "".join(chr(1000 + number % 5000) for number in range(20_000))
+    [run] = await store.create([a_run("one")])
+    run.last_sequence = 3
+    await store.save(run, [turn(3, result(name, FAILED))])
+    assert await ids(store, failed_evaluator=name) == ["one"]
+    assert (await store.events("one", after=1))[0].sequence == 3
+
+
+async def test_times_bound_the_creation_exactly(store: RunStore) -> None:
+    # All at once, twice: their numbers differ from their times.
+    await store.create([a_run(f"a{number}") for number in range(10)])
+    await store.create([a_run(f"b{number}") for number in range(10)])
+    await store.create([a_run("before", NOON - 1), a_run("also before", NOON - 2)][:1])
+    await store.create([a_run("after", NOON + 1)])
+    assert await ids(store, until=NOON) == ["before"]
+    assert await ids(store, since=NOON + 1) == ["after"]
+    assert len(await ids(store, since=NOON, until=NOON + 1)) == 20
+
+
+async def test_pages_are_complete_both_ways(store: RunStore) -> None:
+    for number in range(25):
+        await store.create([a_run(f"{number:02}", NOON + 1000 * number, status=number % 2 + 1)])
+    for oldest_first in (False, True):
+        for wanted in (RunFilter(), RunFilter(status=QUEUED)):
+            seen: list[str] = []
+            after = None
+            while page := await store.list(wanted, after=after, limit=4, oldest_first=oldest_first):
+                seen += [run.id for _, run in page]
+                after = page[-1][0]
+            step = 2 if wanted.status else 1
+            assert seen == sorted((f"{number:02}" for number in range(0, 25, step)), reverse=not oldest_first)
+
+
+async def test_a_thousand_imports_of_the_same_second_find_their_places(store: RunStore) -> None:
+    await asyncio.gather(*(store.import_run(a_run(str(number)), []) for number in range(1000)))
+    assert len(await store.list(RunFilter(since=NOON, until=NOON + 1), limit=2000)) == 1000
+
+
+async def test_an_import_is_a_run_with_its_events_and_counts(store: RunStore) -> None:
+    run = a_run("imported", NOON - 5 * HOUR, status=COMPLETED, verdict=FAILED, last_sequence=4)
+    run.complete_time.FromMicroseconds(NOON - HOUR)
+    events = [message(1), turn(3, result("a", FAILED)), RunEvent(4, RunEventKind.END, b"")]
+    await store.import_run(run, events)
+    assert await store.get("imported") == run
+    assert await store.events("imported") == events
+    assert await ids(store, failed_evaluator="a") == ["imported"]
+    assert {(one.hour, one.scope, one.failed) for one in await store.rollups(0, NOON)} == {
+        (NOON - HOUR, "run", 1),
+        (NOON - HOUR, "assertion", 1),
+    }
+    with pytest.raises(IdTaken):
+        await store.import_run(run, events)
+
+
+async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunStore) -> None:
+    [run] = await store.create([a_run("one")])
+    run.update_time.FromMicroseconds(NOON + 1)
+    run.status, run.last_sequence = RUNNING, 6
+    results = [
+        result("a", PASSED, score=1.0),
+        result("a", FAILED, score=0.5),
+        result("a", ERROR),
+        result("waits", FAILED, pending=True),
+        result("m", PASSED, kind=METRIC, value=12.5),
+        result("m", PASSED, kind=METRIC, value=float("inf")),
+    ]
+    await store.save(run, [turn(6, *results)])
+    run.update_time.FromMicroseconds(NOON + HOUR)
+    run.status, run.verdict, run.result.score = COMPLETED, PASSED, 0.75
+    for _ in range(2):  # the second one has ended already
+        await store.save(run)
+    assert await store.rollups(NOON, NOON + 2 * HOUR) == [
+        Rollup(NOON, "assertion", "a", 1, 1, 1, 0, 2, 1.5),
+        Rollup(NOON, "metric", "m", 2, 0, 0, 0, 1, 12.5),
+        Rollup(NOON + HOUR, "run", "scenario", 1, 0, 0, 0, 1, 0.75),
+    ]
+    assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
+    assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
+    await store.delete("one")
+    assert len(await store.rollups(NOON, NOON + 2 * HOUR)) == 3
+
+
+async def test_a_run_that_broke_counts_as_error_and_one_that_was_stopped_as_nothing(store: RunStore) -> None:
+    for name, status in (("broke", BROKE), ("stopped", INTERRUPTED)):
+        [run] = await store.create([a_run(name)])
+        run.status = status
+        await store.save(run)
+    assert [(one.error, one.failed, one.passed) for one in await store.rollups(0, 2**60)] == [(1, 0, 0)]
+
+
+async def test_delete_leaves_nothing_of_a_run(store: RunStore) -> None:
+    for name in ("one", "two"):
+        [run] = await store.create([a_run(name)])
+        run.last_sequence = 3
+        await store.save(run, [turn(3, result("a", FAILED))])
+    assert await store.delete("one")
+    assert not await store.delete("one")
+    assert await store.get("one") is None
+    assert await store.events("one") == []
+    assert await ids(store, failed_evaluator="a") == ["two"]
+    # The place of the one that was deleted may be taken again.
+    await store.create([a_run("one")])
+    assert [event.sequence for event in await store.events("one")] == [1]
+
+
+async def test_unfinished_runs_are_found_oldest_first_with_snapshots(store: RunStore) -> None:
+    statuses = [QUEUED, COMPLETED, RUNNING, INTERRUPTED, BROKE, QUEUED]
+    for number, status in enumerate(statuses):
+        run = a_run(str(number), NOON - number, status=status)
+        run.scenario.instructions = f"of {number}"
+        await store.create([run])
+    found = await store.unfinished()
+    assert [(run.id, run.scenario.instructions) for run in found] == [
+        (number, f"of {number}") for number in ("5", "2", "0")
+    ]
+
+
+async def test_execution_ids_are_never_given_twice(store: RunStore) -> None:
+    numbers = await asyncio.gather(*(store.next_execution_id() for _ in range(20)))
+    assert sorted(numbers) == list(range(1, 21))
+
+
+async def make(store: RunStore, statuses: Sequence[int]) -> None:
+    now = time.time_ns() // 1000
+    for number, status in enumerate(statuses):
+        await store.create([a_run(str(number), now - 1_000_000 * (1000 - number), status=status)])
+
+
+async def test_retention_deletes_the_oldest_that_have_ended(store: RunStore) -> None:
+    await make(store, [COMPLETED, RUNNING, INTERRUPTED, QUEUED, *[COMPLETED] * 246])
+    assert await store.trim(max_age=None, max_count=None) == 0
+    assert await store.trim(max_age=None, max_count=250) == 0
+    assert await store.trim(max_age=None, max_count=10) == 238
+    assert await ids(store) == [*(str(number) for number in range(249, 239, -1)), "3", "1"]
+
+
+async def test_retention_goes_by_age(store: RunStore) -> None:
+    await make(store, [COMPLETED] * 10)
+    assert await store.trim(max_age=994.5, max_count=1000) == 6
+    assert len(await ids(store)) == 4
+    assert await store.trim(max_age=0, max_count=None) == 4
