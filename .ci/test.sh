@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the tests with the pytest of an environment: .ci/test.sh BIN [PYTEST OPTION...]
 #
-# Most tests wait for processes and networks, so two run side by side; those that assert times run alone after them.
+# Most tests wait for processes and networks, so three run side by side; those that assert times run alone after them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$1
 shift
 usual="not interop and not frameworks"
-"$bin/python" -m pytest -q -n 2 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
+"$bin/python" -m pytest -q -n 3 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
 "$bin/python" -m pytest -q --durations 10 -m "$usual and alone" "$@"

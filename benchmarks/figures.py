@@ -15,7 +15,7 @@ import grpc
 
 from evald.v1 import evaluation_service_pb2
 
-from . import load, processes, remotes, stored_runs, workload
+from . import load, processes, remotes, runs, stored_runs, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
@@ -265,6 +265,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "remote-ten": remotes.ten,
     "remote-beside-bad": remotes.beside_bad,
     "remote-crowd": remotes.crowd,
+    "runs": runs.runs,
     "stored-runs": stored_runs.lists,
     "stored-turns": stored_runs.turns,
     "tools": tools,

@@ -27,7 +27,9 @@ BELOW = {
     "logs": set(),
     "jsonschema": {"frames", "kernel", "workers"},
     "evaluators": {"jsonschema"},
-    "judge": {"evaluators", "config"},
+    "redaction": set(),
+    "retries": set(),
+    "judge": {"evaluators", "config", "redaction", "retries"},
     "scripts": {"config", "kernel"},
     "remote": {"config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
@@ -43,7 +45,7 @@ BELOW = {
         "workers",
     },
     "store": set(),
-    "connectors": {"config", "remote"},
+    "connectors": {"config", "redaction", "remote", "retries"},
     "runs": {"connectors", "store", "engine", "judge", "monitoring"},
     "rpc": {
         "batch",
@@ -61,6 +63,8 @@ BELOW = {
     "calibration": set(),
     "app": {
         "batch",
+        "connectors",
+        "runs",
         "rpc",
         "engine",
         "evaluators",

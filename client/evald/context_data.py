@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class Invocation:
     """The agent's report on the turn. None always means not reported."""
 
-    __slots__ = ("_latency_ms", "_pb", "_total_tokens")
+    __slots__ = ("_latency_ms", "_pb", "_token_usage")
 
     def __init__(self, pb: "context_pb2.Invocation") -> None:
         self._pb = pb
         self._latency_ms: Any = UNREAD
-        self._total_tokens: Any = UNREAD
+        self._token_usage: Any = UNREAD
 
     @property
     def latency_ms(self) -> float | None:
@@ -39,27 +39,16 @@ class Invocation:
     @property
     def token_usage(self) -> TokenUsage | None:
         """Token usage of the turn."""
-        if not self._pb.HasField("token_usage"):
-            return None
-        return read_usage(self._pb.token_usage)
+        if self._token_usage is UNREAD:
+            pb = self._pb
+            self._token_usage = read_usage(pb.token_usage) if pb.HasField("token_usage") else None
+        return self._token_usage  # type: ignore[no-any-return]
 
     @property
     def total_tokens(self) -> int | None:
-        """`token_usage.total`, without reading the rest."""
-        if self._total_tokens is UNREAD:
-            self._total_tokens = self._read_total_tokens()
-        return self._total_tokens  # type: ignore[no-any-return]
-
-    def _read_total_tokens(self) -> int | None:
-        pb = self._pb
-        if not pb.HasField("token_usage"):
-            return None
-        usage = pb.token_usage
-        if usage.HasField("total_tokens"):
-            return usage.total_tokens
-        if usage.HasField("input_tokens") or usage.HasField("output_tokens"):
-            return usage.input_tokens + usage.output_tokens
-        return None
+        """`token_usage.total`; None also without any usage."""
+        usage = self.token_usage
+        return None if usage is None else usage.total
 
     @property
     def cost_usd(self) -> float | None:

@@ -128,6 +128,21 @@ def default_label(type_name: str) -> str:
     return type_name.rpartition(".")[2].replace("-", " ").title()
 
 
+CONFIG_MODEL: Final = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    strict=True,
+    alias_generator=to_camel,
+    validate_by_name=True,
+    validate_by_alias=True,
+    ignored_types=(cached_property,),
+    protected_namespaces=(),
+    arbitrary_types_allowed=True,
+    field_title_generator=lambda name, _: name.strip("_").replace("_", " ").capitalize(),
+)
+"""How pydantic reads a config: keys in camelCase or snake_case, unknown ones refused, values not converted."""
+
+
 class Evaluator(BaseModel):
     """Base class of class evaluators. The fields are the config.
 
@@ -141,18 +156,7 @@ class Evaluator(BaseModel):
     pattern, into a `functools.cached_property` and touch it in `prepare`.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        ignored_types=(cached_property,),
-        protected_namespaces=(),
-        arbitrary_types_allowed=True,
-        field_title_generator=lambda name, _: name.strip("_").replace("_", " ").capitalize(),
-    )
+    model_config = CONFIG_MODEL
 
     # Set by the keywords of the class; a subclass inherits what it does not set.
     type: ClassVar[str]
@@ -198,7 +202,7 @@ class Evaluator(BaseModel):
             kind=cls.kind,
             label=cls.label or default_label(cls.type),
             description=inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
-            config_schema=_config_schema(cls),
+            config_schema=json_schema(cls),
             compile=cls._compile,
             version=cls.version,
             aliases=cls.aliases,
@@ -218,7 +222,7 @@ class Evaluator(BaseModel):
         try:
             evaluator = cls.model_validate(config)
         except ValidationError as problem:
-            raise InvalidConfig(_problems(problem, config, cls)) from None
+            raise InvalidConfig(config_problems(problem, config, cls)) from None
         try:
             evaluator.prepare()
         except InvalidConfig:
@@ -232,7 +236,8 @@ class Evaluator(BaseModel):
         return cls.from_config(config).evaluate
 
 
-def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
+def json_schema(cls: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a config."""
     schema = cls.model_json_schema(by_alias=True)
     schema.pop("title", None)
     schema.pop("description", None)
@@ -243,9 +248,10 @@ def _config_schema(cls: type[Evaluator]) -> dict[str, Any]:
 _MAX_PROBLEMS: Final = 20
 
 
-def _problems(
-    problem: ValidationError, config: Mapping[str, Any], cls: type[Evaluator]
+def config_problems(
+    problem: ValidationError, config: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[ConfigProblem]:
+    """Return what is wrong with a config, in words of its keys; at most 20 problems."""
     errors = problem.errors()
     schema = cls.model_json_schema(by_alias=True)
     found = [_problem(error, config, schema) for error in errors[:_MAX_PROBLEMS]]

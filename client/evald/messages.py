@@ -64,7 +64,7 @@ _CALLS_ELSEWHERE: Final = frozenset(
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOTALL)
 
 
-def _check_nodes(data: str, path: str) -> None:
+def check_nodes(data: str, path: str) -> None:
     """Raise TooMany for JSON text of too many keys and values, before they are decoded."""
     # Each takes a byte at least; the brackets and commas within texts count only where that decides.
     if len(data) <= MAX_NODES or sum(map(data.count, ",:[{")) <= MAX_NODES:
@@ -111,7 +111,7 @@ def parse_messages_json(
     """
     try:
         decoded = data.decode() if isinstance(data, bytes) else data
-        _check_nodes(decoded, path)
+        check_nodes(decoded, path)
         messages = _DECODER.decode(decoded)
     except TooMany:
         raise

@@ -14,6 +14,7 @@ from evald.threads import Threads
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
 from evald_server.config import Settings, is_loopback, split_address
+from evald_server.connectors.build import Connectors
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
@@ -43,13 +44,16 @@ from evald_server.rpc.health import (
     reflection_handlers,
 )
 from evald_server.rpc.idempotency import IdempotencyStore
+from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
 from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
 from evald_server.store.leases import LeaseStore
+from evald_server.store.runs import RunStore
 
 _log = logging.getLogger("evald.server")
 
@@ -138,10 +142,22 @@ class App:
         self.telemetry.watch_remotes(
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
+        try:
+            self._connectors = Connectors(settings)
+        except ValueError as problem:
+            raise StartError(str(problem)) from None
+        self.runner = Runner(
+            RunStore(self.database),
+            self._connectors,
+            self.models,
+            engine,
+            self.admission,
+            self.telemetry,
+            max_runs=settings.max_runs,
+        )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
         )
-        self._health = Health((evaluate.NAME, catalog.NAME, registry.NAME))
         self._services = self._table(engine)
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
@@ -172,6 +188,7 @@ class App:
         try:
             await self.database.start()
             await self.remotes.start()
+            await self.runner.start()
         except StoreProblem as problem:
             place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
             raise StartError(f"{place}: {problem.message}; the log says why") from None
@@ -243,7 +260,9 @@ class App:
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
         # Before stopping gRPC's server, which ends calls that it has not handed over yet with CANCELLED.
+        interrupting = asyncio.create_task(self.runner.drain(grace))
         await self._rpc.drain(grace)
+        await interrupting
         stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
@@ -265,6 +284,14 @@ class App:
         await self.database.close()
         self._release_data_dir()
         self._server = None
+
+    def _judge_problem(self, name: str) -> str:
+        """Return what is wrong with the name of a judge, "" if nothing is."""
+        try:
+            self.models.get(name or None, None)
+        except ValueError as problem:
+            return str(problem)
+        return ""
 
     def _release_data_dir(self) -> None:
         """Release the data directory."""
@@ -300,8 +327,18 @@ class App:
                 "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
             },
             registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
-            HEALTH: self._health.handlers(rpc.endless),
         }
+        table |= run_services(
+            rpc,
+            self.database,
+            engine,
+            self._connectors,
+            self.runner,
+            self._judge_problem,
+            self.settings.max_messages,
+        )
+        self._health = Health(tuple(table))
+        table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
         return table

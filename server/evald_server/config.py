@@ -48,6 +48,9 @@ __all__ = [
 
 PREFIX: Final = "EVALD_"
 
+SECRET_PREFIX: Final = f"{PREFIX}SECRET_"
+"""Variables that headers of connectors may always name."""
+
 # Variables with the same prefix that belong to the client and the command line.
 _OTHER_VARIABLES: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
 
@@ -245,6 +248,18 @@ class Settings(BaseSettings):
         5.0, gt=0, description="Interval and timeout of pings of plugins that dialled in."
     )
 
+    connector_allowed: list[str] | None = Field(
+        None,
+        description="Addresses that connectors may call agents at: networks, host names, directories of Unix sockets "
+        "as in remote_allowed, or * for all; never link-local addresses and metadata services. Default: * when listen "
+        "is a loopback address, else none.",
+    )
+    connector_secrets: list[str] = Field(
+        [],
+        description="Environment variables that headers of connectors and personas may name as ${NAME}, besides "
+        "those whose names begin with EVALD_SECRET_.",
+    )
+
     max_message_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Maximum size of a message.")
     max_evaluators: int = Field(
         100, ge=1, description="Maximum evaluators in one call, including those inside combinators."
@@ -277,6 +292,7 @@ class Settings(BaseSettings):
     )
     max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
     max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
+    max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
     max_streams: int = Field(10_000, ge=1, description="Maximum open sessions, batches and watches.")
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
@@ -373,6 +389,8 @@ class Settings(BaseSettings):
         "remote_targets",
         "remote_allowed",
         "remote_blocked",
+        "connector_allowed",
+        "connector_secrets",
         "code_allow",
         "code_read",
         "code_environment",
@@ -558,6 +576,8 @@ def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) ->
     for variable in sorted(environ):
         name = variable.removeprefix(PREFIX).lower()
         if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES or variable in named:
+            continue
+        if variable.startswith(SECRET_PREFIX):
             continue
         near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=_MISSPELLED)
         if near and name not in Settings.model_fields:

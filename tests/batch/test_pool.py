@@ -76,7 +76,7 @@ async def started(made: BatchPool) -> int:
     return made.processes[0]
 
 
-async def test_a_process_holds_two_chunks_and_who_waits_longest_is_next(run: Run) -> None:
+async def test_a_process_holds_two_chunks_and_who_waits_longest_is_next() -> None:
     async with pool() as made:
         pid = await started(made)
         os.kill(pid, signal.SIGSTOP)
@@ -101,7 +101,7 @@ async def test_a_process_holds_two_chunks_and_who_waits_longest_is_next(run: Run
         assert order == [1, 2, 3]
 
 
-async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Run) -> None:
+async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> None:
     async with pool() as made:
         await started(made)
         # Each has its place by the first step, in which it is cancelled.
@@ -120,7 +120,7 @@ async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again(run: Ru
                 assert await (await submitted(made)) is not None
 
 
-async def test_a_result_has_bounded_bytes_and_says_where_it_ends(run: Run) -> None:
+async def test_a_result_has_bounded_bytes_and_says_where_it_ends() -> None:
     many = FOUR._replace(items=[_ITEM] * 15_000)
     async with pool() as made:
         result = await (await submitted(made, many))
@@ -130,7 +130,7 @@ async def test_a_result_has_bounded_bytes_and_says_where_it_ends(run: Run) -> No
         assert sum(map(len, result.answers)) < 3 << 20
 
 
-async def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -> None:
+async def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
     async with pool() as made:
         pid = await started(made)
         os.kill(pid, signal.SIGSTOP)
@@ -145,22 +145,25 @@ async def test_those_who_wait_are_told_when_the_last_process_is_gone(run: Run) -
         assert not made.processes
 
 
-async def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
-    many = FOUR._replace(items=[_ITEM] * 15_000)
-    async with pool() as made:
-        pid = await started(made)
-        future = await submitted(made, many)
-        # It writes more than a pipe holds, and nobody reads while the event loop is held up.
-        time.sleep(1)  # noqa: ASYNC251
-        os.kill(pid, signal.SIGKILL)
-        result = await future
-        assert result is None
-        await gone(pid)
-        await asyncio.sleep(0.05)
-        assert not made.processes
+def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
+    async def main() -> None:
+        many = FOUR._replace(items=[_ITEM] * 15_000)
+        async with pool() as made:
+            pid = await started(made)
+            future = await submitted(made, many)
+            # It writes more than a pipe holds, and nobody reads while the event loop is held up.
+            time.sleep(1)  # noqa: ASYNC251
+            os.kill(pid, signal.SIGKILL)
+            result = await future
+            assert result is None
+            await gone(pid)
+            await asyncio.sleep(0.05)
+            assert not made.processes
+
+    run(main())
 
 
-async def test_an_idle_process_ends(run: Run) -> None:
+async def test_an_idle_process_ends() -> None:
     async with pool(idle_seconds=0.2) as made:
         pid = await started(made)
         await gone(pid)
@@ -168,7 +171,7 @@ async def test_an_idle_process_ends(run: Run) -> None:
         assert await started(made) != pid
 
 
-async def test_a_process_that_does_not_answer_is_killed(run: Run) -> None:
+async def test_a_process_that_does_not_answer_is_killed() -> None:
     async with pool(silent_seconds=0.3) as made:
         pid = await started(made)
         os.kill(pid, signal.SIGSTOP)
@@ -194,7 +197,7 @@ def test_a_process_of_another_version_is_not_used(
     assert "this server is 0.0.1" in caplog.text
 
 
-async def test_no_more_processes_than_allowed(run: Run) -> None:
+async def test_no_more_processes_than_allowed() -> None:
     async with pool(size=2) as made:
         futures = [await submitted(made)]
         async with asyncio.timeout(30):
@@ -205,7 +208,7 @@ async def test_no_more_processes_than_allowed(run: Run) -> None:
         assert None not in await asyncio.gather(*futures)
 
 
-async def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole(run: Run) -> None:
+async def test_a_plan_that_only_the_server_has_is_left_to_it_as_a_whole() -> None:
     other = planner().plan((spec("is-json").SerializeToString(),))
     unknown = (spec("only-in-the-server").SerializeToString(),)
     async with pool() as made:

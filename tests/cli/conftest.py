@@ -45,7 +45,7 @@ def fork_server() -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.fixture(scope="session")
 def evald(fork_server: "subprocess.Popen[str]", tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs `evald` with arguments; at most 30 s."""
+    """Runs `evald` with arguments; at most 120 s."""
 
     def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
         folder = tmp_path_factory.mktemp("evald")

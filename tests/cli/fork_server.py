@@ -14,8 +14,20 @@ import sys
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ("serve", "evaluate", "catalog", "validate", "calibrate", "remotes", "conformance", "demo")
-TIMEOUT_SECONDS = 30
+COMMANDS = (
+    "serve",
+    "evaluate",
+    "catalog",
+    "validate",
+    "calibrate",
+    "remotes",
+    "conformance",
+    "demo",
+    "resources",
+    "runs",
+    "stored_import",
+)
+TIMEOUT_SECONDS = 120
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.attempts import attempts
 
 from evald import Client, EvaldError, Evaluation
 
@@ -77,6 +79,11 @@ def _wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def _processor_seconds(pid: int) -> float:
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 def _is_ready(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as answer:
@@ -85,21 +92,16 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-@pytest.mark.alone
 def test_it_is_ready_soon_on_ports_of_its_own_choice(serve: Serve) -> None:
-    # The best of five, because other work shares the machine.
-    for _ in range(5):
-        began = time.perf_counter()
+    # Of processor time, which other processes take away from nobody: 1 s as a rule.
+    for attempt in attempts(2.0):
         with serve(*ANY_PORT) as server:
-            took = time.perf_counter() - began
+            attempt.seconds = _processor_seconds(server.process.pid)
             assert len(server.addresses) == 2, server.ready
             assert not any(address.endswith(":0") for address in server.addresses)
             with Client(server.addresses[0]) as client:
                 assert client.evaluate(TURN, ["response-length"]).passed
             assert _is_ready(server.addresses[1])
-        if took <= 1.5:
-            break
-    assert took <= 1.5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -159,17 +161,15 @@ def test_sigterm_lets_open_calls_finish_and_refuses_new_ones(
     assert evaluation.passed
 
 
-@pytest.mark.alone
 def test_a_drain_ends_with_its_grace(serve: Serve, waiting: tuple[str, Path, Path]) -> None:
+    """Though the call goes on: the test lets it go only afterwards."""
     plugin, started, release = waiting
     with serve(*ANY_PORT, "--plugin", plugin, EVALD_DRAIN_GRACE="0.2") as server:
         thread, outcome = _call_in_background(server.addresses[0])
         _wait_until(started.exists)
-        began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(15) == 0
-        # 2 s: what a server may take beyond its grace.
-        assert time.monotonic() - began < 2.2
+        # Less than the 10 s of grace that there are by default.
+        assert server.process.wait(9) == 0
         release.touch()
         thread.join(15)
     assert len(outcome) == 1

@@ -1,7 +1,7 @@
 """Every rule finds the plugin that breaks it, and finds nothing wrong with any other one."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
@@ -86,20 +86,17 @@ def _reports(request: pytest.FixtureRequest) -> dict[Key, ConformanceReport]:
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.originalname == BREAKING
     ]
-    return {
-        key: report
-        for batch in batched(wanted, AT_ONCE)
-        for key, report in run(_report_on_all(batch)).items()
-    }
-
-
-def batched(keys: list[Key], size: int) -> Iterator[list[Key]]:
-    for start in range(0, len(keys), size):
-        yield keys[start : start + size]
+    return run(_report_on_all(wanted))
 
 
 async def _report_on_all(keys: list[Key]) -> dict[Key, ConformanceReport]:
-    reports = await asyncio.gather(*(report_on(Plugin(number), mode) for number, mode in keys))
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def report(number: str, mode: Mode) -> ConformanceReport:
+        async with places:
+            return await report_on(Plugin(number), mode)
+
+    reports = await asyncio.gather(*(report(number, mode) for number, mode in keys))
     return dict(zip(keys, reports, strict=True))
 
 

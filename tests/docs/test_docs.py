@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +37,7 @@ LANGUAGES = RUN | {"dockerfile", "js", "json", "promql", "proto", "text", "toml"
 STAND_INS = {
     "make": f'exec {shutil.which("make")} --dry-run --directory={ROOT} "$@" >/dev/null',
     "pip": '[ "$1" = install ]',
+    "evald": f'exec {sys.executable} -S -E {Path(__file__).with_name("evald_in_fork.py")} "$@"',
 }
 
 
@@ -64,6 +66,24 @@ def _workplace(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.fixture(scope="module", name="forks")
+def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the pipes of a process that runs `evald` in forks of its own, which spares the imports."""
+    folder = tmp_path_factory.mktemp("forks")
+    pipes = []
+    for name in ("requests", "codes"):
+        os.mkfifo(folder / name)
+        # For reading and writing, so that it has no end when one command has ended.
+        pipes.append(os.open(folder / name, os.O_RDWR))
+    command = [sys.executable, str(ROOT / "tests/cli/fork_server.py")]
+    # Pipes all of them, as in a command under test: what can be sought in is not taken for one later.
+    with subprocess.Popen(command, stdin=pipes[0], stdout=pipes[1], stderr=subprocess.PIPE) as process:
+        yield folder
+        process.kill()
+    for pipe in pipes:
+        os.close(pipe)
+
+
 def _commands(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -75,11 +95,12 @@ def _commands(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_ids)
-def test_the_blocks_of_a_page_run(path: Path, server_process: Any, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("EVALD_", "MAKE"))}
     environment |= {
         "PATH": f"{_commands(tmp_path)}:{Path(sys.executable).parent}:{environment['PATH']}",
         "EVALD_SERVER": server_process.grpc,
+        "EVALD_TEST_FORKS": str(forks),
         "EVALD_TEST_GRPC": server_process.grpc,
         "EVALD_TEST_HTTP": server_process.http,
     }

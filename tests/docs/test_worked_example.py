@@ -30,14 +30,13 @@ def _section() -> str:
     return text.partition("## Adding an evaluator")[2].partition("\n## ")[0]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the server's package with the file and the line of the page."""
     assert f"`{TABLE}`" in _section()
     file, line = [block for block in _page().blocks(_section()) if block.language == "python"]
-    shutil.copytree(
-        ROOT / "server", tmp_path / "server", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-    )
+    tmp_path = tmp_path_factory.mktemp("worked")
+    shutil.copytree(ROOT / "server", tmp_path / "server", ignore=shutil.ignore_patterns("*.egg-info"))
     assert not (tmp_path / file.file).exists()
     (tmp_path / file.file).write_text(file.text, encoding="utf-8")
     table = tmp_path / TABLE

@@ -281,7 +281,7 @@ ITEMS = st.fixed_dictionaries(
 ANY = Engine()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(ITEMS, min_size=1, max_size=5),
     st.sampled_from([1, WEIGHTED_MEAN]),

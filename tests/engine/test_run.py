@@ -19,6 +19,9 @@ from .scripted import Engine, definition, spec
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
+# Far less than the 30 s that evaluators here would go on for, and more than a busy machine needs.
+AT_ONCE = 15.0
+
 
 @pytest.fixture(name="engine")
 def _engine() -> Engine:
@@ -70,7 +73,7 @@ def test_a_hanging_evaluator_is_a_timeout_and_the_summary_comes_in_time(engine: 
         [{"type": "stuck"}, {"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}], seconds=0.2
     )
     release.set()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < AT_ONCE
     assert [result.verdict for result in summary.results] == [ERROR, PASSED, ERROR]
     assert {result.error.code for result in summary.results} == {"TIMEOUT", ""}
 
@@ -106,7 +109,7 @@ def test_an_async_plugin_that_blocks_does_not_hold_up_the_others(engine: Engine)
     summary = engine.run([{"type": "blocking"}, {"type": "foreign", "do": "pass"}], seconds=0.3)
     took = time.monotonic() - began
     release.set()
-    assert took < 2
+    assert took < AT_ONCE
     assert [result.verdict for result in summary.results] == [ERROR, PASSED]
 
 
@@ -207,7 +210,7 @@ def test_fail_fast_skips_what_has_not_finished(engine: Engine, later: dict[str, 
     began = time.monotonic()
     summary = engine.run([{"do": "fail"}, later], {"fail_fast": True})
     assert (summary.verdict, summary.results[1].verdict) == (FAILED, SKIPPED)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < AT_ONCE
 
 
 def test_fail_fast_stops_what_already_runs(engine: Engine) -> None:
@@ -218,13 +221,23 @@ def test_fail_fast_stops_what_already_runs(engine: Engine) -> None:
         seconds=60,
     )
     assert [result.verdict for result in summary.results] == [SKIPPED, FAILED]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < AT_ONCE
 
 
 def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
-    began = time.monotonic()
-    engine.run([{"type": "waiting", "do": "pass", "seconds": 0.2}] * 8)
-    assert time.monotonic() - began < 1
+    running = 0
+    all_run = asyncio.Event()
+
+    async def wait_for_the_others(_ctx: Any) -> Any:
+        nonlocal running
+        running += 1
+        if running == 8:
+            all_run.set()
+        await all_run.wait()
+        return passed("all run")
+
+    engine.registry.register(definition("together", wait_for_the_others), Origin.PLUGIN)
+    assert engine.run([{"type": "together"}] * 8, seconds=20).verdict == PASSED
 
 
 def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
@@ -272,7 +285,7 @@ def test_a_reason_is_cut_at_8_kib_and_stays_text(engine: Engine) -> None:
 FAULTS = st.sampled_from(["error", "raise", "nan", "nonsense"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["pass", "fail", "skip"]), st.sampled_from([None, 0.0, 0.5, 1.0])),

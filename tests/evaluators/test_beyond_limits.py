@@ -54,23 +54,25 @@ def _spec(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {"type": name, **given}
 
 
-@pytest.mark.parametrize("negate", [False, True], ids=["", "negated"])
+def _both_ways(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [spec, {**spec, "negate": True}]
+
+
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("name", READS_THE_ANSWER)
-def test_an_answer_beyond_the_limits_is_an_error(name: str, beyond: str, negate: bool) -> None:
-    spec = _spec(name, READS_THE_ANSWER[name])
-    summary = evaluate([{**spec, "negate": negate}], answered(BEYOND[beyond]))
-    _is_too_large(summary)
-    nested = {"type": "all-of", "config": {"evaluators": [{**spec, "negate": negate}]}}
-    assert evaluate([nested], answered(BEYOND[beyond])).verdict == ERROR
+def test_an_answer_beyond_the_limits_is_an_error(name: str, beyond: str) -> None:
+    both = _both_ways(_spec(name, READS_THE_ANSWER[name]))
+    _is_too_large(evaluate(both, answered(BEYOND[beyond])))
+    nested = [{"type": "all-of", "config": {"evaluators": [one]}} for one in both]
+    for result in evaluate(nested, answered(BEYOND[beyond])).results:
+        assert result.verdict == ERROR
 
 
-@pytest.mark.parametrize("negate", [False, True], ids=["", "negated"])
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("name", READS_THE_CALL)
-def test_arguments_beyond_the_limits_are_an_error(name: str, beyond: str, negate: bool) -> None:
+def test_arguments_beyond_the_limits_are_an_error(name: str, beyond: str) -> None:
     ctx = context([_call(BEYOND[beyond])])
-    _is_too_large(evaluate([{**_spec(name, READS_THE_CALL[name]), "negate": negate}], ctx))
+    _is_too_large(evaluate(_both_ways(_spec(name, READS_THE_CALL[name])), ctx))
 
 
 @pytest.mark.parametrize("beyond", BEYOND)
@@ -103,7 +105,7 @@ def test_what_can_be_read_and_is_too_deep_to_be_compared_is_no_other_error(
     spec: dict[str, Any], levels: int
 ) -> None:
     text = deep(levels, as_json({"a": 1}))
-    result = evaluate([spec], answered(text, expected_text=text)).results[0]
+    result = evaluate([spec], answered(text, expected_text=text), 120).results[0]
     assert result.verdict == Verdict.PASSED or result.error.code in ("INPUT_TOO_LARGE", ""), result
 
 
@@ -143,5 +145,6 @@ def _call(arguments: str) -> dict[str, Any]:
 
 
 def _is_too_large(summary: Any) -> None:
-    [result] = summary.results
-    assert (summary.verdict, result.verdict, result.error.code) == (ERROR, ERROR, "INPUT_TOO_LARGE"), result
+    assert summary.verdict == ERROR
+    for result in summary.results:
+        assert (result.verdict, result.error.code) == (ERROR, "INPUT_TOO_LARGE"), result

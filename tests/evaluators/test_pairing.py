@@ -37,7 +37,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables)
 def test_no_pairing_in_order_is_better(weights: list[dict[int, int]]) -> None:
     pairs = pair_in_order(weights, SIZE)
@@ -45,7 +45,7 @@ def test_no_pairing_in_order_is_better(weights: list[dict[int, int]]) -> None:
     assert total(weights, pairs) == best_by_trying_all(weights, in_order=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables)
 def test_no_pairing_in_any_order_is_better(weights: list[dict[int, int]]) -> None:
     pairs = pair_in_any_order(weights, SIZE)

@@ -26,7 +26,7 @@ from ..rpc.test_sessions import turn
 from .faults import FAULTS, FORMS, TURN_THAT_BREAKS, UNPREPARED, broken_evaluators, sibling
 
 # Far less than the deadline, and more than a busy machine needs.
-AT_ONCE = 5.0
+AT_ONCE = 15.0
 WORKERS = {
     "listening": {"own_loop": False},
     "listening-own": {"own_loop": True},

@@ -339,7 +339,7 @@ _FIELDS = st.fixed_dictionaries(
 @given(fields=_FIELDS, name=st.sampled_from(["inline", "gauge"]))
 @settings(
     deadline=None,
-    max_examples=400,
+    max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_junk_in_any_field_breaks_a_call_or_passes(live: Live, fields: dict[str, Any], name: str) -> None:

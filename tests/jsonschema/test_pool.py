@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -173,7 +172,5 @@ def test_the_kernel_ends_a_schema_worker_that_nobody_watches() -> None:
     request = {"schema": json.dumps(pair), "draft": NEWEST, "text": "1", "seconds": 0.05}
     with start_schema_worker() as process:
         assert process.stdin
-        began = time.monotonic()
         write_frame(process.stdin, json.dumps(request).encode())
         assert process.wait(timeout=20) == -signal.SIGPROF
-        assert time.monotonic() - began < 20

@@ -396,7 +396,7 @@ def _time(compiled: Schema, data: Any) -> float:
 
 def test_a_catastrophic_pattern_takes_no_time() -> None:
     compiled = Schema({"pattern": "^(a+)+$"})
-    assert _time(compiled, "a" * 5000 + "!") < 0.1
+    assert min(_time(compiled, "a" * 5000 + "!") for _ in range(3)) < 0.1
 
 
 def test_digits_are_ascii_as_in_javascript() -> None:
@@ -440,14 +440,16 @@ def test_closing_workers_that_never_started_is_fine() -> None:
     asyncio.run(close_workers())
 
 
-@pytest.mark.alone
 def test_a_few_errors_are_all_listed_and_of_very_many_only_the_first() -> None:
     compiled = Schema({"items": {"type": "string"}})
     few, many = [1] * 5, [1] * 20_000
     assert len(compiled.errors(few, json.dumps(few))) == 5
-    began = time.process_time()
-    assert len(compiled.errors(many, json.dumps(many))) == 1
-    assert time.process_time() - began < 0.2
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        assert len(compiled.errors(many, json.dumps(many))) == 1
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.2
 
 
 def test_of_failed_alternatives_the_nearest_is_named() -> None:

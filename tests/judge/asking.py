@@ -11,9 +11,9 @@ from evald_server.judge.budget import Budget
 from evald_server.judge.cache import AnswerCache, MemoryCache
 from evald_server.judge.configured_models import ConfiguredModels
 from evald_server.judge.endpoint import Endpoint, EndpointOptions
-from evald_server.judge.endpoint_errors import Redactor
 from evald_server.judge.prompt_request import JudgeError, JudgeModel, PromptRequest
-from evald_server.judge.rate_limiting import RetryBackoff
+from evald_server.redaction import Redactor
+from evald_server.retries import RetryBackoff
 
 KEY = "sk-canary-0123456789abcdef"
 

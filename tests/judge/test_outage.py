@@ -153,9 +153,9 @@ OUTAGES: dict[str, Outage] = {
 }
 
 
-@pytest.mark.parametrize("negate", [False, True], ids=["plain", "negated"])
 @pytest.mark.parametrize("name", OUTAGES)
-async def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str, negate: bool) -> None:
+async def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str) -> None:
+    """Negated: what is no verdict must not pass for one turned round."""
     outage = OUTAGES[name]
     judge = {"attempts": 2, "timeout": outage.timeout, "stream": outage.stream}
     settings = {"judges": {"default": JudgeSettings.model_validate(judge)}}
@@ -163,7 +163,7 @@ async def test_an_outage_is_an_error_and_neither_a_verdict_nor_a_zero(name: str,
     with llmock_with(outage.change) as llmock:
         outage.breaks(llmock)
         async with judging(llmock.base_url(), **settings) as live:
-            asked = spec("llm-judge", {"criteria": "The answer is polite."}, negate=negate)
+            asked = spec("llm-judge", {"criteria": "The answer is polite."}, negate=True)
             summary = (await live.unary(request(asked), timeout=30)).summary
             (result,) = summary.results
             assert (result.verdict, result.error.code) == (Verdict.ERROR, outage.code)

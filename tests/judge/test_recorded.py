@@ -38,7 +38,7 @@ def test_the_recording_drifts() -> None:
 
 @pytest.mark.parametrize("config", FORMS, ids="+".join)
 def test_a_reply_to_another_prompt_is_no_verdict_in_any_form(config: dict[str, Any]) -> None:
-    for one in REPLIES:
+    for one in REPLIES[::4]:
         models = ScriptedModels(one["reply"])
         result = judge(models, config)
         assert result.error is not None, one["id"]

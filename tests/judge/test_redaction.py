@@ -2,7 +2,7 @@
 
 import pytest
 
-from evald_server.judge.endpoint_errors import Redactor
+from evald_server.redaction import Redactor
 
 KEY = "sk-canary-0123456789abcdef"
 OTHER = "hunter2-hunter2"

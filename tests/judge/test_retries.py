@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from evald_server.judge.rate_limiting import RetryBackoff, parse_retry_after
+from evald_server.retries import RetryBackoff, parse_retry_after
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

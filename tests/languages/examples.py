@@ -28,7 +28,7 @@ class Language(NamedTuple):
     unit_tests: its own, if any. assertion, metric: the plugin's two types.
     good, bad: answers that the assertion passes and fails under `config`.
     value: what the metric measures in `bad`. caller_fails: a config under
-    which it fails the caller's turn.
+    which it fails the caller's turn. agent: starts an agent, if there is one.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Language(NamedTuple):
     metric: str
     value: float
     caller_fails: Mapping[str, Any]
+    agent: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -56,7 +57,7 @@ LANGUAGES = [
         name="go",
         tools=("go",),
         builds=(
-            ("go", "build", "-o", "bin/", "./pii", "./caller"),
+            ("go", "build", "-o", "bin/", "./pii", "./caller", "./agent"),
             ("go", "build", "-o", "bin/waiting", f"{WAITING}/waiting.go"),
         ),
         plugin=("bin/pii",),
@@ -70,6 +71,7 @@ LANGUAGES = [
         metric="acme.pii-count",
         value=2,
         caller_fails={},
+        agent=("bin/agent",),
     ),
     Language(
         name="typescript",
@@ -189,10 +191,12 @@ class Plugin:
 
 
 @contextmanager
-def started(language: Language, *arguments: str, waiting: bool = False) -> Iterator[Plugin]:
-    """A plugin with these arguments; killed in the end where it has not ended by itself."""
+def started(
+    language: Language, *arguments: str, waiting: bool = False, command: Sequence[str] = ()
+) -> Iterator[Plugin]:
+    """A plugin, or another command, with these arguments; killed in the end where it has not ended by itself."""
     process = subprocess.Popen(
-        [*(language.waiting if waiting else language.plugin), *arguments],
+        [*(command or (language.waiting if waiting else language.plugin)), *arguments],
         cwd=language.folder,
         env=ENVIRONMENT,
         stdin=subprocess.DEVNULL,

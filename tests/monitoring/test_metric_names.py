@@ -42,6 +42,8 @@ def _used() -> Telemetry:
         instances=lambda: {("acme.pii", "connected", "active"): 1}, open_circuits=lambda: 0
     )
     telemetry.remote_tasks("acme.pii").observe(0.1)
+    telemetry.runs.watch(running=lambda: 1, queued=lambda: 1)
+    telemetry.runs.ended("passed", 1.0)
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry

@@ -160,5 +160,5 @@ async def test_a_worker_of_the_sdk_and_a_plugin_that_deregisters_leave_in_order(
             assert live.app.registry.get("acme.word")
             request = pb.DeregisterRequest(lease_id=granted.lease_id, drain=True)
             await live.raw("/evald.plugin.v1.RegistryService/Deregister", request.SerializeToString())
-        await until(lambda: not live.app.registry.get("acme.polite"), 5)
+        await until(lambda: not live.app.registry.get("acme.polite"), 20)
         await until(lambda: not live.app.registry.get("acme.word"), 20)

@@ -125,7 +125,7 @@ class Caller:
 
 
 @pytest.mark.parametrize("way", ["connect", "register"])
-async def test_a_killed_plugin_leaves_rotation_within_2_s_and_another_one_takes_over(
+async def test_a_killed_plugin_leaves_rotation_at_once_and_another_one_takes_over(
     server: Server, way: str
 ) -> None:
     caller = Caller(server.address)
@@ -149,7 +149,8 @@ async def test_a_killed_plugin_leaves_rotation_within_2_s_and_another_one_takes_
             return (await caller.instances()).get(f"{way}-{mortal.pid}") != 2
 
         await until(gone)
-        assert time.monotonic() - killed < 2
+        # Much less than the 10 s after which a ping would tell.
+        assert time.monotonic() - killed < 5
         await asyncio.sleep(0.5)
         stop = True
         await asyncio.gather(*loads)
@@ -204,9 +205,9 @@ async def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_
             async def empty() -> bool:
                 return not await caller.instances()
 
-            await until(answers, 10)
+            await until(answers)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
             assert list((await caller.instances()).values()) == [1]
-            await until(empty, 10)
+            await until(empty)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
         await caller.channel.close()

@@ -9,6 +9,7 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 
+from ..attempts import attempts
 from ..rpc.live import Live, refusal, request, serving, spec, until
 from .scripted import (
     PASSED,
@@ -57,20 +58,22 @@ async def test_credit_can_be_granted_later_and_taken_back() -> None:
 
 
 async def test_a_caller_that_goes_away_cancels_the_task_within_250_ms_and_its_credit_comes_back() -> None:
-    async with serving() as live, worker(live, "acme.word", behave=hangs, credit=1) as dialled:
-        call = asyncio.create_task(live.unary(request(WORD)))
-        await until(lambda: dialled.running)
-        call.cancel()
-        await until(lambda: dialled.cancels == [dialled.tasks[0].task_id], 0.25)
-        # This worker says nothing of a cancelled task; that it has none any more shows in its pong.
-        (session,) = live.app.remotes.instances.by_id.values()
-        assert not session.free
-        await until(lambda: not dialled.running)
+    for attempt in attempts(0.25):
+        async with serving() as live, worker(live, "acme.word", behave=hangs, credit=1) as dialled:
+            call = asyncio.create_task(live.unary(request(WORD)))
+            await until(lambda: dialled.running)
+            with attempt:
+                call.cancel()
+                await until(lambda: dialled.cancels == [dialled.tasks[0].task_id])
+            # This worker says nothing of a cancelled task; that it has none any more shows in its pong.
+            (session,) = live.app.remotes.instances.by_id.values()
+            assert not session.free
+            await until(lambda: not dialled.running)
 
 
 async def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> None:
     async with (
-        serving(remote_ping_seconds=0.05) as live,
+        serving(remote_ping_seconds=0.5) as live,
         worker(live, "acme.word", behave=hangs, credit=1) as dialled,
     ):
         (late,) = (
@@ -93,7 +96,7 @@ async def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit(
 
     finish = asyncio.Event()
     async with (
-        serving(remote_ping_seconds=0.03, remote_max_queue_seconds=0.1) as live,
+        serving(remote_ping_seconds=0.5, remote_max_queue_seconds=0.1) as live,
         worker(live, "acme.word", behave=stubborn, credit=1) as dialled,
     ):
         timeout = spec("acme.word", timeout={"nanos": 30_000_000})
@@ -160,7 +163,7 @@ async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_o
         await asyncio.sleep(0.3)
         return PASSED
 
-    async with serving(drain_grace=5.0) as live, worker(live, "acme.word", behave=slow) as dialled:
+    async with serving(drain_grace=30.0) as live, worker(live, "acme.word", behave=slow) as dialled:
         call = asyncio.create_task(live.unary(request(WORD)))
         await until(lambda: dialled.running)
         keeping: Any = live.channel.stream_stream(f"{REGISTRY}KeepAlive")()
@@ -169,10 +172,10 @@ async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_o
         loop = asyncio.get_running_loop()
         began = loop.time()
         await live.app.stop()
-        assert loop.time() - began < 2, "sessions and renewals must not use up the whole grace"
+        assert loop.time() - began < 20, "sessions and renewals must not use up the whole grace"
         assert (await call).summary.success
         assert dialled.draining is not None
-        assert dialled.draining.grace_period.seconds == 5
+        assert dialled.draining.grace_period.seconds == 30
         assert dialled.draining.reconnect_delay.ToMilliseconds() > 0
         assert (await dialled.ended())[0] is grpc.StatusCode.OK
         assert (await refusal(keeping.read())).reason == "DRAINING"

@@ -71,12 +71,12 @@ async def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() 
             assert await code_of(live, **brief) == "TIMEOUT"
         await until(lambda: plugin.cancelled == 5)
         took = []
-        for _ in range(51):
+        for _ in range(21):
             began = time.perf_counter()
             assert await code_of(live, **brief) == "REMOTE_CIRCUIT_OPEN"
             took.append(time.perf_counter() - began)
         # The one in the middle, because other work shares the machine.
-        assert sorted(took)[25] < 0.005
+        assert sorted(took)[10] < 0.005
         assert await states(live) == {"listening-1": "unhealthy"}
         assert "evald_remote_circuit_open 1.0" in live.app.telemetry.exposition("")[0].decode()
         plugin.behave = passes
@@ -84,7 +84,7 @@ async def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() 
         async def closed() -> bool:
             return not await code_of(live)
 
-        await until(closed, 5)
+        await until(closed)
         assert await states(live) == {"listening-1": "active"}
 
 
@@ -150,7 +150,7 @@ async def test_the_bulkhead_refuses_what_would_only_wait() -> None:
         worker(live, "acme.word", behave=hangs, credit=100, instance_id="stuck") as stuck,
         worker(live, "acme.good", instance_id="good"),
     ):
-        calls = [asyncio.create_task(code_of(live, timeout={"seconds": 1})) for _ in range(20)]
+        calls = [asyncio.create_task(code_of(live, timeout={"seconds": 2})) for _ in range(20)]
         await until(lambda: len(stuck.tasks) == 4)
         assert (await live.unary(request(spec("acme.good")))).summary.success
         assert sum(not call.done() for call in calls) >= 4, "it waited for no other type"
@@ -216,10 +216,10 @@ async def test_a_plugin_that_dies_leaves_rotation_and_comes_back_by_itself() -> 
         async def gone() -> bool:
             return (await states(live)) == {"mortal": "unhealthy", "other": "active"}
 
-        await until(gone, 2)
+        await until(gone)
         assert {await code_of(live) for _ in range(20)} == {""}
         await mortal.start(address)
-        await active(live, "mortal", seconds=5)
+        await active(live, "mortal", seconds=20)
 
 
 async def test_ten_remotes_in_one_call_run_at_the_same_time_on_one_copy_of_the_context() -> None:
@@ -292,11 +292,10 @@ async def test_four_bad_plugins_beside_three_honest_ones_under_load() -> None:
         codes: dict[str, Counter[str]] = {name: Counter() for name in bad}
         offered = 0
         wrong: list[Any] = []
-        over = time.monotonic() + 4
 
         async def load(number: int) -> None:
             nonlocal offered
-            while time.monotonic() < over:
+            while offered < 300:
                 answer = "x" * (number + offered % 7)
                 specs = [
                     spec("bad.hanging", timeout={"nanos": 200_000_000}),
@@ -311,7 +310,6 @@ async def test_four_bad_plugins_beside_three_honest_ones_under_load() -> None:
                 wrong.extend(one for one in results[4:] if (one.verdict, one.reason) != wanted)
 
         await asyncio.gather(*(load(number) for number in range(8)))
-        assert offered > 50
         assert not wrong
         assert codes["bad.lying"].keys() == {"CONTRACT_VIOLATION"}
         assert codes["bad.hanging"].keys() == {"TIMEOUT", "REMOTE_CIRCUIT_OPEN"}

@@ -17,7 +17,7 @@ from evald_server.wire_pb2 import EvaluateRequest as Request
 
 from .live import spec
 
-BOUND = 2 << 20
+BOUND = 1 << 20
 # Dictionaries grow by doubling.
 MOST = 1.25 * BOUND
 
@@ -69,7 +69,7 @@ def plans() -> Put:
 
 
 @pytest.mark.parametrize(
-    ("cache", "entries"), [(answers, 5000), (judge, 6000), (plans, 400)], ids=["answers", "judge", "plans"]
+    ("cache", "entries"), [(answers, 2500), (judge, 3000), (plans, 200)], ids=["answers", "judge", "plans"]
 )
 async def test_a_cache_takes_no_more_memory_than_it_may(cache: Callable[[], Put], entries: int) -> None:
     put = cache()

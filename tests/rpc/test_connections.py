@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import socket
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +16,6 @@ from evald.v1 import evaluation_service_pb2
 from ..loop import run
 from .live import CONTAINS, EVALUATION, request, until
 from .process import ServerProcess, server_process
-
-pytestmark = pytest.mark.alone
-
 
 # A process has about 30 open before the first connection.
 DESCRIPTORS = 128
@@ -70,7 +66,6 @@ def test_silent_sockets_stop_neither_calls_nor_metrics_and_are_closed() -> None:
         async with connect(server.grpc) as before:
             assert await passes(before)
             with silent_sockets(server.grpc, 2 * DESCRIPTORS), silent_sockets(server.http, 2 * DESCRIPTORS):
-                began = time.monotonic()
                 assert await passes(before)
                 for path in ("/healthz", "/readyz", "/metrics"):
                     status, _ = await asyncio.to_thread(read, server.http, path)
@@ -79,7 +74,6 @@ def test_silent_sockets_stop_neither_calls_nor_metrics_and_are_closed() -> None:
                 # Who comes new waits until the silent ones are closed.
                 async with connect(server.grpc) as new:
                     assert await passes(new, wait_for_ready=True)
-                assert time.monotonic() - began < 15
             assert await passes(before)
 
     with server_process(preexec_fn=few_descriptors, EVALD_HANDSHAKE_TIMEOUT="2") as server:
@@ -110,8 +104,7 @@ def test_a_connection_without_a_call_is_closed_and_opened_again() -> None:
     async def main(server: ServerProcess) -> None:
         async with connect(server.grpc) as channel:
             assert await passes(channel)
-            before = descriptors(server)
-            await until(lambda: descriptors(server) < before)
+            await until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE)
             assert await passes(channel)
 
     with server_process(EVALD_MAX_CONNECTION_IDLE="0.5") as server:

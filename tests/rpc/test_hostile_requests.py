@@ -1,7 +1,8 @@
 """Requests that are small to send and dear to answer, and what a small caller beside each notices.
 
 Each row is answered, refused with its numbers, or cut with TIMEOUT; its answer is one that every client takes;
-and of the calls that a small caller makes every 10 ms meanwhile, 99 % are answered within half a second.
+and of the calls that a small caller makes every 10 ms meanwhile, 99 % are answered within half a second. That is
+counted in the small caller's own rounds of 10 ms, which stand still when the whole machine does.
 """
 
 import asyncio
@@ -29,7 +30,10 @@ LARGEST_ANSWER: Final = 4 << 20
 CUT: Final = ("TIMEOUT", "INPUT_TOO_LARGE", "UNREADABLE_CONTENT", "UNEVALUABLE")
 
 # Hostile calls of a row are made one after the other for so long, at least two of them.
-SECONDS: Final = 1.0
+SECONDS: Final = 0.5
+
+# A small caller calls once a round.
+ROUND_SECONDS: Final = 0.01
 
 Request = evaluation_service_pb2.EvaluateRequest
 Spec = evaluator_pb2.EvaluatorSpec
@@ -219,7 +223,7 @@ class Noticed:
         return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
 
     def __str__(self) -> str:
-        return f"p99 {self.p99:.3f} s, at most {max(self.seconds):.3f} s, of {len(self.seconds)} small calls"
+        return f"p99 {self.p99:.2f} s, at most {max(self.seconds):.2f} s, of {len(self.seconds)} small calls"
 
 
 async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any], Noticed]:
@@ -227,34 +231,32 @@ async def _beside(channel: grpc.aio.Channel, hostile: bytes) -> tuple[list[Any],
     unary = channel.unary_unary(EVALUATION + "EvaluateUnary")
     small = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
     noticed, outcomes = Noticed(), []
+    rounds, attacking = 0, True
+
+    async def ask(began: int) -> None:
+        await unary(small, timeout=30)
+        noticed.seconds.append((rounds - began) * ROUND_SECONDS)
 
     async def ask_often() -> None:
-        async def ask() -> None:
-            began = time.perf_counter()
-            await unary(small, timeout=30)
-            noticed.seconds.append(time.perf_counter() - began)
-
-        async with asyncio.TaskGroup() as asking:
-            while True:
-                asking.create_task(ask())
-                try:
-                    async with asyncio.timeout(0.01):
-                        await done.wait()
-                        return
-                except TimeoutError:
-                    pass
+        nonlocal rounds
+        asked: list[asyncio.Task[None]] = []
+        while attacking or not all(one.done() for one in asked):
+            if attacking:
+                asked.append(asyncio.create_task(ask(rounds)))
+            await asyncio.sleep(ROUND_SECONDS)
+            rounds += 1
+        await asyncio.gather(*asked)
 
     async def attack() -> None:
+        nonlocal attacking
         end = time.perf_counter() + SECONDS
         while len(outcomes) < 2 or time.perf_counter() < end:
             try:
                 outcomes.append(await unary(hostile, timeout=2))
             except grpc.aio.AioRpcError as error:
                 outcomes.append(error)
-        await asyncio.sleep(0.1)
-        done.set()
+        attacking = False
 
-    done = asyncio.Event()
     async with asyncio.TaskGroup() as both:
         both.create_task(ask_often())
         both.create_task(attack())
@@ -272,17 +274,25 @@ def test_a_small_caller_beside_it_is_answered(row: str, server_process: ServerPr
         async with grpc.aio.insecure_channel(server_process.grpc, options=options) as channel:
             return await _beside(channel, hostile)
 
-    # The best of three: a machine that stands still for a moment is none of the server's doing.
-    for _ in range(3):
+    # The best of three: what else happens on the machine is none of the server's doing.
+    for left in (2, 1, 0):
         outcomes, noticed = asyncio.run(main())
         print(
             f"{row}, {len(hostile) / 2**20:.2f} MiB, {len(outcomes)} times: {noticed}; {_shown(outcomes[-1])}"
         )
+        late = any(map(_is_late, outcomes))
         for outcome in outcomes:
-            _check(outcome)
-        if noticed.p99 <= 0.5:
+            if not (left and _is_late(outcome)):
+                _check(outcome)
+        if not late and noticed.p99 <= 0.5:
             return
     pytest.fail(f"three times in a row more than 0.5 s: {noticed}")
+
+
+def _is_late(outcome: Any) -> bool:
+    """Whether a hostile call was not even cut in time."""
+    code = outcome.code() if isinstance(outcome, grpc.aio.AioRpcError) else None
+    return code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def _check(outcome: Any) -> None:

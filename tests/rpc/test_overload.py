@@ -7,15 +7,12 @@ import time
 from typing import Any
 
 import grpc
-import pytest
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 
 from ..loop import run
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
-
-pytestmark = pytest.mark.alone
 
 
 class _Held:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,11 +12,10 @@ from grpc_health.v1 import health_pb2
 
 from evald.v1 import evaluation_service_pb2
 
+from ..attempts import Attempt, attempts
 from ..loop import run
 from .live import CONTAINS, EVALUATION, Refusal, Request, request, spec, until
 from .process import ServerProcess, server_process
-
-pytestmark = pytest.mark.alone
 
 CALLERS_OF_A_KIND = 16
 SECONDS_BEYOND_THE_GRACE = 2
@@ -109,39 +107,37 @@ async def health(server: ServerProcess) -> AsyncIterator[int]:
 def test_calls_in_flight_finish_or_are_unavailable(
     tmp_path: Path, grace: float, released: bool, wanted: str
 ) -> None:
-    begun, release, plugin = tmp_path / "begun", tmp_path / "release", tmp_path / "plugin.py"
-    begun.mkdir()
-    plugin.write_text(WAITING.format(begun=str(begun), release=str(release)))
     asked = request(spec("acme.waiting"))
 
-    async def main(server: ServerProcess) -> None:
+    async def main(server: ServerProcess, begun: Path, release: Callable[[], None], attempt: Attempt) -> None:
         states = health(server)
         assert await anext(states) == health_pb2.HealthCheckResponse.SERVING
         calls = [asyncio.create_task(outcome(call, server, asked)) for call in CALLS * CALLERS_OF_A_KIND]
         await until(lambda: len(list(begun.iterdir())) == len(calls))
         server.process.send_signal(signal.SIGTERM)
-        since, left = time.monotonic(), grace
         assert await anext(states) == health_pb2.HealthCheckResponse.NOT_SERVING
         # A new call is refused by the server itself, which tells when to come back.
         if released:
             assert await outcome(unary, server, asked) == "UNAVAILABLE DRAINING retry in 1.0"
-            release.touch()
-            since, left = time.monotonic(), 0.0
-        assert Counter(await asyncio.gather(*calls)) == {wanted: len(calls)}
-        assert await anext(states) == -grpc.StatusCode.UNAVAILABLE.value[0]
-        assert await asyncio.to_thread(server.process.wait, 30) == 0
-        assert time.monotonic() - since < left + SECONDS_BEYOND_THE_GRACE
+            release()
+        with attempt:
+            assert Counter(await asyncio.gather(*calls)) == {wanted: len(calls)}
+            assert await anext(states) == -grpc.StatusCode.UNAVAILABLE.value[0]
+            assert await asyncio.to_thread(server.process.wait, 30) == 0
 
-    with server_process("--plugin", str(plugin), EVALD_DRAIN_GRACE=str(grace)) as server:
-        run(main(server))
-        assert "Traceback" not in server.log()
+    for number, attempt in enumerate(attempts(SECONDS_BEYOND_THE_GRACE + (0 if released else grace), most=3)):
+        place = tmp_path / str(number)
+        begun, release, plugin = place / "begun", place / "release", place / "plugin.py"
+        begun.mkdir(parents=True)
+        plugin.write_text(WAITING.format(begun=str(begun), release=str(release)))
+        with server_process("--plugin", str(plugin), EVALD_DRAIN_GRACE=str(grace)) as server:
+            run(main(server, begun, release.touch, attempt))
+            assert "Traceback" not in server.log()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["callers that stop", "callers that call again at once"])
 def test_calls_that_keep_coming_are_answered_or_unavailable(again: bool) -> None:
-    seen: Counter[str] = Counter()
-
-    async def caller(server: ServerProcess) -> None:
+    async def caller(server: ServerProcess, seen: "Counter[str]") -> None:
         data = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
         async with connect(server) as channel:
             method = channel.unary_unary(EVALUATION + "EvaluateUnary")
@@ -156,16 +152,18 @@ def test_calls_that_keep_coming_are_answered_or_unavailable(again: bool) -> None
                     if not again or not refused.reason:
                         return
 
-    async def main(server: ServerProcess) -> None:
-        callers = [asyncio.create_task(caller(server)) for _ in range(64)]
+    async def main(server: ServerProcess, attempt: Attempt) -> "Counter[str]":
+        seen: Counter[str] = Counter()
+        callers = [asyncio.create_task(caller(server, seen)) for _ in range(64)]
         await until(lambda: seen["OK"] > len(callers))
         server.process.send_signal(signal.SIGTERM)
-        told = time.monotonic()
-        assert await asyncio.to_thread(server.process.wait, 30) == 0
-        assert time.monotonic() - told < SECONDS_BEYOND_THE_GRACE + 1  # a busy machine
+        with attempt:
+            assert await asyncio.to_thread(server.process.wait, 30) == 0
         await asyncio.gather(*callers)
+        return seen
 
-    with server_process() as server:
-        run(main(server))
-    assert seen["UNAVAILABLE DRAINING"] >= 1
-    assert set(seen) <= {"OK", "UNAVAILABLE DRAINING", "UNAVAILABLE "}, seen
+    for attempt in attempts(SECONDS_BEYOND_THE_GRACE, most=3):
+        with server_process() as server:
+            seen = run(main(server, attempt))
+        assert seen["UNAVAILABLE DRAINING"] >= 1
+        assert set(seen) <= {"OK", "UNAVAILABLE DRAINING", "UNAVAILABLE "}, seen

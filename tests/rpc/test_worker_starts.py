@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from evald.v1 import evaluation_service_pb2
 
 from ..loop import run
 from .live import CONTAINS, EVALUATION, request, spec, until
 from .process import ServerProcess, server_process
-
-pytestmark = pytest.mark.alone
-
 
 # How many schema workers are started. A start by fork fails once in ten.
 STARTS = int(os.environ.get("WORKER_STARTS", "30"))
@@ -108,7 +104,7 @@ def test_workers_end_with_a_server_that_is_killed() -> None:
                 os.kill(worker, signal.SIGSTOP)
             os.kill(server.pid, signal.SIGKILL)
             server.process.wait()
-            await until(lambda: not any(map(alive, workers)), seconds=1.0)
+            await until(lambda: not any(map(alive, workers)))
 
     with server_process(EVALD_BATCH_PROCESSES="1") as server:
         run(main(server))

@@ -22,21 +22,19 @@ from evald_server.scripts import isolation
 from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
+from ..attempts import attempts
 from ..loop import run
 from .programs import PASSES, Folder, judge, judge_with, living, words
 
-# What a loaded machine may take to start Python twice; the promises below are about killing.
+# What a loaded machine may take to start Python twice, or to end what runs for 60 s by itself.
 PATIENCE = 20.0
 
-# One test holds the promise of 250 ms; the others only want nothing to be left, also on a loaded machine.
-PROMPTLY = 3.0
 
-
-def gone(marker: str, seconds: float) -> None:
-    """Return when no process with the marker is left; fails when that takes longer."""
-    began = time.monotonic()
+def gone(marker: str) -> None:
+    """Return when no process with the marker is left; fails when some stay."""
+    deadline = time.monotonic() + PATIENCE
     while pids := living(marker):
-        assert time.monotonic() - began < seconds, f"still running: {pids}"
+        assert time.monotonic() < deadline, f"still running: {pids}"
         time.sleep(0.005)
 
 
@@ -135,7 +133,7 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
         began = time.monotonic()
         result = await judge(scripts, {"command": [path, marker], "timeoutMs": 400})
         took = time.monotonic() - began
-        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await asyncio.to_thread(gone, marker)
         await scripts.aclose()
         return result, took
 
@@ -152,25 +150,20 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
 def test_cancelling_kills_within_250_ms(policy: ScriptPolicy, folder: Folder) -> None:
     path = folder.python("os.fork() or os.setsid(); os.fork(); time.sleep(60)")
 
-    async def attempt(scripts: ScriptRunner) -> float:
-        marker = f"evald-{secrets.token_hex(8)}"
-        task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
-        await asyncio.to_thread(started, marker, 4)
-        began = time.monotonic()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(gone, marker, PROMPTLY)
-        return time.monotonic() - began
-
-    async def check() -> float:
+    async def check() -> None:
         scripts = ScriptRunner(policy._replace(allow=[path]))
-        # The best of three: others may use the processors at the same time.
-        took = min([await attempt(scripts) for _ in range(3)])
+        for attempt in attempts(0.25):
+            marker = f"evald-{secrets.token_hex(8)}"
+            task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
+            await asyncio.to_thread(started, marker, 4)
+            with attempt:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.to_thread(gone, marker)
         await scripts.aclose()
-        return took
 
-    assert run(check()) < 0.25
+    run(check())
 
 
 def test_what_a_script_leaves_behind_ends_with_it(policy: ScriptPolicy, folder: Folder) -> None:
@@ -178,7 +171,7 @@ def test_what_a_script_leaves_behind_ends_with_it(policy: ScriptPolicy, folder: 
     path = folder.shell(f"(setsid sleep 60 {marker} </dev/null >/dev/null 2>&1 &)\n{PASSES}")
     result = run(judge_with(path, policy))
     assert result.verdict is Verdict.PASSED, result
-    gone(marker, PROMPTLY)
+    gone(marker)
 
 
 def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
@@ -192,9 +185,9 @@ def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
         async def watch() -> None:
             nonlocal worst
             while not stop.is_set():
-                began = time.monotonic()
+                began = time.thread_time()
                 await asyncio.sleep(0.005)
-                worst = max(worst, time.monotonic() - began - 0.005)
+                worst = max(worst, time.thread_time() - began)
 
         watching = asyncio.create_task(watch())
         result = await judge_with(path, policy)
@@ -205,6 +198,7 @@ def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
     result, worst = run(check())
     assert words(result)[0] == "SCRIPT_OUTPUT_INVALID"
     assert "wrote more than 1048576 bytes to stdout" in words(result)[1]
+    # Of processor time between two turns of the loop.
     assert worst < 0.5
 
 
@@ -255,7 +249,7 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -
         while not task.done():
             most = max(most, len(living(marker)))
             await asyncio.sleep(0.02)
-        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await asyncio.to_thread(gone, marker)
         await scripts.aclose()
         return task.result(), most
 
@@ -329,7 +323,7 @@ def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: ScriptPolic
     finally:
         server.send_signal(signal.SIGKILL)
         server.wait()
-    gone(marker, PROMPTLY)
+    gone(marker)
 
 
 def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
@@ -343,7 +337,7 @@ def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
     code, message = words(run(judge(policy, {"command": [path, marker]})))
     assert code == "SCRIPT_FAILED"
     assert "watches over it was killed" in message
-    gone(marker, PROMPTLY)
+    gone(marker)
 
 
 @pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -355,7 +349,7 @@ def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> Non
         scripts = ScriptRunner(ScriptPolicy(allow=[path]))
         fine = await judge(scripts, {"command": [path, "quick"]})
         killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
-        await asyncio.to_thread(gone, marker, PROMPTLY)
+        await asyncio.to_thread(gone, marker)
         await scripts.aclose()
         return fine, killed
 

@@ -1,13 +1,13 @@
 """`import evald` is cheap, loads what a caller needs and nothing else, and changes nothing."""
 
-import statistics
 import subprocess
 import sys
-import time
 
 import pytest
 
 import evald
+
+from ..attempts import processor_seconds_of_children
 
 
 def run(code: str) -> str:
@@ -17,9 +17,10 @@ def run(code: str) -> str:
 
 
 def seconds(code: str) -> float:
-    began = time.perf_counter()
+    """Of processor time, which no other process takes away."""
+    began = processor_seconds_of_children()
     run(code)
-    return time.perf_counter() - began
+    return processor_seconds_of_children() - began
 
 
 def test_a_caller_needs_neither_pydantic_nor_the_server() -> None:
@@ -85,9 +86,9 @@ def test_every_name_is_there_for_star_dir_and_attribute() -> None:
 
 
 def test_it_costs_at_most_two_and_a_half_times_grpc_and_protobuf() -> None:
-    """Medians of whole processes, taken in turn, because the machine is shared."""
+    """The cheapest of three processes each, taken in turn, because the machine is shared."""
     base, ours = [], []
-    for _ in range(5):
+    for _ in range(3):
         base.append(seconds("import grpc.aio, google.protobuf.struct_pb2"))
         ours.append(seconds("import evald"))
-    assert statistics.median(ours) <= 2.5 * statistics.median(base)
+    assert min(ours) <= 2.5 * min(base)

@@ -708,7 +708,7 @@ SHAPES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SHAPES)
 def test_whatever_is_given_is_read_or_refused(value: Any) -> None:
     for make in (lambda: Turn([value]), lambda: Turn([], value), lambda: as_turn(value)):

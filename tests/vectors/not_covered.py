@@ -3,10 +3,7 @@
 NOT_COVERED = {
     "what its judge said is not on record": "AV-069".split(),
     "an agent with a workspace of its own judges": "AV-105".split(),
-    "a conversation is driven, not one turn evaluated": """
-        ES-031 ES-033 ES-034 ES-036 ES-040 ES-041 ES-042 ES-043 ES-046 ES-047 ES-048 ES-049 ES-054 AV-030
-        AV-031 AV-034 AV-040
-    """.split(),
+    "every turn of a driven conversation has assertions of its own": "AV-030 AV-031 AV-034 AV-040".split(),
     "JavaScript judges, inside the server": "AV-170 AV-172 AV-182".split(),
     "statistics over repeated trials": """
         AV-275 AV-277 AV-279 AV-280 AV-283 AV-285 AV-290 FW-0124 FW-0134 FW-0136 FW-0137 FW-0140 FW-0141

@@ -68,12 +68,14 @@ class Expect(NamedTuple):
     results: of the evaluators, in order; may be shorter than there are.
     refused: words of the message with which the act is refused; None when it must not be.
     found: whether a look-up finds something.
+    run: what a driven conversation comes to; these keys with these values.
     """
 
     results: tuple[Wanted, ...] = ()
     summary: Wanted = Wanted()
     refused: tuple[str, ...] | None = None
     found: bool | None = None
+    run: Mapping[str, Any] = {}
 
 
 class Difference(NamedTuple):
@@ -95,6 +97,7 @@ class Outcome(NamedTuple):
     summary: AggregatedEvaluation | None = None
     refused: str | None = None
     found: bool | None = None
+    run: Mapping[str, Any] = {}
 
 
 class Act(Protocol):
@@ -264,7 +267,11 @@ def misfits(expect: Expect, outcome: Outcome) -> list[str]:
         return [f"refused: {outcome.refused}"]
     if expect.found is not None and outcome.found is not expect.found:
         return [f"found: {outcome.found}, wanted {expect.found}"]
-    found = []
+    found = [
+        f"run.{key}: {outcome.run.get(key)!r}, wanted {value!r}"
+        for key, value in expect.run.items()
+        if not _close(outcome.run.get(key), value, 1e-9)
+    ]
     if expect.results:
         for index, wanted in enumerate(expect.results):
             found += _compare(f"results[{index}]", wanted, outcome.results[index])

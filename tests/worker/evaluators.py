@@ -1,7 +1,7 @@
 """Evaluators that do what tests need."""
 
 import asyncio
-import time
+import threading
 from typing import Any, ClassVar
 
 import evald
@@ -29,12 +29,16 @@ class Sleepy(evald.Evaluator, type="acme.sleepy", kind=evald.ASSERTION):
 
 
 class Blocking(evald.Evaluator, type="acme.blocking", kind=evald.ASSERTION):
-    """Blocks its thread, or, as `acme.rude`, the event loop."""
+    """Blocks its thread, or, as `acme.rude`, the event loop, for so long or until it is let go."""
 
     seconds: float = 0.0
 
+    begun: ClassVar[threading.Event] = threading.Event()
+    let_go: ClassVar[threading.Event] = threading.Event()
+
     def evaluate(self, ctx: evald.EvaluatorContext) -> evald.Result:
-        time.sleep(self.seconds)
+        self.begun.set()
+        self.let_go.wait(self.seconds)
         return evald.passed("blocked")
 
 
@@ -44,8 +48,7 @@ class Rude(Blocking):
     type = "acme.rude"
 
     async def evaluate(self, ctx: evald.EvaluatorContext) -> evald.Result:  # type: ignore[override]
-        time.sleep(self.seconds)  # noqa: ASYNC251 - the mistake under test
-        return evald.passed("blocked")
+        return super().evaluate(ctx)  # the mistake under test
 
 
 class Counting(evald.Evaluator, type="acme.counting", kind=evald.ASSERTION):

@@ -1,6 +1,7 @@
 """A worker that listens serves the contract, and keeps itself registered."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_
 from evald.v1 import result_pb2
 from evald.worker.listening import SERVICE
 
+from ..attempts import attempts
 from ..rpc.live import until
 from .evaluators import Blocking, Counting, Sleepy, length, polite, scoped, scopes
 from .registry import Registry, registry, take, task
@@ -89,18 +91,13 @@ async def test_the_task_s_time_is_kept_whatever_the_call_allows() -> None:
 async def test_a_caller_that_goes_away_ends_the_work() -> None:
     Counting.reset()
     async with listening(Counting) as plugin:
-        # The best of five, because other work shares the machine.
-        for tried in range(1, 6):
+        for tried, attempt in enumerate(attempts(0.25), start=1):
             wanted = task(str(tried), "acme.counting", config={"seconds": 30})
             call = plugin.stub.Evaluate(pb.EvaluateRequest(task=wanted))
             await until(lambda: Counting.evaluated == tried)  # noqa: B023 - it is over by then
-            began = time.monotonic()
-            call.cancel()
-            await until(lambda: Counting.ended == tried)  # noqa: B023
-            took = time.monotonic() - began
-            if took < 0.25:
-                break
-        assert took < 0.25
+            with attempt:
+                call.cancel()
+                await until(lambda: Counting.ended == tried)  # noqa: B023
 
 
 async def test_health_and_reflection_answer() -> None:
@@ -149,7 +146,7 @@ async def test_registering_says_where_it_is_and_renews_at_a_third() -> None:
         first, *_ = [await take(server.renewed) for _ in range(4)]
         assert first.lease_id == f"lease-{request.instance_id}"
         # Four renewals are three intervals of 100 ms apart.
-        assert 0.3 <= time.monotonic() - began < 2
+        assert time.monotonic() - began >= 0.3
 
 
 async def test_an_expired_lease_is_registered_again() -> None:
@@ -246,9 +243,13 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
         kind(*evaluators, **options)
 
 
-async def test_a_blocking_evaluator_holds_up_nobody() -> None:
+async def test_a_blocking_evaluator_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for event in ("begun", "let_go"):
+        monkeypatch.setattr(Blocking, event, threading.Event())
     async with listening(Blocking, polite) as plugin:
-        slow = asyncio.ensure_future(plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 1.5})))
+        slow = asyncio.ensure_future(plugin.evaluate(task("slow", "acme.blocking", config={"seconds": 30})))
+        await until(Blocking.begun.is_set)
         assert (await plugin.evaluate(task("fast"))).verdict == result_pb2.VERDICT_PASSED
         assert not slow.done()
+        Blocking.let_go.set()
         await slow

@@ -174,17 +174,16 @@ async def test_what_may_work_later_is_tried_again() -> None:
     assert (await tasks.run(wanted)).verdict == PASSED
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("evaluator", [Sleepy, Blocking], ids=lambda one: one.type)
 @pytest.mark.parametrize("how", ["task", "call"])
 async def test_time_that_is_up_is_an_error(evaluator: type[evald.Evaluator], how: str) -> None:
     tasks = tasks_of(evaluator)
-    wanted = task(type=evaluator.type, config={"seconds": 1.5}, timeout_ms=50 if how == "task" else 60_000)
+    wanted = task(type=evaluator.type, config={"seconds": 30}, timeout_ms=50 if how == "task" else 60_000)
     began = time.monotonic()
     output = await tasks.run(wanted, seconds=None if how == "task" else 0.05)
     assert output.error.code == "TIMEOUT"
     assert output.error.retryable
-    assert time.monotonic() - began < 1.4
+    assert time.monotonic() - began < 20
 
 
 async def test_without_time_nothing_is_begun() -> None:
@@ -231,7 +230,7 @@ def test_who_would_wait_too_long_is_told_at_once() -> None:
 
 async def test_stuck_threads_are_an_error_that_may_pass() -> None:
     tasks = tasks_of(Blocking, max_concurrency=1)
-    await tasks.run(task("1", "acme.blocking", config={"seconds": 0.3}, timeout_ms=100))
+    await tasks.run(task("1", "acme.blocking", config={"seconds": 30}, timeout_ms=100))
     busy = await tasks.run(task("2", "acme.blocking", config={"seconds": 0.3}))
     assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
 

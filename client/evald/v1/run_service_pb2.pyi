@@ -223,12 +223,14 @@ class WatchRunResponse(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., message: _Optional[_Union[RunMessage, _Mapping]] = ..., result: _Optional[_Union[RunTurnResult, _Mapping]] = ..., turn: _Optional[_Union[RunTurn, _Mapping]] = ..., status: _Optional[_Union[RunStatusChange, _Mapping]] = ..., end: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
 
 class RunMessage(_message.Message):
-    __slots__ = ("index", "message")
+    __slots__ = ("index", "message", "invocation")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    INVOCATION_FIELD_NUMBER: _ClassVar[int]
     index: int
     message: _message_pb2.ChatMessage
-    def __init__(self, index: _Optional[int] = ..., message: _Optional[_Union[_message_pb2.ChatMessage, _Mapping]] = ...) -> None: ...
+    invocation: _context_pb2.Invocation
+    def __init__(self, index: _Optional[int] = ..., message: _Optional[_Union[_message_pb2.ChatMessage, _Mapping]] = ..., invocation: _Optional[_Union[_context_pb2.Invocation, _Mapping]] = ...) -> None: ...
 
 class RunTurnResult(_message.Message):
     __slots__ = ("turn", "result")

@@ -71,7 +71,9 @@ class ResultCounter:
             if nanos > _SHORT_NANOS:
                 self._long.append((key, 1, nanos * 1e-9))
                 continue
-            found = self._short.setdefault(key, [0, 0])
+            found = self._short.get(key)
+            if found is None:
+                found = self._short[key] = [0, 0]
             found[0] += 1
             found[1] += nanos
 

@@ -97,14 +97,17 @@ class BatchResults:
         verdict = run.aggregate.verdict
         self.verdicts[verdict] += 1
         self._observe(run)
-        counts = self._counts_of(run.plan)
-        for (index, result, _, value, _), _ in result_keys(run):
-            counts.add(index, result, value)
         answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
         fill_aggregated(answer.summary, run)
         if self._brief and verdict is Verdict.PASSED:
             _drop_explanations(answer.summary)
         self._add_answer(answer)
+
+    def count(self, run: EvaluationRun) -> None:
+        """Count the results of a finished run for the summary. A batch process leaves that to the server."""
+        counts = self._counts_of(run.plan)
+        for (index, verdict, _, value, _), _ in result_keys(run):
+            counts.add(index, verdict, value)
 
     def refuse(self, item_id: str, message: str) -> None:
         """Add the error of an item that cannot be evaluated."""

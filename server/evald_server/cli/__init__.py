@@ -12,7 +12,11 @@ from .parser import parse
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 
-_MODULES = {"types": "catalog"}
+_MODULES = {
+    "types": "catalog",
+    "import": "stored_import",
+    **dict.fromkeys(("scenarios", "personas", "connectors", "experiments"), "resources"),
+}
 
 # What `evald[server]` installs beside the SDK, by the names that Python imports. All optional there, so that
 # this module must not import them.

@@ -21,11 +21,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.text import Text
 
+from . import runs
 from .console import new_table, out, say, show
 from .conversations import RecordedConversation, every_turn, read_conversations, turn_bounds
+from .demo_agent import serve_agent
 from .exit_codes import CommandError, ExitCode
+from .parser import parse
 from .result_tables import mark, result_tables, total_tables, verdict_text
 from .sanitize import clean
+from .server_connection import run_async
+from .store_client import open_store
+from .stored_files import read_files
+from .stored_import import Importing, read_records
 from .totals import RunTotals, title
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from evald.spec import SpecLike
 
 DATA: Final = Path(__file__).with_name("demo_data") / "conversations.jsonl"
+_SCENARIO: Final = DATA.with_name("appointment.yaml")
 
 # The tools that change the airline's database; the others only read it.
 _CHANGES: Final = (
@@ -100,11 +108,16 @@ def run(_args: argparse.Namespace) -> int:
         _show_session(client, conversations[0])
         _step(3, "All conversations, every turn of them, as one batch.")
         _show_batch(client, conversations)
-        _step(4, f"What Prometheus sees: http://{server.http_address}/metrics, the lines that matter here.")
+        _step(
+            4,
+            "A scenario: a user with a script talks to an agent with tools; every turn is evaluated and kept.",
+        )
+        _show_scenario(server)
+        _step(5, f"What Prometheus sees: http://{server.http_address}/metrics, the lines that matter here.")
         _show_telemetry(server)
-        _step(5, "Stop: SIGTERM lets open calls finish.")
+        _step(6, "Stop: SIGTERM lets open calls finish.")
     say(f"The server stopped. All of this took {time.perf_counter() - began:.1f} s.")
-    say("Next: evald serve, evald types, evald evaluate --help")
+    say("Next: evald serve, evald types, evald evaluate --help, evald runs --help")
     return ExitCode.PASSED
 
 
@@ -293,6 +306,27 @@ def _turns_with_history(conversation: RecordedConversation) -> "Iterator[Turn]":
     for number, (_, end) in enumerate(bounds, start=1):
         messages: list[Mapping[str, Any]] = list(conversation.messages[:end])
         yield Turn(messages, number=number, is_final=number == len(bounds), conversation_id=conversation.id)
+
+
+def _show_scenario(server: DemoServer) -> None:
+    command = ["runs", "start", "Appointment", "--persona", "Maria", "--connector", "salon"]
+    _tell(f"evald import {_SCENARIO.name}; evald {' '.join(command)}")
+    say("")
+    with serve_agent() as (agent, _):
+        run_async(_run_scenario(parse([*command, "--server", server.address]), agent))
+
+
+async def _run_scenario(args: argparse.Namespace, agent: str) -> int:
+    records = read_files([str(_SCENARIO)]).records
+    async with open_store(args) as store:
+        importing = Importing(store)
+        for record, message in zip(records, read_records(records), strict=True):
+            if record.word == "connector":
+                message.base_url = agent
+            stored = await importing.store(record, message)
+            if stored.problem:
+                raise CommandError(ExitCode.INCONCLUSIVE, f"{record.word}: {stored.problem}")
+    return await runs.perform(args)
 
 
 def _show_telemetry(server: DemoServer) -> None:

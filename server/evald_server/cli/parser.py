@@ -3,8 +3,12 @@
 import argparse
 import difflib
 import math
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeAlias
+
+from .stored_parser import add_stored_commands
 
 _EPILOG = """\
 examples:
@@ -12,6 +16,7 @@ examples:
   evald evaluate conversation.json -e regex:pattern='BK-[0-9]+' -e response-length
   evald evaluate conversations.jsonl --evaluators checks.toml --json > results.jsonl
   evald types tool-use
+  evald runs start "Booking flow" --connector staging
   evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
   evald demo
 
@@ -102,8 +107,8 @@ examples:
 
 _DEMO = """\
 Starts a server, evaluates recorded conversations of an airline's agent, first
-one turn by turn through a session, then all as a batch, and shows verdicts,
-pass rates and the server's metrics.
+one turn by turn through a session, then all as a batch, then runs a scenario
+against an agent with tools, and shows verdicts, pass rates and the server's metrics.
 """
 
 _CONFORMANCE = """\
@@ -121,24 +126,29 @@ examples:
 """
 
 
+_UNKNOWN_WORD = re.compile(
+    r"argument (COMMAND|ACTION): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL
+)
+
+
 class Parser(argparse.ArgumentParser):
     """Suggests the closest command for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
-        if message.startswith("argument COMMAND: invalid choice: "):
-            tried = message.partition("invalid choice: ")[2].split("'")[1]
-            near = difflib.get_close_matches(tried, COMMANDS, n=1)
-            message = f"unknown command {tried!r}; " + (
-                f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
+        match = _UNKNOWN_WORD.match(message)
+        if match:
+            what, tried = match[1].lower(), match[2]
+            known = re.findall(r"[a-z]+", match[3])
+            near = difflib.get_close_matches(tried, known, n=1)
+            message = f"unknown {what} {tried!r}; " + (
+                f"did you mean {near[0]!r}?" if near else f"{what}s are {', '.join(known)}"
             )
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
 
 AddArgument: TypeAlias = Callable[..., object]
 """`add_argument` of a parser or of a group."""
-
-COMMANDS = ("serve", "evaluate", "types", "validate", "calibrate", "remotes", "conformance", "demo")
 
 
 def positive_seconds(text: str) -> float:
@@ -414,6 +424,7 @@ def build_parser() -> Parser:
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
+    add_stored_commands(partial(_command, add), _whole_number)
     _command(add, "demo", "see it work on real conversations", _DEMO)
     return parser
 

@@ -63,6 +63,7 @@ class Compiler:
         self._limits = limits
         self._fail_open = fail_open
         self._count = 0
+        self._awaits_final: set[int] = set()  # indexes of combinators with such a child
         self.violations: list[Violation] = []
 
     def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
@@ -150,6 +151,8 @@ class Compiler:
             )
             if evaluator is None:
                 continue
+            if evaluator.awaits_final:
+                self._awaits_final.add(scope.index)
             if evaluator.is_metric:
                 self._note(
                     scope.index,
@@ -250,6 +253,7 @@ class Compiler:
         if evaluate is None or len(self.violations) > before:
             return None
         evaluator = getattr(evaluate, "__self__", None)
+        final_only = spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only
         return PlannedEvaluator(
             index=index if position is None else position,
             name=_unique(spec.name or spec.type, names),
@@ -268,7 +272,10 @@ class Compiler:
             required=spec.required,
             threshold=spec.threshold if spec.HasField("threshold") else None,
             negate=spec.negate,
-            final_only=spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only,
+            final_only=final_only,
+            awaits_final=final_only
+            or bool(getattr(evaluator, "only_final", False))
+            or (position is None and index in self._awaits_final),
             timeout=duration_ms(spec.timeout) / 1000 if spec.HasField("timeout") else None,
         )
 

@@ -1,6 +1,7 @@
 """Validates the context of a request and parses its messages_json."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -9,7 +10,7 @@ from evald.blocks import TooMany
 from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
-from evald.v1 import context_pb2
+from evald.v1 import context_pb2, message_pb2
 
 from .plan import Criteria
 
@@ -65,7 +66,7 @@ class Contexts:
     def extend(
         self,
         pb: context_pb2.EvaluatorContext,
-        messages: "Messages",
+        messages: "Sequence[message_pb2.ChatMessage]",
         messages_json: str,
         path: str,
     ) -> None:

@@ -66,7 +66,8 @@ class PlannedEvaluator:
     metric: unit and buckets of what it measures, None when it measures nothing.
     timeout: seconds for this evaluator alone, or None. counts: it is an enforced assertion.
     inline: a plain function that may be called in the event loop. conditional: it may have to be skipped or
-    deferred. adjusted: its threshold or negation changes its results.
+    deferred. adjusted: its threshold or negation changes its results. awaits_final: it, or a part of it, says
+    nothing before the final turn.
     """
 
     index: int
@@ -83,6 +84,7 @@ class PlannedEvaluator:
     threshold: float | None = None
     negate: bool = False
     final_only: bool = False
+    awaits_final: bool = False
     timeout: float | None = None
     counts: bool = field(init=False)
     is_metric: bool = field(init=False)

@@ -20,7 +20,7 @@ from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, aggregate
 from .plan import Plan, PlannedEvaluator
-from .run import EvaluationRun, Outcome
+from .run import EvaluationRun
 
 Results: TypeAlias = RepeatedField[result_pb2.EvaluationResult]
 
@@ -32,8 +32,10 @@ _SECOND_NANOS: Final = 1_000_000_000
 class ResponseTemplate:
     """The messages of a plan in which every evaluator passed: with score 1, or as a metric.
 
+    Times are there and wrong, because to set a field that a copy has already is cheaper.
     specs: of the plan, as they are announced. results: by the evaluator's index. aggregated: summary with
-    results. event: the whole answer as one message of a stream. passed: the aggregate of these results.
+    results. event: the whole answer as one message of a stream. turn: the same without the plan. passed: the
+    aggregate of these results.
     """
 
     def __init__(self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes]) -> None:
@@ -46,8 +48,10 @@ class ResponseTemplate:
         summary = result_pb2.AggregatedEvaluation()
         _fill_aggregate(summary, self.passed)
         summary.reason = ALL_PASSED if counts else _nothing_counted(evaluators)
+        summary.duration.nanos = summary.start_time.seconds = 1
         self.aggregated = result_pb2.AggregatedEvaluation(results=self.results)
         self.aggregated.MergeFrom(summary)
+        self.turn = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event.started.plan.extend(specs)
 
@@ -69,10 +73,9 @@ def fill_event(
     pb: wire_pb2.EvaluateResponse, run: EvaluationRun, evaluation_id: str, *, announce_plan: bool = True
 ) -> None:
     """Write a finished run as one message of a stream: plan, results and summary."""
-    pb.CopyFrom(run.plan.template.event)
+    template = run.plan.template
+    pb.CopyFrom(template.event if announce_plan else template.turn)
     pb.started.evaluation_id = evaluation_id
-    if not announce_plan:
-        pb.started.ClearField("plan")
     _fill_finished(pb.results, pb.summary, run)
 
 
@@ -129,14 +132,13 @@ def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
         pb.metadata[key] = value
 
 
-def _add_results(results: Results, run: EvaluationRun, indexes: Iterable[int]) -> None:
+def _add_results(results: Results, run: EvaluationRun, indexes: Sequence[int]) -> None:
     """Append some results of a run that may not be finished yet."""
+    added = []
     for index in indexes:
-        outcome = run.outcomes[index]
-        assert outcome is not None
-        pb = results.add()
-        pb.CopyFrom(run.plan.template.results[index])
-        _fill_result(pb, run.plan.evaluators[index], outcome, is_final=run.ctx.is_final)
+        added.append(results.add())
+        added[-1].CopyFrom(run.plan.template.results[index])
+    _fill_results(added, run, indexes)
 
 
 def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
@@ -174,52 +176,53 @@ def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
         verdict=result_pb2.VERDICT_PASSED,
         success=True,
         score=None if evaluator.is_metric else 1.0,
+        duration=Duration(nanos=1),
     )
 
 
 def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
     """Set what differs from the template, which both messages were copied from."""
-    is_final = run.ctx.is_final
-    as_template = True
-    for evaluator, outcome, pb in zip(run.plan.evaluators, run.outcomes, results, strict=True):
-        assert outcome is not None
-        as_template &= _fill_result(pb, evaluator, outcome, is_final=is_final)
-    if as_template and run.aggregate == run.plan.template.passed:
-        _fill_times(summary, run)
-        return
-    for name in ("score", "min_score", "mean_score"):
-        summary.ClearField(name)
-    _fill_summary(summary, run)
-
-
-def _fill_result(
-    pb: result_pb2.EvaluationResult, evaluator: PlannedEvaluator, outcome: Outcome, *, is_final: bool
-) -> bool:
-    """Write a result into a copy of its template. Returns whether the template's summary holds for it."""
-    result, nanos, start_nanos = outcome
-    pb.reason = cut(result.reason)
-    if nanos < _SECOND_NANOS:
-        pb.duration.nanos = nanos
+    unusual = _fill_results(results, run, range(len(run.outcomes)))
+    if unusual or run.aggregate != run.plan.template.passed:
+        for name in ("score", "min_score", "mean_score"):
+            summary.ClearField(name)
+        _fill_summary(summary, run)
     else:
-        _set_nanos(pb.duration, nanos)
-    if result.value is not None:
-        pb.value = result.value
-    if start_nanos:
-        _set_nanos(pb.start_time, start_nanos)
-    if (
-        result.verdict is _PASSED
-        and result.score == 1.0
-        and not result.metadata
-        and not result.checks
-        and result.token_usage is None
-        and result.cost_usd is None
-        and result.raw_request is None
-        and not result.instance_id
-        and not result.cached
-    ):
-        return True
-    _fill_unusual(pb, evaluator, result, is_final=is_final)
-    return False
+        _fill_times(summary, run)
+
+
+def _fill_results(
+    results: Iterable[result_pb2.EvaluationResult], run: EvaluationRun, indexes: Iterable[int]
+) -> bool:
+    """Write results into copies of their templates. Returns whether one changes the template's summary."""
+    outcomes, unusual = run.outcomes, False
+    for pb, index in zip(results, indexes, strict=True):
+        outcome = outcomes[index]
+        assert outcome is not None
+        result, nanos, start_nanos = outcome
+        pb.reason = cut(result.reason)
+        if nanos < _SECOND_NANOS:
+            pb.duration.nanos = nanos
+        else:
+            _set_nanos(pb.duration, nanos)
+        if result.value is not None:
+            pb.value = result.value
+        if start_nanos:
+            _set_nanos(pb.start_time, start_nanos)
+        if (
+            result.verdict is not _PASSED
+            or result.score != 1.0
+            or result.metadata
+            or result.checks
+            or result.token_usage is not None
+            or result.cost_usd is not None
+            or result.raw_request is not None
+            or result.instance_id
+            or result.cached
+        ):
+            unusual = True
+            _fill_unusual(pb, run.plan.evaluators[index], result, is_final=run.ctx.is_final)
+    return unusual
 
 
 def _fill_unusual(

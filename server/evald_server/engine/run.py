@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.contract import progress_said
-from evald.result import Result
+from evald.result import Result, Verdict
 from evald.scope import Scope
 from evald.threads import Threads
 
-from .aggregate import Aggregate, aggregate, is_lost
+from .aggregate import Aggregate, Policy, aggregate, is_lost
 from .invoke import discard, invoke
 from .plan import Plan, PlannedEvaluator
 from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
@@ -32,6 +32,9 @@ SLICE_NANOS: Final = 10_000_000
 that ten in a row are no delay that a person notices. What is left then runs in a thread."""
 
 _clock = time.perf_counter_ns
+
+# Module constants, because looking a member up on the enum class costs as much as a whole check.
+_ALL_MUST_PASS, _PASSED = Policy.ALL_MUST_PASS, Verdict.PASSED
 
 
 Outcome: TypeAlias = tuple[Result, int, int]
@@ -230,6 +233,16 @@ class EvaluationRun:
         reports, self._progress = self._progress, []
         return reports
 
+    def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
+        """Make the turn of a finished run the last one, after all: no failure of it is pending any more.
+
+        final: a finished run whose results take the place of those at these indexes.
+        """
+        self.ctx.is_final = True
+        for index, outcome in zip(indexes, final.outcomes if final else (), strict=True):
+            self.outcomes[index] = outcome
+        self._finish()
+
     def abandon(self) -> None:
         """Close coroutines that were never begun, and have evaluators that still run in a thread stop."""
         self.ctx.stop_at(_EXPIRED)
@@ -303,12 +316,20 @@ class EvaluationRun:
 
     def _finish(self) -> None:
         """Sum up. Every result is there."""
-        plan = self.plan
-        results = self.results
-        not_run: Sequence[int] = ()
-        if plan.fail_fast:
+        plan, results = self.plan, self.results
+        if plan.policy is _ALL_MUST_PASS and _all_passed(plan.evaluators, results):
+            self.aggregate = plan.template.passed
+        else:
+            settled = [(result.verdict, result.score) for result in results]
             not_run = [index for index, result in enumerate(results) if result is FAIL_FAST]
-        settled = [(result.verdict, result.score) for result in results]
-        self.aggregate = aggregate(plan.evaluators, settled, plan.policy, plan.threshold, not_run)
+            self.aggregate = aggregate(plan.evaluators, settled, plan.policy, plan.threshold, not_run)
         self.nanos = _clock() - self._began
         self.finished = True
+
+
+def _all_passed(evaluators: Sequence[PlannedEvaluator], results: Sequence[Result]) -> bool:
+    """Return whether all passed, the enforced assertions with score 1, so that there is nothing to sum up."""
+    for evaluator, result in zip(evaluators, results, strict=True):
+        if result.verdict is not _PASSED or (result.score != 1.0 and evaluator.counts):
+            return False
+    return True

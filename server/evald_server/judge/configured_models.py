@@ -8,11 +8,11 @@ from typing import Final
 
 from evald.fields import nearest
 from evald_server.config import JudgeSettings, Settings
+from evald_server.redaction import Redactor
 
 from .budget import Budget, Price, SpendStore
 from .cache import AnswerCache, DiskCache, MemoryCache
 from .endpoint import OPENAI, Endpoint, EndpointOptions, behind_proxy
-from .endpoint_errors import Redactor
 from .judge_call import EndpointModel, RequestMetrics
 from .prompt_request import JudgeModel
 from .response_format import ResponseFormat

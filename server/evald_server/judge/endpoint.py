@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from evald_server.redaction import Redactor
+from evald_server.retries import RetryBackoff, parse_retry_after
+
 from .budget import Price, price_of
 from .chat_completion import (
     ChatCompletion,
@@ -19,9 +22,9 @@ from .chat_completion import (
     parse_completion,
     parse_problem,
 )
-from .endpoint_errors import AttemptFailed, EndpointErrors, Redactor
+from .endpoint_errors import AttemptFailed, EndpointErrors
 from .prompt_request import PromptRequest
-from .rate_limiting import AdaptiveLimiter, RetryBackoff, parse_retry_after
+from .rate_limiting import AdaptiveLimiter
 from .response_format import EndpointProblem, ModelCapabilities, ResponseFormat
 
 if TYPE_CHECKING:

@@ -1,21 +1,12 @@
-"""Errors between a request and its answer: which code each gets, whether a retry may help, and redaction."""
+"""Errors between a request and its answer: which code each gets, and whether a retry may help."""
 
-import re
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+from evald_server.redaction import Redactor
 
 from .chat_completion import ChatCompletion
 from .prompt_request import JudgeError, PromptRequest
 from .response_format import EndpointProblem
-
-_REDACTED: Final = "[redacted]"
-
-# What looks like a key although nobody configured it: an endpoint may repeat a part of the one it got,
-# masked in the middle.
-_LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bbearer\s+)[\w.*~+/=-]{8,}")
-
-# Shorter secrets are too likely to be a part of an ordinary word.
-_MIN_SECRET_LENGTH: Final = 6
 
 # The account is empty, which no retry changes. OpenAI sends these with 429.
 _NO_QUOTA: Final = ("insufficient_quota", "billing_hard_limit_reached")
@@ -46,37 +37,6 @@ _MAX_FINISH: Final = 40
 
 # An error message that shares so many characters with the request repeats it.
 _SHARED_CHARACTERS: Final = 32
-
-
-class Redactor:
-    """Removes the configured API keys from everything that leaves the server."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        known = {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}
-        longest_first = sorted(known, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
-
-    def redact_text(self, text: str) -> str:
-        """Return a text of an endpoint's without the configured keys and whatever looks like a key."""
-        return _LOOKS_LIKE_KEY.sub(_REDACTED, self._without_known(text))
-
-    def redact_json(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return JSON-like data without the configured keys."""
-        if self._known is None:
-            return dict(body)
-        return {key: self._clean(value) for key, value in body.items()}
-
-    def _clean(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._without_known(value)
-        if isinstance(value, Mapping):
-            return {key: self._clean(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._clean(inner) for inner in value]
-        return value
-
-    def _without_known(self, text: str) -> str:
-        return text if self._known is None else self._known.sub(_REDACTED, text)
 
 
 class AttemptFailed(Exception):

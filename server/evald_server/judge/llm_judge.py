@@ -43,7 +43,10 @@ def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
 
 
 class CompiledJudge:
-    """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model."""
+    """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model.
+
+    only_final: it says nothing before the final turn.
+    """
 
     def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
         self._config = config
@@ -52,6 +55,7 @@ class CompiledJudge:
         self._prompt = Prompt(self._mode, config.view, config.prompt)
         self._max_tokens = config.max_output_tokens or self._mode.max_tokens
         self._digest = config.digest
+        self.only_final = config.only_final or self._mode.only_final
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Ask the judges, and return what most of them say."""

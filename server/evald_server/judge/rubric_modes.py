@@ -55,9 +55,11 @@ class RubricMode(ABC):
     schema: JSON Schema of the answer; None asks for plain text.
     template: puts the fenced answer into a prompt in the caller's own words, if there is one.
     max_tokens: most tokens of an answer, unless the config says otherwise.
+    only_final: no turn but the final one is judged.
     """
 
     name: ClassVar[str]
+    only_final = False
 
     def __init__(
         self,
@@ -143,6 +145,7 @@ class CriteriaMode(RubricMode):
         self._success = success
         self._failure = failure
         self._every_turn = failure_mode == "every_turn"
+        self.only_final = success is None and not self._every_turn
 
     def applies(self, ctx: EvaluatorContext) -> bool:
         """Return False when only failure criteria are given and they do not count on this turn."""

@@ -69,7 +69,9 @@ class EvaluationMetrics:
         rpc: name of the method, as in the contract. labels: the caller's. Keys that the operator did not allow
         are dropped; values that are too long, or above the limit, become "other".
         """
-        key = (rpc, *(caller_value((labels or {}).get(name, "")) for name in self._allowed_labels))
+        key: tuple[str, ...] = (rpc,)
+        if self._allowed_labels:
+            key += tuple(caller_value((labels or {}).get(name, "")) for name in self._allowed_labels)
         found = self._tallies.get(key)
         if found is not None:
             return found

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
 
+from .channels import NotConnected, Tls, connect, open_channel
 from .dial_allowlist import Dial
 from .errors import (
     ContractError,
@@ -40,14 +41,6 @@ _READY: Final = grpc.ChannelConnectivity.READY
 _SLACK_BYTES: Final = 64 << 10
 
 
-class Tls(NamedTuple):
-    """A TLS profile. roots, key, chain: PEM; roots None means those of the system."""
-
-    roots: bytes | None
-    key: bytes | None = None
-    chain: bytes | None = None
-
-
 class NotServing(Exception):
     """A health check failed. certain: the plugin itself says that it does not serve."""
 
@@ -57,30 +50,13 @@ class NotServing(Exception):
 
 
 class PluginConnection:
-    """A channel to the checked addresses of one instance, without proxy, gRPC's retries and shared connections.
+    """A channel to the checked addresses of one instance.
 
     active: open Evaluate calls.
     """
 
     def __init__(self, dial: Dial, limits: RemoteLimits, tls: Tls | None = None) -> None:
-        options: list[tuple[str, Any]] = [
-            ("grpc.default_authority", dial.authority),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.enable_retries", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", limits.output_bytes + _SLACK_BYTES),
-            # The peer must not configure its own calls.
-            ("grpc.service_config_disable_resolution", 1),
-            # `GrpcInstance` reconnects, with addresses checked again.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1000),
-        ]
-        if tls is None:
-            self._channel = grpc.aio.insecure_channel(dial.pinned, options)
-        else:
-            credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.chain)
-            self._channel = grpc.aio.secure_channel(dial.pinned, credentials, options)
+        self._channel = open_channel(dial, tls, limits.output_bytes + _SLACK_BYTES)
         self._evaluate: Any = self._channel.unary_unary(f"{_SERVICE}/Evaluate")
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")
         self._health: Any = self._channel.unary_unary(_HEALTH)
@@ -92,15 +68,9 @@ class PluginConnection:
     async def open(self) -> None:
         """Connect. Raises PluginUnavailable."""
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                while (state := self._channel.get_state(try_to_connect=True)) is not _READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise PluginUnavailable(
-                            "no connection: nobody answers there, or not as the TLS profile wants it"
-                        )
-                    await self._channel.wait_for_state_change(state)
-        except TimeoutError:
-            raise PluginUnavailable(f"no connection within {_CONNECT_SECONDS:g}s") from None
+            await connect(self._channel, _CONNECT_SECONDS)
+        except NotConnected as problem:
+            raise PluginUnavailable(str(problem)) from None
 
     async def describe(self) -> Plugin:
         """Ask what the plugin offers. Raises PluginUnavailable, or Refusal if the server cannot take it."""

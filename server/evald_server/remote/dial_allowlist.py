@@ -1,4 +1,4 @@
-"""Which addresses the server may dial when a plugin registers: protection against request forgery (SSRF).
+"""Which addresses the server may dial for plugins and connectors: protection against request forgery (SSRF).
 
 Nothing is allowed until the operator allows it. Names are resolved here, every address is checked, and the
 connection goes to the checked addresses.
@@ -147,10 +147,13 @@ class DialAllowlist:
     `*.evals.svc` for its subdomains) or a directory of Unix sockets (`unix:/run/evald/`). Addresses that no rule
     names, and those that cannot be a plugin, are refused in every notation. Loopback needs a rule of its own:
     a rule for all addresses does not include it.
+
+    setting: the one that holds the rules, for errors.
     """
 
-    def __init__(self, rules: Iterable[str]) -> None:
+    def __init__(self, rules: Iterable[str], setting: str = "remote_allowed") -> None:
         """Raises ValueError that names the rule."""
+        self.setting = setting
         self._networks: list[Network] = []
         self._names: list[str] = []
         self._directories: list[str] = []
@@ -183,21 +186,22 @@ class DialAllowlist:
     def check_socket(self, target: Target) -> None:
         """Raise Refusal if a Unix socket is not allowed."""
         if not any(target.path.startswith(directory) for directory in self._directories):
-            raise _not_allowed(f"unix:{target.path}", "no rule names its directory")
+            raise _not_allowed(f"unix:{target.path}", "no rule names its directory", self.setting)
 
     def check(self, target: Target, address: Address) -> None:
         """Raise Refusal if an address of a target is not allowed."""
         shown = target.authority if target.scheme != "dns" else f"{target.authority}, which is {address},"
         if any(address in network for network in _LOOPBACK):
             if not any(_within(address, network, _LOOPBACK) for network in self._networks):
-                raise _not_allowed(shown, "no rule names this machine itself")
+                raise _not_allowed(shown, "no rule names this machine itself", self.setting)
             return
         if any(address in network for network in _NEVER) or _is_isatap(address):
-            raise _not_allowed(shown, "it is link-local, multicast, a metadata service or the like")
+            why = "it is link-local, multicast, a metadata service or the like"
+            raise _not_allowed(shown, why, self.setting)
         if target.scheme == "dns" and any(_matches(target.host, name) for name in self._names):
             return
         if not any(address in network for network in self._networks):
-            raise _not_allowed(shown, "no rule names it")
+            raise _not_allowed(shown, "no rule names it", self.setting)
 
 
 class Dial(NamedTuple):
@@ -225,19 +229,26 @@ class Resolver:
             if allowlist is not None:
                 allowlist.check_socket(target)
             return Dial(f"unix:{target.path}", target.authority)
+        addresses = await self.addresses(target)
+        # One gRPC target takes addresses of one family.
+        version = addresses[0].version
+        same = [address for address in addresses if address.version == version]
+        hosts = [f"[{address}]" if version == 6 else str(address) for address in same]
+        pinned = f"ipv{version}:" + ",".join(f"{host}:{target.port}" for host in hosts)
+        return Dial(pinned, target.authority)
+
+    async def addresses(self, target: Target) -> list[Address]:
+        """Return the checked addresses of a target that is no Unix socket. Raises as `dial` does."""
+        allowlist = self._allowlist
         found = await self._resolve(target.host, target.port) if target.scheme == "dns" else [target.host]
-        addresses = [_parsed(target, address) for address in found]
+        setting = allowlist.setting if allowlist is not None else ""
+        addresses = [_parsed(target, address, setting) for address in dict.fromkeys(found)]
         if not addresses:
             raise OSError(f"{target.host} has no address")
         if allowlist is not None:
             for address in addresses:
                 allowlist.check(target, address)
-        # One gRPC target takes addresses of one family.
-        version = addresses[0].version
-        same = [address for address in dict.fromkeys(addresses) if address.version == version]
-        hosts = [f"[{address}]" if version == 6 else str(address) for address in same]
-        pinned = f"ipv{version}:" + ",".join(f"{host}:{target.port}" for host in hosts)
-        return Dial(pinned, target.authority)
+        return addresses
 
 
 async def look_up(host: str, port: int) -> list[str]:
@@ -246,13 +257,13 @@ async def look_up(host: str, port: int) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-def _parsed(target: Target, text: str) -> Address:
+def _parsed(target: Target, text: str, setting: str) -> Address:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise _not_allowed(target.authority, "its name has an address that cannot be read") from None
+        raise _not_allowed(target.authority, "its name has an address that cannot be read", setting) from None
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
-        raise _not_allowed(target.authority, "its name has a link-local address")
+        raise _not_allowed(target.authority, "its name has a link-local address", setting)
     return address
 
 
@@ -275,9 +286,6 @@ def _unreadable(text: str, wanted: str) -> Refusal:
     return Refusal("INVALID_FIELD", f"target: got {text[:100]!r}, {wanted}", "target")
 
 
-def _not_allowed(shown: str, why: str) -> Refusal:
-    return Refusal(
-        "TARGET_NOT_ALLOWED",
-        f"target: {shown} is not allowed: {why}. The operator allows targets with remote_allowed",
-        "target",
-    )
+def _not_allowed(shown: str, why: str, setting: str) -> Refusal:
+    hint = f". The operator allows targets with {setting}" if setting else ""
+    return Refusal("TARGET_NOT_ALLOWED", f"target: {shown} is not allowed: {why}{hint}", "target")

@@ -9,7 +9,8 @@ from typing import Final
 
 from evald.plugin.v1 import task_pb2
 
-from .connection import NotServing, PluginConnection, Tls
+from .channels import Tls
+from .connection import NotServing, PluginConnection
 from .dial_allowlist import Resolver
 from .errors import PluginUnavailable, Refusal, printable
 from .instance import Instance, InstanceState, Mode, RemoteTask

@@ -11,7 +11,7 @@ from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from evald_server.store.leases import LeaseStore
 
-from .connection import Tls
+from .channels import Tls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .evaluator import LatencyObserver
 from .grpc_instance import GrpcInstance

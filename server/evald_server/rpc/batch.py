@@ -225,6 +225,7 @@ class _Batch:
         await self._flush()
 
     def _count(self, run: EvaluationRun) -> None:
+        self._results.count(run)
         self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
 
     def _count_chunk(self, plan: Plan, result: ChunkResult) -> None:

@@ -66,6 +66,9 @@ REASONS: Final[dict[str, Reason]] = {
     "WORKER_SILENT": Reason(grpc.StatusCode.ABORTED, 1.0),
     "STORAGE_FULL": Reason(_EXHAUSTED, 10.0),
     "STORAGE_UNAVAILABLE": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
+    "RESOURCE_NOT_FOUND": Reason(grpc.StatusCode.NOT_FOUND),
+    "RESOURCE_EXISTS": Reason(grpc.StatusCode.ALREADY_EXISTS),
+    "RUN_STATUS": Reason(grpc.StatusCode.FAILED_PRECONDITION),
     "UNKNOWN_METHOD": Reason(grpc.StatusCode.UNIMPLEMENTED),
     "INTERNAL": Reason(grpc.StatusCode.INTERNAL),
 }

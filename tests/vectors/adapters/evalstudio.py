@@ -3,12 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+from google.protobuf import json_format
+
 from evald.context import EvaluatorContext
 from evald.evaluator import EvaluatorDefinition, define_evaluator
 from evald.result import ASSERTION, METRIC, Kind, Result, Verdict
 from evald.turn import Turn
+from evald.v1.context_pb2 import Persona
+from evald_server.connectors.connector import ConnectorFailure
 from evald_server.engine.registry import Origin
 
+from ...runs.scripted import scenario
+from ..driven import Drive, ScriptedUse
 from ..replay import (
     ERROR,
     PASSED,
@@ -33,7 +39,82 @@ _UNPARSEABLE = Difference(
     unparseable(),
 )
 
+_TOGETHER = "there the criteria are judged before the other evaluators, which are then told that the turn is the last one"
+_TOGETHER_RULE = (
+    "all evaluators of a turn run at the same time; those that are for the last turn only run once more when "
+    "something has ended the run"
+)
+_NO_ROOM = (
+    "there a scenario whose limit leaves no room for an answer fails every run",
+    "what cannot be played is refused when it is saved, and is an error when it is run: never a failure of the agent",
+)
+
+
+def _context(name: str) -> Mapping[str, Any]:
+    return {"type": name, "turn": 1, "isFinal": False, "messages": 2, "lastMessages": 1}
+
+
+def _run(**wanted: Any) -> Expect:
+    return Expect(run=wanted)
+
+
 DIFFERENCES = {
+    "ES-031": Difference(
+        "there a run is a success when both criteria are met, with a reason that says that it has failed",
+        "a met failure criterion outranks a met success criterion",
+        _run(
+            status="completed",
+            success=False,
+            score=0.1,
+            reason="Failure criteria was triggered. both",
+            turns=1,
+            maxMessagesReached=False,
+        ),
+    ),
+    "ES-033": Difference(
+        "there a scenario with failure criteria alone cannot succeed",
+        "with failure criteria alone the criteria are met when no failure is, judged when it counts",
+        _run(status="completed", success=True, reason="polite", maxMessagesReached=True, messageCount=2),
+    ),
+    "ES-034": Difference(
+        "there an answer that cannot be read is a failed turn with confidence 0, and the run goes on",
+        "an unusable answer is asked for once more, then it is an error, and a run that has one has no verdict",
+        _run(status="error", verdict=ERROR, success=False, judge_calls=2, turns=1),
+    ),
+    "ES-040": Difference(
+        _TOGETHER,
+        _TOGETHER_RULE,
+        _run(success=True, score=0.9, reason="ok", metrics={"m1": 3}, evaluator_contexts=[_context("m1")]),
+    ),
+    "ES-041": Difference(
+        "there a metric that raises fails the run, as an assertion of type unknown",
+        "a metric that breaks is an error with a warning, keeps its type, and has no effect on the verdict",
+        _run(status="completed", success=True, score=0.9, reason="ok", metrics={}),
+    ),
+    "ES-042": Difference(
+        f"there a metric may say that it was no success; {_TOGETHER}",
+        f"a metric never fails; {_TOGETHER_RULE}",
+        _run(
+            success=True,
+            score=0.9,
+            reason="ok",
+            metrics={"m1": 3},
+            evaluatorResults=[{"type": "m1", "kind": "metric", "success": True, "value": 3, "reason": "odd"}],
+        ),
+    ),
+    "ES-043": Difference(
+        _TOGETHER,
+        _TOGETHER_RULE,
+        _run(
+            success=False,
+            score=0.9,
+            reason="Evaluator assertion failed. first",
+            turns=1,
+            evaluator_contexts=[_context("a1"), _context("a2")],
+        ),
+    ),
+    "ES-046": Difference(*_NO_ROOM, _run(status="error", verdict=ERROR, turns=0, judge_calls=0)),
+    "ES-049": Difference(*_NO_ROOM, _run(status="error", verdict=ERROR, turns=0, judge_calls=0)),
     "ES-008": Difference(
         "there a run of metrics alone says that all evaluators passed",
         "where nothing gates, the turn passes and the reason says that no assertion counted",
@@ -72,6 +153,8 @@ def adapt(vector: Vector) -> Case:
             return _registry(vector)
         case "llm-judge:criteria":
             return _judge(vector)
+        case "conversation-loop":
+            return _drive(vector)
         case _:
             return _evaluate(vector)
 
@@ -155,3 +238,42 @@ def _registry(vector: Vector) -> Case:
         return Case(Look(given["get"], present), Expect(found=expected["result"] is not None))
     words = expected.get("error") or expected["error_contains"]
     return Case(Register(scripted(given["register"]["type"], True), present), Expect(refused=(words,)))
+
+
+def _drive(vector: Vector) -> Case:
+    """Their evaluators of a loop are registered as types; the prompt of their persona is no message here."""
+    config, given, expected = vector["config"], vector["context"], vector["expected"]
+    fields = dict(config["scenario"])
+    if "failureCriteriaMode" in fields:
+        fields["failureCriteriaMode"] = f"FAILURE_CRITERIA_MODE_{fields['failureCriteriaMode'].upper()}"
+    uses = [
+        ScriptedUse(one["type"], _KINDS[one["kind"]], [_result(one, r) for r in one["results_per_turn"]])
+        for one in config["evaluators"]
+    ]
+    answers = list(given["connector_replies_per_turn"])
+    if "connector_fails_on_call" in given:
+        failure = ConnectorFailure("CONNECTOR_UNAVAILABLE", expected["error"], retryable=True)
+        answers.insert(given["connector_fails_on_call"], failure)
+    drive = Drive(
+        scenario([{"type": use.type} for use in uses], fields.pop("messages", ()), **fields),
+        uses,
+        answers,
+        given["judge_results_per_turn"],
+        json_format.ParseDict(config["persona"], Persona()) if "persona" in config else None,
+    )
+    wanted = {key: value for key, value in expected.items() if key not in ("result", "evaluatorResults")}
+    wanted |= expected.get("result", {})
+    wanted["roles"] = [role for role in expected["roles"] if role != "system"]
+    if "evaluatorResults" in expected:
+        wanted["evaluatorResults"] = [
+            {key: value for key, value in one.items() if key != "label"}
+            for one in expected["evaluatorResults"]
+        ]
+    return Case(drive, Expect(run=wanted))
+
+
+def _result(use: Mapping[str, Any], output: Mapping[str, Any]) -> Result | Exception:
+    if "throw" in output:
+        return RuntimeError(output["throw"])
+    verdict = Verdict.PASSED if output["success"] or use["kind"] == "metric" else Verdict.FAILED
+    return Result(verdict, output["reason"], value=output.get("value"))

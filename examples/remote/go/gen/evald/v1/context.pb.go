@@ -24,6 +24,113 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// AssertionFailurePolicy says what a failed assertion does to a run.
+type AssertionFailurePolicy int32
+
+const (
+	// Same as STOP.
+	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_UNSPECIFIED AssertionFailurePolicy = 0
+	// The run ends with the turn.
+	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_STOP AssertionFailurePolicy = 1
+	// The run goes on to its limit, and has failed all the same.
+	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_CONTINUE AssertionFailurePolicy = 2
+)
+
+// Enum value maps for AssertionFailurePolicy.
+var (
+	AssertionFailurePolicy_name = map[int32]string{
+		0: "ASSERTION_FAILURE_POLICY_UNSPECIFIED",
+		1: "ASSERTION_FAILURE_POLICY_STOP",
+		2: "ASSERTION_FAILURE_POLICY_CONTINUE",
+	}
+	AssertionFailurePolicy_value = map[string]int32{
+		"ASSERTION_FAILURE_POLICY_UNSPECIFIED": 0,
+		"ASSERTION_FAILURE_POLICY_STOP":        1,
+		"ASSERTION_FAILURE_POLICY_CONTINUE":    2,
+	}
+)
+
+func (x AssertionFailurePolicy) Enum() *AssertionFailurePolicy {
+	p := new(AssertionFailurePolicy)
+	*p = x
+	return p
+}
+
+func (x AssertionFailurePolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AssertionFailurePolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_evald_v1_context_proto_enumTypes[0].Descriptor()
+}
+
+func (AssertionFailurePolicy) Type() protoreflect.EnumType {
+	return &file_evald_v1_context_proto_enumTypes[0]
+}
+
+func (x AssertionFailurePolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AssertionFailurePolicy.Descriptor instead.
+func (AssertionFailurePolicy) EnumDescriptor() ([]byte, []int) {
+	return file_evald_v1_context_proto_rawDescGZIP(), []int{0}
+}
+
+// CriteriaPolicy says what the scenario's success and failure criteria do when
+// the request also lists evaluators. Without evaluators they always run.
+type CriteriaPolicy int32
+
+const (
+	// Same as BOTH.
+	CriteriaPolicy_CRITERIA_POLICY_UNSPECIFIED CriteriaPolicy = 0
+	// The criteria run as one more llm-judge beside the evaluators.
+	CriteriaPolicy_CRITERIA_POLICY_BOTH CriteriaPolicy = 1
+	// The evaluators alone run.
+	CriteriaPolicy_CRITERIA_POLICY_EVALUATORS_ONLY CriteriaPolicy = 2
+)
+
+// Enum value maps for CriteriaPolicy.
+var (
+	CriteriaPolicy_name = map[int32]string{
+		0: "CRITERIA_POLICY_UNSPECIFIED",
+		1: "CRITERIA_POLICY_BOTH",
+		2: "CRITERIA_POLICY_EVALUATORS_ONLY",
+	}
+	CriteriaPolicy_value = map[string]int32{
+		"CRITERIA_POLICY_UNSPECIFIED":     0,
+		"CRITERIA_POLICY_BOTH":            1,
+		"CRITERIA_POLICY_EVALUATORS_ONLY": 2,
+	}
+)
+
+func (x CriteriaPolicy) Enum() *CriteriaPolicy {
+	p := new(CriteriaPolicy)
+	*p = x
+	return p
+}
+
+func (x CriteriaPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CriteriaPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_evald_v1_context_proto_enumTypes[1].Descriptor()
+}
+
+func (CriteriaPolicy) Type() protoreflect.EnumType {
+	return &file_evald_v1_context_proto_enumTypes[1]
+}
+
+func (x CriteriaPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CriteriaPolicy.Descriptor instead.
+func (CriteriaPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_evald_v1_context_proto_rawDescGZIP(), []int{1}
+}
+
 // FailureCriteriaMode says when a met failure criterion counts.
 type FailureCriteriaMode int32
 
@@ -61,11 +168,11 @@ func (x FailureCriteriaMode) String() string {
 }
 
 func (FailureCriteriaMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_evald_v1_context_proto_enumTypes[0].Descriptor()
+	return file_evald_v1_context_proto_enumTypes[2].Descriptor()
 }
 
 func (FailureCriteriaMode) Type() protoreflect.EnumType {
-	return &file_evald_v1_context_proto_enumTypes[0]
+	return &file_evald_v1_context_proto_enumTypes[2]
 }
 
 func (x FailureCriteriaMode) Number() protoreflect.EnumNumber {
@@ -74,7 +181,7 @@ func (x FailureCriteriaMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureCriteriaMode.Descriptor instead.
 func (FailureCriteriaMode) EnumDescriptor() ([]byte, []int) {
-	return file_evald_v1_context_proto_rawDescGZIP(), []int{0}
+	return file_evald_v1_context_proto_rawDescGZIP(), []int{2}
 }
 
 // EvaluatorContext is everything an evaluator may look at for one turn of a
@@ -418,13 +525,19 @@ func (x *Invocation) GetMetadata() *structpb.Struct {
 }
 
 // Scenario describes what the conversation is meant to test.
+//
+// In an EvaluatorContext fields 1 to 6 are for the evaluators to read. What a
+// run needs besides (messages, evaluators, persona_ids and what follows) is
+// kept by ScenarioService; Evaluate refuses it, because the evaluators and
+// messages of a call stand elsewhere.
 type Scenario struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable name.
+	// Stable name, unique among the stored scenarios.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Instructions given to the simulated user or to the judge.
 	Instructions *string `protobuf:"bytes,2,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Largest number of messages the scenario allows.
+	// Largest number of user and assistant messages of the conversation. Runs
+	// take 10 when it is not set.
 	MaxMessages *int32 `protobuf:"varint,3,opt,name=max_messages,json=maxMessages,proto3,oneof" json:"max_messages,omitempty"`
 	// Criteria in plain language that say when the scenario has succeeded.
 	SuccessCriteria *string `protobuf:"bytes,4,opt,name=success_criteria,json=successCriteria,proto3,oneof" json:"success_criteria,omitempty"`
@@ -432,8 +545,27 @@ type Scenario struct {
 	FailureCriteria *string `protobuf:"bytes,5,opt,name=failure_criteria,json=failureCriteria,proto3,oneof" json:"failure_criteria,omitempty"`
 	// When a met failure criterion fails the scenario.
 	FailureCriteriaMode FailureCriteriaMode `protobuf:"varint,6,opt,name=failure_criteria_mode,json=failureCriteriaMode,proto3,enum=evald.v1.FailureCriteriaMode" json:"failure_criteria_mode,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Id of the stored scenario. The server makes one when it is empty.
+	Id string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	// Messages that the conversation begins with.
+	Messages []*ChatMessage `protobuf:"bytes,8,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Evaluators that run on every turn.
+	Evaluators []*EvaluatorSpec `protobuf:"bytes,9,rep,name=evaluators,proto3" json:"evaluators,omitempty"`
+	// Personas that an experiment runs the scenario with.
+	PersonaIds []string `protobuf:"bytes,10,rep,name=persona_ids,json=personaIds,proto3" json:"persona_ids,omitempty"`
+	// What the criteria do beside evaluators.
+	CriteriaPolicy CriteriaPolicy `protobuf:"varint,11,opt,name=criteria_policy,json=criteriaPolicy,proto3,enum=evald.v1.CriteriaPolicy" json:"criteria_policy,omitempty"`
+	// Whether a run ends when an assertion fails.
+	OnAssertionFailure AssertionFailurePolicy `protobuf:"varint,12,opt,name=on_assertion_failure,json=onAssertionFailure,proto3,enum=evald.v1.AssertionFailurePolicy" json:"on_assertion_failure,omitempty"`
+	// What the simulated user wants to reach. The success criteria are not told
+	// to the simulated user.
+	Goal *string `protobuf:"bytes,13,opt,name=goal,proto3,oneof" json:"goal,omitempty"`
+	// When it was created. Output only.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// When it was last changed. Output only.
+	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Scenario) Reset() {
@@ -508,13 +640,96 @@ func (x *Scenario) GetFailureCriteriaMode() FailureCriteriaMode {
 	return FailureCriteriaMode_FAILURE_CRITERIA_MODE_UNSPECIFIED
 }
 
+func (x *Scenario) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Scenario) GetMessages() []*ChatMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Scenario) GetEvaluators() []*EvaluatorSpec {
+	if x != nil {
+		return x.Evaluators
+	}
+	return nil
+}
+
+func (x *Scenario) GetPersonaIds() []string {
+	if x != nil {
+		return x.PersonaIds
+	}
+	return nil
+}
+
+func (x *Scenario) GetCriteriaPolicy() CriteriaPolicy {
+	if x != nil {
+		return x.CriteriaPolicy
+	}
+	return CriteriaPolicy_CRITERIA_POLICY_UNSPECIFIED
+}
+
+func (x *Scenario) GetOnAssertionFailure() AssertionFailurePolicy {
+	if x != nil {
+		return x.OnAssertionFailure
+	}
+	return AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_UNSPECIFIED
+}
+
+func (x *Scenario) GetGoal() string {
+	if x != nil && x.Goal != nil {
+		return *x.Goal
+	}
+	return ""
+}
+
+func (x *Scenario) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Scenario) GetUpdateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdateTime
+	}
+	return nil
+}
+
 // Persona describes the simulated user.
+//
+// In an EvaluatorContext fields 1 and 2 are for the evaluators to read; the
+// others are kept by PersonaService for runs.
 type Persona struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable name.
+	// Stable name, unique among the stored personas.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description given to the simulator.
-	Description   *string `protobuf:"bytes,2,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	Description *string `protobuf:"bytes,2,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	// Id of the stored persona. The server makes one when it is empty.
+	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// How the persona speaks, in the words of a system prompt.
+	SystemPrompt *string `protobuf:"bytes,4,opt,name=system_prompt,json=systemPrompt,proto3,oneof" json:"system_prompt,omitempty"`
+	// Headers that connectors add to their requests for this persona, as in
+	// Connector.headers.
+	Headers map[string]string `protobuf:"bytes,5,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// A script: what the persona says, in order, instead of a model. The
+	// conversation ends where it ends.
+	Script []string `protobuf:"bytes,6,rep,name=script,proto3" json:"script,omitempty"`
+	// Which of the server's configured judges speaks for the persona. Empty means
+	// the default one.
+	Judge string `protobuf:"bytes,7,opt,name=judge,proto3" json:"judge,omitempty"`
+	// When it was created. Output only.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// When it was last changed. Output only.
+	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -561,6 +776,55 @@ func (x *Persona) GetDescription() string {
 		return *x.Description
 	}
 	return ""
+}
+
+func (x *Persona) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Persona) GetSystemPrompt() string {
+	if x != nil && x.SystemPrompt != nil {
+		return *x.SystemPrompt
+	}
+	return ""
+}
+
+func (x *Persona) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Persona) GetScript() []string {
+	if x != nil {
+		return x.Script
+	}
+	return nil
+}
+
+func (x *Persona) GetJudge() string {
+	if x != nil {
+		return x.Judge
+	}
+	return ""
+}
+
+func (x *Persona) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Persona) GetUpdateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdateTime
+	}
+	return nil
 }
 
 // Correlation carries ids of the caller's other systems. W3C trace context
@@ -633,7 +897,7 @@ var File_evald_v1_context_proto protoreflect.FileDescriptor
 
 const file_evald_v1_context_proto_rawDesc = "" +
 	"\n" +
-	"\x16evald/v1/context.proto\x12\bevald.v1\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\x04\n" +
+	"\x16evald/v1/context.proto\x12\bevald.v1\x1a\x18evald/v1/evaluator.proto\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\x04\n" +
 	"\x10EvaluatorContext\x121\n" +
 	"\bmessages\x18\x01 \x03(\v2\x15.evald.v1.ChatMessageR\bmessages\x12#\n" +
 	"\rmessages_json\x18\x02 \x01(\tR\fmessagesJson\x12=\n" +
@@ -666,27 +930,64 @@ const file_evald_v1_context_proto_rawDesc = "" +
 	"start_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12\x19\n" +
 	"\x05model\x18\b \x01(\tH\x00R\x05model\x88\x01\x01\x123\n" +
 	"\bmetadata\x18\t \x01(\v2\x17.google.protobuf.StructR\bmetadataB\b\n" +
-	"\x06_model\"\xee\x02\n" +
+	"\x06_model\"\xbe\x06\n" +
 	"\bScenario\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
 	"\finstructions\x18\x02 \x01(\tH\x00R\finstructions\x88\x01\x01\x12&\n" +
 	"\fmax_messages\x18\x03 \x01(\x05H\x01R\vmaxMessages\x88\x01\x01\x12.\n" +
 	"\x10success_criteria\x18\x04 \x01(\tH\x02R\x0fsuccessCriteria\x88\x01\x01\x12.\n" +
 	"\x10failure_criteria\x18\x05 \x01(\tH\x03R\x0ffailureCriteria\x88\x01\x01\x12Q\n" +
-	"\x15failure_criteria_mode\x18\x06 \x01(\x0e2\x1d.evald.v1.FailureCriteriaModeR\x13failureCriteriaModeB\x0f\n" +
+	"\x15failure_criteria_mode\x18\x06 \x01(\x0e2\x1d.evald.v1.FailureCriteriaModeR\x13failureCriteriaMode\x12\x0e\n" +
+	"\x02id\x18\a \x01(\tR\x02id\x121\n" +
+	"\bmessages\x18\b \x03(\v2\x15.evald.v1.ChatMessageR\bmessages\x127\n" +
+	"\n" +
+	"evaluators\x18\t \x03(\v2\x17.evald.v1.EvaluatorSpecR\n" +
+	"evaluators\x12\x1f\n" +
+	"\vpersona_ids\x18\n" +
+	" \x03(\tR\n" +
+	"personaIds\x12A\n" +
+	"\x0fcriteria_policy\x18\v \x01(\x0e2\x18.evald.v1.CriteriaPolicyR\x0ecriteriaPolicy\x12R\n" +
+	"\x14on_assertion_failure\x18\f \x01(\x0e2 .evald.v1.AssertionFailurePolicyR\x12onAssertionFailure\x12\x17\n" +
+	"\x04goal\x18\r \x01(\tH\x04R\x04goal\x88\x01\x01\x12;\n" +
+	"\vcreate_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vupdate_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"updateTimeB\x0f\n" +
 	"\r_instructionsB\x0f\n" +
 	"\r_max_messagesB\x13\n" +
 	"\x11_success_criteriaB\x13\n" +
-	"\x11_failure_criteria\"T\n" +
+	"\x11_failure_criteriaB\a\n" +
+	"\x05_goal\"\xbe\x03\n" +
 	"\aPersona\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
-	"\vdescription\x18\x02 \x01(\tH\x00R\vdescription\x88\x01\x01B\x0e\n" +
-	"\f_description\"n\n" +
+	"\vdescription\x18\x02 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12(\n" +
+	"\rsystem_prompt\x18\x04 \x01(\tH\x01R\fsystemPrompt\x88\x01\x01\x128\n" +
+	"\aheaders\x18\x05 \x03(\v2\x1e.evald.v1.Persona.HeadersEntryR\aheaders\x12\x16\n" +
+	"\x06script\x18\x06 \x03(\tR\x06script\x12\x14\n" +
+	"\x05judge\x18\a \x01(\tR\x05judge\x12;\n" +
+	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vupdate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"updateTime\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
+	"\f_descriptionB\x10\n" +
+	"\x0e_system_prompt\"n\n" +
 	"\vCorrelation\x12'\n" +
 	"\x0fconversation_id\x18\x01 \x01(\tR\x0econversationId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vresponse_id\x18\x03 \x01(\tR\n" +
-	"responseId*\x8d\x01\n" +
+	"responseId*\x8c\x01\n" +
+	"\x16AssertionFailurePolicy\x12(\n" +
+	"$ASSERTION_FAILURE_POLICY_UNSPECIFIED\x10\x00\x12!\n" +
+	"\x1dASSERTION_FAILURE_POLICY_STOP\x10\x01\x12%\n" +
+	"!ASSERTION_FAILURE_POLICY_CONTINUE\x10\x02*p\n" +
+	"\x0eCriteriaPolicy\x12\x1f\n" +
+	"\x1bCRITERIA_POLICY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CRITERIA_POLICY_BOTH\x10\x01\x12#\n" +
+	"\x1fCRITERIA_POLICY_EVALUATORS_ONLY\x10\x02*\x8d\x01\n" +
 	"\x13FailureCriteriaMode\x12%\n" +
 	"!FAILURE_CRITERIA_MODE_UNSPECIFIED\x10\x00\x12$\n" +
 	" FAILURE_CRITERIA_MODE_EVERY_TURN\x10\x01\x12)\n" +
@@ -705,48 +1006,61 @@ func file_evald_v1_context_proto_rawDescGZIP() []byte {
 	return file_evald_v1_context_proto_rawDescData
 }
 
-var file_evald_v1_context_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_evald_v1_context_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_evald_v1_context_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_evald_v1_context_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_evald_v1_context_proto_goTypes = []any{
-	(FailureCriteriaMode)(0),      // 0: evald.v1.FailureCriteriaMode
-	(*EvaluatorContext)(nil),      // 1: evald.v1.EvaluatorContext
-	(*Expected)(nil),              // 2: evald.v1.Expected
-	(*Invocation)(nil),            // 3: evald.v1.Invocation
-	(*Scenario)(nil),              // 4: evald.v1.Scenario
-	(*Persona)(nil),               // 5: evald.v1.Persona
-	(*Correlation)(nil),           // 6: evald.v1.Correlation
-	(*ChatMessage)(nil),           // 7: evald.v1.ChatMessage
-	(*structpb.Struct)(nil),       // 8: google.protobuf.Struct
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*structpb.Value)(nil),        // 10: google.protobuf.Value
-	(*TokenUsage)(nil),            // 11: evald.v1.TokenUsage
-	(*Cost)(nil),                  // 12: evald.v1.Cost
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(AssertionFailurePolicy)(0),   // 0: evald.v1.AssertionFailurePolicy
+	(CriteriaPolicy)(0),           // 1: evald.v1.CriteriaPolicy
+	(FailureCriteriaMode)(0),      // 2: evald.v1.FailureCriteriaMode
+	(*EvaluatorContext)(nil),      // 3: evald.v1.EvaluatorContext
+	(*Expected)(nil),              // 4: evald.v1.Expected
+	(*Invocation)(nil),            // 5: evald.v1.Invocation
+	(*Scenario)(nil),              // 6: evald.v1.Scenario
+	(*Persona)(nil),               // 7: evald.v1.Persona
+	(*Correlation)(nil),           // 8: evald.v1.Correlation
+	nil,                           // 9: evald.v1.Persona.HeadersEntry
+	(*ChatMessage)(nil),           // 10: evald.v1.ChatMessage
+	(*structpb.Struct)(nil),       // 11: google.protobuf.Struct
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*structpb.Value)(nil),        // 13: google.protobuf.Value
+	(*TokenUsage)(nil),            // 14: evald.v1.TokenUsage
+	(*Cost)(nil),                  // 15: evald.v1.Cost
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*EvaluatorSpec)(nil),         // 17: evald.v1.EvaluatorSpec
 }
 var file_evald_v1_context_proto_depIdxs = []int32{
-	7,  // 0: evald.v1.EvaluatorContext.messages:type_name -> evald.v1.ChatMessage
-	3,  // 1: evald.v1.EvaluatorContext.last_invocation:type_name -> evald.v1.Invocation
-	4,  // 2: evald.v1.EvaluatorContext.scenario:type_name -> evald.v1.Scenario
-	5,  // 3: evald.v1.EvaluatorContext.persona:type_name -> evald.v1.Persona
-	6,  // 4: evald.v1.EvaluatorContext.correlation:type_name -> evald.v1.Correlation
-	8,  // 5: evald.v1.EvaluatorContext.metadata:type_name -> google.protobuf.Struct
-	2,  // 6: evald.v1.EvaluatorContext.expected:type_name -> evald.v1.Expected
-	9,  // 7: evald.v1.EvaluatorContext.run_duration:type_name -> google.protobuf.Duration
-	10, // 8: evald.v1.Expected.data:type_name -> google.protobuf.Value
-	7,  // 9: evald.v1.Expected.messages:type_name -> evald.v1.ChatMessage
-	9,  // 10: evald.v1.Invocation.latency:type_name -> google.protobuf.Duration
-	7,  // 11: evald.v1.Invocation.messages:type_name -> evald.v1.ChatMessage
-	11, // 12: evald.v1.Invocation.token_usage:type_name -> evald.v1.TokenUsage
-	12, // 13: evald.v1.Invocation.cost:type_name -> evald.v1.Cost
-	9,  // 14: evald.v1.Invocation.time_to_first_token:type_name -> google.protobuf.Duration
-	13, // 15: evald.v1.Invocation.start_time:type_name -> google.protobuf.Timestamp
-	8,  // 16: evald.v1.Invocation.metadata:type_name -> google.protobuf.Struct
-	0,  // 17: evald.v1.Scenario.failure_criteria_mode:type_name -> evald.v1.FailureCriteriaMode
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 0: evald.v1.EvaluatorContext.messages:type_name -> evald.v1.ChatMessage
+	5,  // 1: evald.v1.EvaluatorContext.last_invocation:type_name -> evald.v1.Invocation
+	6,  // 2: evald.v1.EvaluatorContext.scenario:type_name -> evald.v1.Scenario
+	7,  // 3: evald.v1.EvaluatorContext.persona:type_name -> evald.v1.Persona
+	8,  // 4: evald.v1.EvaluatorContext.correlation:type_name -> evald.v1.Correlation
+	11, // 5: evald.v1.EvaluatorContext.metadata:type_name -> google.protobuf.Struct
+	4,  // 6: evald.v1.EvaluatorContext.expected:type_name -> evald.v1.Expected
+	12, // 7: evald.v1.EvaluatorContext.run_duration:type_name -> google.protobuf.Duration
+	13, // 8: evald.v1.Expected.data:type_name -> google.protobuf.Value
+	10, // 9: evald.v1.Expected.messages:type_name -> evald.v1.ChatMessage
+	12, // 10: evald.v1.Invocation.latency:type_name -> google.protobuf.Duration
+	10, // 11: evald.v1.Invocation.messages:type_name -> evald.v1.ChatMessage
+	14, // 12: evald.v1.Invocation.token_usage:type_name -> evald.v1.TokenUsage
+	15, // 13: evald.v1.Invocation.cost:type_name -> evald.v1.Cost
+	12, // 14: evald.v1.Invocation.time_to_first_token:type_name -> google.protobuf.Duration
+	16, // 15: evald.v1.Invocation.start_time:type_name -> google.protobuf.Timestamp
+	11, // 16: evald.v1.Invocation.metadata:type_name -> google.protobuf.Struct
+	2,  // 17: evald.v1.Scenario.failure_criteria_mode:type_name -> evald.v1.FailureCriteriaMode
+	10, // 18: evald.v1.Scenario.messages:type_name -> evald.v1.ChatMessage
+	17, // 19: evald.v1.Scenario.evaluators:type_name -> evald.v1.EvaluatorSpec
+	1,  // 20: evald.v1.Scenario.criteria_policy:type_name -> evald.v1.CriteriaPolicy
+	0,  // 21: evald.v1.Scenario.on_assertion_failure:type_name -> evald.v1.AssertionFailurePolicy
+	16, // 22: evald.v1.Scenario.create_time:type_name -> google.protobuf.Timestamp
+	16, // 23: evald.v1.Scenario.update_time:type_name -> google.protobuf.Timestamp
+	9,  // 24: evald.v1.Persona.headers:type_name -> evald.v1.Persona.HeadersEntry
+	16, // 25: evald.v1.Persona.create_time:type_name -> google.protobuf.Timestamp
+	16, // 26: evald.v1.Persona.update_time:type_name -> google.protobuf.Timestamp
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_context_proto_init() }
@@ -754,6 +1068,7 @@ func file_evald_v1_context_proto_init() {
 	if File_evald_v1_context_proto != nil {
 		return
 	}
+	file_evald_v1_evaluator_proto_init()
 	file_evald_v1_message_proto_init()
 	file_evald_v1_context_proto_msgTypes[1].OneofWrappers = []any{}
 	file_evald_v1_context_proto_msgTypes[2].OneofWrappers = []any{}
@@ -764,8 +1079,8 @@ func file_evald_v1_context_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_v1_context_proto_rawDesc), len(file_evald_v1_context_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   6,
+			NumEnums:      3,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

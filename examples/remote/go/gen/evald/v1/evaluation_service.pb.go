@@ -75,60 +75,6 @@ func (AggregationPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_evald_v1_evaluation_service_proto_rawDescGZIP(), []int{0}
 }
 
-// CriteriaPolicy says what the scenario's success and failure criteria do when
-// the request also lists evaluators. Without evaluators they always run.
-type CriteriaPolicy int32
-
-const (
-	// Same as BOTH.
-	CriteriaPolicy_CRITERIA_POLICY_UNSPECIFIED CriteriaPolicy = 0
-	// The criteria run as one more llm-judge beside the evaluators.
-	CriteriaPolicy_CRITERIA_POLICY_BOTH CriteriaPolicy = 1
-	// The evaluators alone run.
-	CriteriaPolicy_CRITERIA_POLICY_EVALUATORS_ONLY CriteriaPolicy = 2
-)
-
-// Enum value maps for CriteriaPolicy.
-var (
-	CriteriaPolicy_name = map[int32]string{
-		0: "CRITERIA_POLICY_UNSPECIFIED",
-		1: "CRITERIA_POLICY_BOTH",
-		2: "CRITERIA_POLICY_EVALUATORS_ONLY",
-	}
-	CriteriaPolicy_value = map[string]int32{
-		"CRITERIA_POLICY_UNSPECIFIED":     0,
-		"CRITERIA_POLICY_BOTH":            1,
-		"CRITERIA_POLICY_EVALUATORS_ONLY": 2,
-	}
-)
-
-func (x CriteriaPolicy) Enum() *CriteriaPolicy {
-	p := new(CriteriaPolicy)
-	*p = x
-	return p
-}
-
-func (x CriteriaPolicy) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (CriteriaPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_evald_v1_evaluation_service_proto_enumTypes[1].Descriptor()
-}
-
-func (CriteriaPolicy) Type() protoreflect.EnumType {
-	return &file_evald_v1_evaluation_service_proto_enumTypes[1]
-}
-
-func (x CriteriaPolicy) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use CriteriaPolicy.Descriptor instead.
-func (CriteriaPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_evald_v1_evaluation_service_proto_rawDescGZIP(), []int{1}
-}
-
 // EvaluateRequest asks for one turn to be evaluated.
 type EvaluateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1909,11 +1855,7 @@ const file_evald_v1_evaluation_service_proto_rawDesc = "" +
 	"\x11AggregationPolicy\x12\"\n" +
 	"\x1eAGGREGATION_POLICY_UNSPECIFIED\x10\x00\x12$\n" +
 	" AGGREGATION_POLICY_ALL_MUST_PASS\x10\x01\x12$\n" +
-	" AGGREGATION_POLICY_WEIGHTED_MEAN\x10\x02*p\n" +
-	"\x0eCriteriaPolicy\x12\x1f\n" +
-	"\x1bCRITERIA_POLICY_UNSPECIFIED\x10\x00\x12\x18\n" +
-	"\x14CRITERIA_POLICY_BOTH\x10\x01\x12#\n" +
-	"\x1fCRITERIA_POLICY_EVALUATORS_ONLY\x10\x022\xb3\x03\n" +
+	" AGGREGATION_POLICY_WEIGHTED_MEAN\x10\x022\xb3\x03\n" +
 	"\x11EvaluationService\x12C\n" +
 	"\bEvaluate\x12\x19.evald.v1.EvaluateRequest\x1a\x1a.evald.v1.EvaluateResponse0\x01\x12P\n" +
 	"\rEvaluateUnary\x12\x1e.evald.v1.EvaluateUnaryRequest\x1a\x1f.evald.v1.EvaluateUnaryResponse\x12Z\n" +
@@ -1934,40 +1876,40 @@ func file_evald_v1_evaluation_service_proto_rawDescGZIP() []byte {
 	return file_evald_v1_evaluation_service_proto_rawDescData
 }
 
-var file_evald_v1_evaluation_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_evald_v1_evaluation_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_evald_v1_evaluation_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_evald_v1_evaluation_service_proto_goTypes = []any{
 	(AggregationPolicy)(0),          // 0: evald.v1.AggregationPolicy
-	(CriteriaPolicy)(0),             // 1: evald.v1.CriteriaPolicy
-	(*EvaluateRequest)(nil),         // 2: evald.v1.EvaluateRequest
-	(*EvaluateOptions)(nil),         // 3: evald.v1.EvaluateOptions
-	(*EvaluateResponse)(nil),        // 4: evald.v1.EvaluateResponse
-	(*EvaluationStarted)(nil),       // 5: evald.v1.EvaluationStarted
-	(*EvaluationProgress)(nil),      // 6: evald.v1.EvaluationProgress
-	(*EvaluateUnaryRequest)(nil),    // 7: evald.v1.EvaluateUnaryRequest
-	(*EvaluateUnaryResponse)(nil),   // 8: evald.v1.EvaluateUnaryResponse
-	(*EvaluateSessionRequest)(nil),  // 9: evald.v1.EvaluateSessionRequest
-	(*SessionOpen)(nil),             // 10: evald.v1.SessionOpen
-	(*SessionTurn)(nil),             // 11: evald.v1.SessionTurn
-	(*EvaluateSessionResponse)(nil), // 12: evald.v1.EvaluateSessionResponse
-	(*SessionSummary)(nil),          // 13: evald.v1.SessionSummary
-	(*EvaluateBatchRequest)(nil),    // 14: evald.v1.EvaluateBatchRequest
-	(*BatchOpen)(nil),               // 15: evald.v1.BatchOpen
-	(*BatchItem)(nil),               // 16: evald.v1.BatchItem
-	(*EvaluateBatchResponse)(nil),   // 17: evald.v1.EvaluateBatchResponse
-	(*BatchAnswer)(nil),             // 18: evald.v1.BatchAnswer
-	(*BatchSummary)(nil),            // 19: evald.v1.BatchSummary
-	(*EvaluatorTotals)(nil),         // 20: evald.v1.EvaluatorTotals
-	(*ValidateSpecsRequest)(nil),    // 21: evald.v1.ValidateSpecsRequest
-	(*ValidateSpecsResponse)(nil),   // 22: evald.v1.ValidateSpecsResponse
-	(*SpecViolation)(nil),           // 23: evald.v1.SpecViolation
-	nil,                             // 24: evald.v1.EvaluateRequest.LabelsEntry
-	nil,                             // 25: evald.v1.SessionOpen.LabelsEntry
-	nil,                             // 26: evald.v1.BatchOpen.LabelsEntry
-	nil,                             // 27: evald.v1.BatchSummary.EvaluatorsEntry
-	(*EvaluatorContext)(nil),        // 28: evald.v1.EvaluatorContext
-	(*EvaluatorSpec)(nil),           // 29: evald.v1.EvaluatorSpec
-	(*durationpb.Duration)(nil),     // 30: google.protobuf.Duration
+	(*EvaluateRequest)(nil),         // 1: evald.v1.EvaluateRequest
+	(*EvaluateOptions)(nil),         // 2: evald.v1.EvaluateOptions
+	(*EvaluateResponse)(nil),        // 3: evald.v1.EvaluateResponse
+	(*EvaluationStarted)(nil),       // 4: evald.v1.EvaluationStarted
+	(*EvaluationProgress)(nil),      // 5: evald.v1.EvaluationProgress
+	(*EvaluateUnaryRequest)(nil),    // 6: evald.v1.EvaluateUnaryRequest
+	(*EvaluateUnaryResponse)(nil),   // 7: evald.v1.EvaluateUnaryResponse
+	(*EvaluateSessionRequest)(nil),  // 8: evald.v1.EvaluateSessionRequest
+	(*SessionOpen)(nil),             // 9: evald.v1.SessionOpen
+	(*SessionTurn)(nil),             // 10: evald.v1.SessionTurn
+	(*EvaluateSessionResponse)(nil), // 11: evald.v1.EvaluateSessionResponse
+	(*SessionSummary)(nil),          // 12: evald.v1.SessionSummary
+	(*EvaluateBatchRequest)(nil),    // 13: evald.v1.EvaluateBatchRequest
+	(*BatchOpen)(nil),               // 14: evald.v1.BatchOpen
+	(*BatchItem)(nil),               // 15: evald.v1.BatchItem
+	(*EvaluateBatchResponse)(nil),   // 16: evald.v1.EvaluateBatchResponse
+	(*BatchAnswer)(nil),             // 17: evald.v1.BatchAnswer
+	(*BatchSummary)(nil),            // 18: evald.v1.BatchSummary
+	(*EvaluatorTotals)(nil),         // 19: evald.v1.EvaluatorTotals
+	(*ValidateSpecsRequest)(nil),    // 20: evald.v1.ValidateSpecsRequest
+	(*ValidateSpecsResponse)(nil),   // 21: evald.v1.ValidateSpecsResponse
+	(*SpecViolation)(nil),           // 22: evald.v1.SpecViolation
+	nil,                             // 23: evald.v1.EvaluateRequest.LabelsEntry
+	nil,                             // 24: evald.v1.SessionOpen.LabelsEntry
+	nil,                             // 25: evald.v1.BatchOpen.LabelsEntry
+	nil,                             // 26: evald.v1.BatchSummary.EvaluatorsEntry
+	(*EvaluatorContext)(nil),        // 27: evald.v1.EvaluatorContext
+	(*EvaluatorSpec)(nil),           // 28: evald.v1.EvaluatorSpec
+	(*durationpb.Duration)(nil),     // 29: google.protobuf.Duration
+	(CriteriaPolicy)(0),             // 30: evald.v1.CriteriaPolicy
 	(*EvaluationResult)(nil),        // 31: evald.v1.EvaluationResult
 	(*AggregatedEvaluation)(nil),    // 32: evald.v1.AggregatedEvaluation
 	(*ChatMessage)(nil),             // 33: evald.v1.ChatMessage
@@ -1977,59 +1919,59 @@ var file_evald_v1_evaluation_service_proto_goTypes = []any{
 	(Verdict)(0),                    // 37: evald.v1.Verdict
 }
 var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
-	28, // 0: evald.v1.EvaluateRequest.context:type_name -> evald.v1.EvaluatorContext
-	29, // 1: evald.v1.EvaluateRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
-	3,  // 2: evald.v1.EvaluateRequest.options:type_name -> evald.v1.EvaluateOptions
-	24, // 3: evald.v1.EvaluateRequest.labels:type_name -> evald.v1.EvaluateRequest.LabelsEntry
-	30, // 4: evald.v1.EvaluateOptions.timeout:type_name -> google.protobuf.Duration
+	27, // 0: evald.v1.EvaluateRequest.context:type_name -> evald.v1.EvaluatorContext
+	28, // 1: evald.v1.EvaluateRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
+	2,  // 2: evald.v1.EvaluateRequest.options:type_name -> evald.v1.EvaluateOptions
+	23, // 3: evald.v1.EvaluateRequest.labels:type_name -> evald.v1.EvaluateRequest.LabelsEntry
+	29, // 4: evald.v1.EvaluateOptions.timeout:type_name -> google.protobuf.Duration
 	0,  // 5: evald.v1.EvaluateOptions.aggregation:type_name -> evald.v1.AggregationPolicy
-	1,  // 6: evald.v1.EvaluateOptions.criteria_policy:type_name -> evald.v1.CriteriaPolicy
-	5,  // 7: evald.v1.EvaluateResponse.started:type_name -> evald.v1.EvaluationStarted
+	30, // 6: evald.v1.EvaluateOptions.criteria_policy:type_name -> evald.v1.CriteriaPolicy
+	4,  // 7: evald.v1.EvaluateResponse.started:type_name -> evald.v1.EvaluationStarted
 	31, // 8: evald.v1.EvaluateResponse.results:type_name -> evald.v1.EvaluationResult
-	6,  // 9: evald.v1.EvaluateResponse.progress:type_name -> evald.v1.EvaluationProgress
+	5,  // 9: evald.v1.EvaluateResponse.progress:type_name -> evald.v1.EvaluationProgress
 	32, // 10: evald.v1.EvaluateResponse.summary:type_name -> evald.v1.AggregatedEvaluation
-	29, // 11: evald.v1.EvaluationStarted.plan:type_name -> evald.v1.EvaluatorSpec
-	2,  // 12: evald.v1.EvaluateUnaryRequest.request:type_name -> evald.v1.EvaluateRequest
+	28, // 11: evald.v1.EvaluationStarted.plan:type_name -> evald.v1.EvaluatorSpec
+	1,  // 12: evald.v1.EvaluateUnaryRequest.request:type_name -> evald.v1.EvaluateRequest
 	32, // 13: evald.v1.EvaluateUnaryResponse.summary:type_name -> evald.v1.AggregatedEvaluation
-	10, // 14: evald.v1.EvaluateSessionRequest.open:type_name -> evald.v1.SessionOpen
-	11, // 15: evald.v1.EvaluateSessionRequest.turn:type_name -> evald.v1.SessionTurn
-	28, // 16: evald.v1.SessionOpen.base_context:type_name -> evald.v1.EvaluatorContext
-	29, // 17: evald.v1.SessionOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
-	3,  // 18: evald.v1.SessionOpen.options:type_name -> evald.v1.EvaluateOptions
-	25, // 19: evald.v1.SessionOpen.labels:type_name -> evald.v1.SessionOpen.LabelsEntry
+	9,  // 14: evald.v1.EvaluateSessionRequest.open:type_name -> evald.v1.SessionOpen
+	10, // 15: evald.v1.EvaluateSessionRequest.turn:type_name -> evald.v1.SessionTurn
+	27, // 16: evald.v1.SessionOpen.base_context:type_name -> evald.v1.EvaluatorContext
+	28, // 17: evald.v1.SessionOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
+	2,  // 18: evald.v1.SessionOpen.options:type_name -> evald.v1.EvaluateOptions
+	24, // 19: evald.v1.SessionOpen.labels:type_name -> evald.v1.SessionOpen.LabelsEntry
 	33, // 20: evald.v1.SessionTurn.new_messages:type_name -> evald.v1.ChatMessage
 	34, // 21: evald.v1.SessionTurn.last_invocation:type_name -> evald.v1.Invocation
 	35, // 22: evald.v1.SessionTurn.expected:type_name -> evald.v1.Expected
-	30, // 23: evald.v1.SessionTurn.run_duration:type_name -> google.protobuf.Duration
-	4,  // 24: evald.v1.EvaluateSessionResponse.event:type_name -> evald.v1.EvaluateResponse
+	29, // 23: evald.v1.SessionTurn.run_duration:type_name -> google.protobuf.Duration
+	3,  // 24: evald.v1.EvaluateSessionResponse.event:type_name -> evald.v1.EvaluateResponse
 	36, // 25: evald.v1.EvaluateSessionResponse.error:type_name -> evald.v1.EvaluationError
-	13, // 26: evald.v1.EvaluateSessionResponse.session_summary:type_name -> evald.v1.SessionSummary
+	12, // 26: evald.v1.EvaluateSessionResponse.session_summary:type_name -> evald.v1.SessionSummary
 	37, // 27: evald.v1.SessionSummary.verdict:type_name -> evald.v1.Verdict
-	15, // 28: evald.v1.EvaluateBatchRequest.open:type_name -> evald.v1.BatchOpen
-	16, // 29: evald.v1.EvaluateBatchRequest.items:type_name -> evald.v1.BatchItem
-	29, // 30: evald.v1.BatchOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
-	3,  // 31: evald.v1.BatchOpen.options:type_name -> evald.v1.EvaluateOptions
-	26, // 32: evald.v1.BatchOpen.labels:type_name -> evald.v1.BatchOpen.LabelsEntry
-	28, // 33: evald.v1.BatchItem.context:type_name -> evald.v1.EvaluatorContext
-	29, // 34: evald.v1.BatchItem.evaluators:type_name -> evald.v1.EvaluatorSpec
-	18, // 35: evald.v1.EvaluateBatchResponse.answers:type_name -> evald.v1.BatchAnswer
-	19, // 36: evald.v1.EvaluateBatchResponse.summary:type_name -> evald.v1.BatchSummary
+	14, // 28: evald.v1.EvaluateBatchRequest.open:type_name -> evald.v1.BatchOpen
+	15, // 29: evald.v1.EvaluateBatchRequest.items:type_name -> evald.v1.BatchItem
+	28, // 30: evald.v1.BatchOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
+	2,  // 31: evald.v1.BatchOpen.options:type_name -> evald.v1.EvaluateOptions
+	25, // 32: evald.v1.BatchOpen.labels:type_name -> evald.v1.BatchOpen.LabelsEntry
+	27, // 33: evald.v1.BatchItem.context:type_name -> evald.v1.EvaluatorContext
+	28, // 34: evald.v1.BatchItem.evaluators:type_name -> evald.v1.EvaluatorSpec
+	17, // 35: evald.v1.EvaluateBatchResponse.answers:type_name -> evald.v1.BatchAnswer
+	18, // 36: evald.v1.EvaluateBatchResponse.summary:type_name -> evald.v1.BatchSummary
 	32, // 37: evald.v1.BatchAnswer.summary:type_name -> evald.v1.AggregatedEvaluation
 	36, // 38: evald.v1.BatchAnswer.error:type_name -> evald.v1.EvaluationError
-	27, // 39: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
-	29, // 40: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
-	23, // 41: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
-	20, // 42: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
-	2,  // 43: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
-	7,  // 44: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
-	9,  // 45: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
-	14, // 46: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
-	21, // 47: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
-	4,  // 48: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
-	8,  // 49: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
-	12, // 50: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
-	17, // 51: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
-	22, // 52: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
+	26, // 39: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
+	28, // 40: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
+	22, // 41: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
+	19, // 42: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
+	1,  // 43: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
+	6,  // 44: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
+	8,  // 45: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
+	13, // 46: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
+	20, // 47: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
+	3,  // 48: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
+	7,  // 49: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
+	11, // 50: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
+	16, // 51: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
+	21, // 52: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
 	48, // [48:53] is the sub-list for method output_type
 	43, // [43:48] is the sub-list for method input_type
 	43, // [43:43] is the sub-list for extension type_name
@@ -2067,7 +2009,7 @@ func file_evald_v1_evaluation_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_v1_evaluation_service_proto_rawDesc), len(file_evald_v1_evaluation_service_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      1,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,

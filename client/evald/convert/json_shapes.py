@@ -1,0 +1,257 @@
+"""Tables that convert between JSON data in camelCase and messages, field by field.
+
+Reading takes keys in camelCase or snake_case, `null` as absent, and refuses unknown keys with the nearest
+name. Writing leaves out what is absent.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from ..errors import InvalidInput
+from ..fields import duration_to_pb, flag, join, number, read_keys, shown, snake, text, whole
+from ..messages import fill_messages
+from ..spec import Spec
+from ..structs import duration_ms, fill_struct, struct_to_dict
+from ..v1 import message_pb2
+from .spec import read_spec, spec_to_pb
+
+Pb = TypeVar("Pb")
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class Codec(NamedTuple):
+    """How one field is read and written.
+
+    fill: (message, field, value, path) -> None; the field is empty before. Raises InvalidInput.
+    write: (message, field) -> JSON data; None when the field is absent.
+    """
+
+    fill: Callable[[Any, str, Any, str], None]
+    write: Callable[[Any, str], Any]
+
+
+class Shape(Generic[Pb]):
+    """The JSON shape of a message.
+
+    fields: codec by name of the field. renamed: key by name of the field, where it is not the name itself.
+    always: fields that are written when empty, too. read_only: fields that no update changes.
+    ignored: further keys, in snake_case, that are read over. aliases: field by further keys in snake_case.
+    """
+
+    def __init__(
+        self,
+        message: Callable[[], Pb],
+        fields: Mapping[str, Codec],
+        *,
+        renamed: Mapping[str, str] | None = None,
+        always: tuple[str, ...] = (),
+        read_only: tuple[str, ...] = (),
+        ignored: tuple[str, ...] = (),
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self._message = message
+        self._fields = fields
+        self._keys = {name: camel((renamed or {}).get(name, name)) for name in fields}
+        self._always = frozenset(always)
+        self._known = {snake(key): name for name, key in self._keys.items()}
+        self._known |= {key: key for key in ignored} | dict(aliases or {})
+        self._read_only = frozenset(read_only)
+
+    def read(self, data: Any, path: str = "") -> Pb:
+        """Convert JSON data to a message. Raises InvalidInput."""
+        pb = self._message()
+        for name, value in read_keys(data, self._known, path).items():
+            if name in self._fields:
+                self._fields[name].fill(pb, name, value, join(path, self._keys[name]))
+        return pb
+
+    def given(self, data: Any, path: str = "") -> list[str]:
+        """Return the names of the fields that the data give, for the mask of an update. Raises InvalidInput."""
+        found = read_keys(data, self._known, path)
+        return [name for name in found if name in self._fields and name not in self._read_only]
+
+    def write(self, pb: Pb) -> dict[str, Any]:
+        """Convert a message to JSON data."""
+        written = {}
+        for name, codec in self._fields.items():
+            value = codec.write(pb, name)
+            if value is None and name in self._always:
+                value = getattr(pb, name)
+            if value is not None:
+                written[self._keys[name]] = value
+        return written
+
+
+def camel(name: str) -> str:
+    """Convert `max_messages` to `maxMessages`."""
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+def plain_number(value: float) -> float:
+    """Return whole numbers as int: JSON has 1 where Python has 1.0."""
+    return int(value) if value.is_integer() else value
+
+
+def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
+    """Convert a message to OpenAI's format, its blocks as they came in. Metadata and ids ride along."""
+    found: dict[str, Any] = {"role": pb.role, "content": pb.text if pb.HasField("text") else None}
+    if pb.HasField("blocks"):
+        found["content"] = [
+            {"type": block.type}
+            | ({"text": block.text} if block.HasField("text") else {})
+            | struct_to_dict(block.fields)
+            for block in pb.blocks.items
+        ]
+    if pb.tool_calls:
+        found["tool_calls"] = [_tool_call_to_json(call) for call in pb.tool_calls]
+    for name in ("tool_call_id", "name", "id", "refusal"):
+        if pb.HasField(name):
+            found[name] = getattr(pb, name)
+    if pb.metadata.fields:
+        found["metadata"] = struct_to_dict(pb.metadata)
+    return found
+
+
+def _tool_call_to_json(pb: message_pb2.ToolCall) -> dict[str, Any]:
+    function = {"name": pb.function.name, "arguments": pb.function.arguments}
+    call: dict[str, Any] = {"id": pb.id, "type": pb.type or "function", "function": function}
+    if pb.HasField("duration"):
+        call["duration_ms"] = plain_number(duration_ms(pb.duration))
+    return call
+
+
+def _spec_to_json(spec: Spec) -> dict[str, Any]:
+    data = spec.to_dict()
+    return data | {"enforcement": "shadow"} if data.pop("shadow", False) else data
+
+
+def _present(pb: Any, name: str) -> Any:
+    field = pb.DESCRIPTOR.fields_by_name[name]
+    value = getattr(pb, name)
+    absent = not pb.HasField(name) if field.has_presence else not value
+    return None if absent else value
+
+
+def _scalar(read: Callable[[Any, str], Any], write: Callable[[Any], Any] = lambda value: value) -> Codec:
+    def fill(pb: Any, name: str, value: Any, path: str) -> None:
+        setattr(pb, name, read(value, path))
+
+    def written(pb: Any, name: str) -> Any:
+        value = _present(pb, name)
+        return None if value is None else write(value)
+
+    return Codec(fill, written)
+
+
+def _read_list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(path, shown(value), "a list")
+    return list(value)
+
+
+def _collection(fill: Callable[[Any, Any, str], None], write: Callable[[Any], Any]) -> Codec:
+    """Return the codec of a repeated field or a map. fill: (field's value, value, path) -> None."""
+    return Codec(
+        lambda pb, name, value, path: fill(getattr(pb, name), value, path),
+        lambda pb, name: write(getattr(pb, name)) if len(getattr(pb, name)) else None,
+    )
+
+
+def choice(*names: str) -> Codec:
+    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case."""
+    numbers = {snake(name): value for value, name in enumerate(names, start=1)}
+
+    def read(value: Any, path: str) -> int:
+        found = numbers.get(snake(value)) if isinstance(value, str) else None
+        if found is None:
+            raise InvalidInput(path, shown(value), " or ".join(map(repr, names)))
+        return found
+
+    return _scalar(read, lambda value: names[value - 1] if value <= len(names) else None)
+
+
+def nested(read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> Codec:
+    """Return the codec of a message within a message."""
+    return Codec(lambda pb, name, value, path: getattr(pb, name).CopyFrom(read(value, path)), _written(write))
+
+
+def _written(write: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+    return lambda pb, name: write(getattr(pb, name)) if pb.HasField(name) else None
+
+
+def repeated(read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> Codec:
+    """Return the codec of a list of messages."""
+
+    def fill(field: Any, value: Any, path: str) -> None:
+        field.extend(read(one, f"{path}[{index}]") for index, one in enumerate(_read_list(value, path)))
+
+    return _collection(fill, lambda field: [write(one) for one in field])
+
+
+def _fill_time(pb: Any, name: str, value: Any, path: str) -> None:
+    try:
+        getattr(pb, name).FromJsonString(text(value, path))
+    except ValueError:
+        raise InvalidInput(path, shown(value), 'a time such as "2026-01-31T12:00:00Z"') from None
+
+
+def _time_to_json(pb: Any) -> str:
+    """Return a time to the millisecond, as JavaScript writes it."""
+    return f"{pb.ToDatetime().isoformat(timespec='milliseconds')}Z"
+
+
+def _fill_struct(pb: Any, name: str, value: Any, path: str) -> None:
+    getattr(pb, name).SetInParent()
+    fill_struct(value, getattr(pb, name), path)
+
+
+def _fill_milliseconds(pb: Any, name: str, value: Any, path: str) -> None:
+    duration_to_pb(number(value, path, unit="milliseconds") / 1000, getattr(pb, name))
+
+
+def _fill_messages(field: Any, value: Any, path: str) -> None:
+    fill_messages(_read_list(value, path), field, path)
+
+
+def _fill_texts(field: Any, value: Any, path: str) -> None:
+    field.extend(text(one, f"{path}[{index}]") for index, one in enumerate(_read_list(value, path)))
+
+
+def _fill_map(read: Callable[[Any, str], Any]) -> Callable[[Any, Any, str], None]:
+    def fill(field: Any, value: Any, path: str) -> None:
+        if not isinstance(value, Mapping):
+            raise InvalidInput(path, shown(value), "an object")
+        for key, one in value.items():
+            field[text(key, path)] = read(one, join(path, key))
+
+    return fill
+
+
+def _finite(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInput(path, shown(value), "a number")
+    return value
+
+
+def _int32(value: Any, path: str) -> int:
+    return whole(value, path, largest=_INT32_MAX)
+
+
+TEXT: Final = _scalar(text)
+COUNT: Final = _scalar(_int32)
+LONG_COUNT: Final = _scalar(whole)
+NUMBER: Final = _scalar(_finite, plain_number)
+FLAG: Final = _scalar(flag)
+TEXTS: Final = _collection(_fill_texts, list)
+TEXT_MAP: Final = _collection(_fill_map(text), dict)
+NUMBER_MAP: Final = _collection(
+    _fill_map(_finite), lambda field: {key: plain_number(value) for key, value in field.items()}
+)
+STRUCT: Final = Codec(_fill_struct, _written(struct_to_dict))
+TIME: Final = Codec(_fill_time, _written(_time_to_json))
+MILLISECONDS: Final = Codec(_fill_milliseconds, _written(lambda pb: plain_number(duration_ms(pb))))
+MESSAGES: Final = _collection(_fill_messages, lambda field: [message_to_json(one) for one in field])
+SPECS: Final = repeated(spec_to_pb, lambda pb: _spec_to_json(read_spec(pb)))

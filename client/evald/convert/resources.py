@@ -1,0 +1,82 @@
+"""What services keep by name as JSON data: scenarios, personas, connectors, experiments."""
+
+from typing import Final
+
+from ..v1 import connector_service_pb2, context_pb2, experiment_service_pb2
+from .json_shapes import COUNT, MESSAGES, SPECS, STRUCT, TEXT, TEXT_MAP, TEXTS, TIME, Shape, choice
+
+_TIMES: Final = {"create_time": "created_at", "update_time": "updated_at"}
+_READ_ONLY: Final = ("id", *_TIMES)
+_TIME_CODECS: Final = dict.fromkeys(_TIMES, TIME)
+
+SCENARIO: Final = Shape(
+    context_pb2.Scenario,
+    {
+        "id": TEXT,
+        "name": TEXT,
+        "instructions": TEXT,
+        "goal": TEXT,
+        "messages": MESSAGES,
+        "max_messages": COUNT,
+        "success_criteria": TEXT,
+        "failure_criteria": TEXT,
+        "failure_criteria_mode": choice("every_turn", "on_max_messages"),
+        "criteria_policy": choice("both", "evaluatorsOnly"),
+        "on_assertion_failure": choice("stop", "continue"),
+        "evaluators": SPECS,
+        "persona_ids": TEXTS,
+        **_TIME_CODECS,
+    },
+    renamed=_TIMES,
+    read_only=_READ_ONLY,
+    always=("name",),
+)
+
+PERSONA: Final = Shape(
+    context_pb2.Persona,
+    {
+        "id": TEXT,
+        "name": TEXT,
+        "description": TEXT,
+        "system_prompt": TEXT,
+        "headers": TEXT_MAP,
+        "script": TEXTS,
+        "judge": TEXT,
+        **_TIME_CODECS,
+    },
+    renamed=_TIMES,
+    read_only=_READ_ONLY,
+    always=("name",),
+    ignored=("image_url",),  # EvalStudio's portrait of the persona
+)
+
+CONNECTOR: Final = Shape(
+    connector_service_pb2.Connector,
+    {
+        "id": TEXT,
+        "name": TEXT,
+        "type": TEXT,
+        "base_url": TEXT,
+        "headers": TEXT_MAP,
+        "config": STRUCT,
+        **_TIME_CODECS,
+    },
+    renamed=_TIMES,
+    read_only=_READ_ONLY,
+    always=("name", "type", "base_url"),
+)
+
+EXPERIMENT: Final = Shape(
+    experiment_service_pb2.Experiment,
+    {
+        "id": TEXT,
+        "name": TEXT,
+        "scenario_ids": TEXTS,
+        "persona_ids": TEXTS,
+        "connector_id": TEXT,
+        **_TIME_CODECS,
+    },
+    renamed=_TIMES,
+    read_only=_READ_ONLY,
+    always=("name", "connector_id"),
+)

@@ -1,0 +1,229 @@
+"""`evald scenarios`, `personas`, `connectors` and `experiments`: create, list, show, update, delete, export, import."""
+
+import argparse
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from evald.chat import message_text
+from evald.errors import InvalidInput
+from evald.structs import duration_ms
+from evald.v1 import connector_service_pb2
+
+from .catalog import config_keys
+from .console import new_table, say, show
+from .exit_codes import ExitCode, usage_error
+from .sanitize import clean, print_json, to_json
+from .server_connection import run_async
+from .store_client import KINDS, StoreClient, StoredKind, open_store
+from .stored_files import FileRecord, read_files
+from .stored_import import Importing, check_masks, import_files, read_records
+
+# The columns of a list beside name and id: heading, and text of a resource.
+_COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
+    "scenario": {
+        "Messages": lambda pb: f"at most {pb.max_messages or 10}",
+        "Criteria": lambda pb: "yes" if pb.success_criteria or pb.failure_criteria else "-",
+        "Evaluators": lambda pb: ", ".join(spec.name or spec.type for spec in pb.evaluators),
+    },
+    "persona": {
+        "Speaks": lambda pb: f"{len(pb.script)} messages" if pb.script else "by a model",
+        "Description": lambda pb: pb.description or pb.system_prompt,
+    },
+    "connector": {"Type": lambda pb: pb.type, "Address": lambda pb: pb.base_url},
+    "experiment": {
+        "Scenarios": lambda pb: str(len(pb.scenario_ids)),
+        "Personas": lambda pb: str(len(pb.persona_ids)) if pb.persona_ids else "of the scenarios",
+        "Connector": lambda pb: pb.connector_id,
+    },
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the action says."""
+    word = next(word for word, kind in KINDS.items() if kind.plural == args.command)
+    if args.action == "import":
+        return run_async(import_files(args, word))
+    return run_async(_run(KINDS[word], args))
+
+
+async def _run(kind: StoredKind, args: argparse.Namespace) -> int:
+    async with open_store(args) as store:
+        return await _ACTIONS[args.action](store, kind, args)
+
+
+async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    records = _only(read_files(args.files, kind.word).records, kind)
+    references = Importing(store)
+    created = []
+    for record, resource in zip(records, read_records(records), strict=True):
+        try:
+            check_masks(resource)
+        except InvalidInput as problem:
+            raise usage_error(f"{record.place}: {problem}") from None
+        await references.resolve(kind.word, resource)
+        created.append(await store.create(kind, resource))
+        if not args.json:
+            say(("created   ", "green"), f"{clean(created[-1].name, 80)}  {created[-1].id}")
+    if args.json:
+        data = [kind.shape.write(one) for one in created]
+        print_json(data[0] if len(data) == 1 else data, indent=2)
+    return ExitCode.PASSED
+
+
+def _only(records: list[FileRecord], kind: StoredKind) -> list[FileRecord]:
+    other = next((record for record in records if record.word != kind.word), None)
+    if other is not None:
+        raise usage_error(
+            f"{other.place}: a {other.word}, wanted {kind.plural} alone",
+            "evald import stores files with several kinds",
+        )
+    return records
+
+
+async def _list(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    found = [resource async for resource in store.every(kind)]
+    if args.json:
+        print_json([kind.shape.write(one) for one in found], indent=2)
+        return ExitCode.PASSED
+    columns = _COLUMNS[kind.word]
+    table = new_table("Name", "Id", *columns)
+    for one in found:
+        table.add_row(
+            clean(one.name, 60), clean(one.id, 40), *(clean(text(one), 200) for text in columns.values())
+        )
+    show(table) if found else say(f"There are no {kind.plural} yet: evald {kind.plural} create FILE")
+    return ExitCode.PASSED
+
+
+async def _show(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    (name,) = args.names
+    _print(kind.shape.write(await store.find(kind, name)), as_json=args.json)
+    return ExitCode.PASSED
+
+
+def _print(data: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(data, indent=2)
+        return
+    for key, value in data.items():
+        if isinstance(value, list) and value:
+            say((f"{key}:", "dim"))
+            for one in value:
+                say("  - ", clean(_text(one)))
+        else:
+            say((f"{key}: ", "dim"), clean(_text(value)))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    (name,) = args.names
+    records = _only(read_files([args.file], kind.word).records, kind)
+    if len(records) != 1:
+        raise usage_error(f"{args.file}: {len(records)} {kind.plural}, wanted the changes of one")
+    (resource,) = read_records(records)
+    fields = kind.shape.given(records[0].data)
+    if not fields:
+        raise usage_error(f"{records[0].place}: nothing to change", "name the keys with their new values")
+    resource.id = (await store.find(kind, name)).id
+    await Importing(store).resolve(kind.word, resource)
+    updated = await store.update(kind, resource, fields)
+    if args.json:
+        print_json(kind.shape.write(updated), indent=2)
+    else:
+        say(("updated   ", "green"), f"{clean(updated.name, 80)}: {', '.join(fields)}")
+    return ExitCode.PASSED
+
+
+async def _delete(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    found = [await store.find(kind, name) for name in args.names]
+    for one in found:
+        await store.delete(kind, one.id)
+        if not args.json:
+            say(("deleted   ", "green"), f"{clean(one.name, 80)}  {one.id}")
+    if args.json:
+        print_json({"deleted": [one.id for one in found]})
+    return ExitCode.PASSED
+
+
+async def _export(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    for name in args.names:
+        _print_line(kind, await store.find(kind, name))
+    if not args.names:
+        async for one in store.every(kind):
+            _print_line(kind, one)
+    return ExitCode.PASSED
+
+
+def _print_line(kind: StoredKind, resource: Any) -> None:
+    sys.stdout.write(to_json({"kind": kind.word, **kind.shape.write(resource)}) + "\n")
+
+
+async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    if len(args.names) + bool(args.file) != 1:
+        raise usage_error("wanted a connector to test", "evald connectors test NAME_OR_ID, or --file FILE")
+    request = connector_service_pb2.TestConnectorRequest(message=args.message)
+    if args.file:
+        (resource,) = read_records(_only(read_files([args.file], kind.word).records, kind)[:1])
+        request.connector.CopyFrom(resource)
+    else:
+        request.connector_id = (await store.find(kind, args.names[0])).id
+    answer = await store.call(kind.word, "TestConnector", request)
+    latency = round(duration_ms(answer.latency))
+    text = next((message_text(pb) for pb in reversed(answer.messages) if pb.role == "assistant"), "")
+    if args.json:
+        data = {"success": answer.success, "latencyMs": latency}
+        print_json(data | ({"response": text} if answer.success else {"error": answer.error}), indent=2)
+    elif answer.success:
+        say(("✓ ", "green"), f"{latency} ms  {clean(text, 500)}")
+    else:
+        say(("✗ ", "red"), f"{latency} ms  {clean(answer.error, 500)}")
+    return ExitCode.PASSED if answer.success else ExitCode.INCONCLUSIVE
+
+
+async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+    answer = await store.call(
+        kind.word, "ListConnectorTypes", connector_service_pb2.ListConnectorTypesRequest()
+    )
+    found = [one for one in answer.connector_types if args.name in (None, one.type)]
+    if not found:
+        names = ", ".join(one.type for one in answer.connector_types)
+        raise usage_error(f'there is no connector type "{args.name}"', f"there are {names}")
+    if args.json:
+        data = [
+            {
+                "type": one.type,
+                "label": one.label,
+                "description": one.description,
+                "configSchema": json.loads(one.config_schema_json),
+            }
+            for one in found
+        ]
+        print_json(data[0] if args.name else data, indent=2)
+        return ExitCode.PASSED
+    table = new_table("Type", "Label", "Description")
+    for one in found:
+        table.add_row(clean(one.type), clean(one.label), clean(one.description))
+    show(table)
+    if args.name:
+        table = new_table("Key", "Type", "Default", "Meaning")
+        for key in config_keys(json.loads(found[0].config_schema_json)):
+            table.add_row(*(clean(cell) for cell in key))
+        show(table)
+    return ExitCode.PASSED
+
+
+_ACTIONS: Final[Mapping[str, Callable[[StoreClient, StoredKind, argparse.Namespace], Awaitable[int]]]] = {
+    "create": _create,
+    "list": _list,
+    "show": _show,
+    "update": _update,
+    "delete": _delete,
+    "export": _export,
+    "test": _test,
+    "types": _types,
+}

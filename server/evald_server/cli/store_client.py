@@ -1,0 +1,204 @@
+"""Calls of the services that store scenarios, personas, connectors, experiments and runs."""
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from evald import errors
+from evald.connection import TypedErrors, channel_options, server_address
+from evald.convert import resources
+from evald.convert.json_shapes import Shape
+from evald.fields import nearest
+from evald.v1 import run_service_pb2, run_service_pb2_grpc
+
+from .exit_codes import CommandError, ExitCode, usage_error
+
+# TestConnector waits for an agent, the others for a disk.
+_SECONDS: Final = 120.0
+_PAGE: Final = 1000
+# How long a watch looks for a server that has gone away: longer than a restart.
+_LOST_SECONDS: Final = 30.0
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 2.0
+
+
+class StoredKind(NamedTuple):
+    """One kind of what is stored by name.
+
+    word: "scenario". plural: the command and the key of a file. stub: of its service, for a channel.
+    requests: the module with the messages of its service.
+    """
+
+    word: str
+    plural: str
+    shape: Shape[Any]
+    stub: Callable[[grpc.aio.Channel], Any]
+    requests: ModuleType
+
+
+def _kind(word: str, shape: Shape[Any]) -> StoredKind:
+    stubs = import_module(f"evald.v1.{word}_service_pb2_grpc")
+    stub = getattr(stubs, f"{word.capitalize()}ServiceStub")
+    return StoredKind(word, f"{word}s", shape, stub, import_module(f"evald.v1.{word}_service_pb2"))
+
+
+KINDS: Final = {
+    word: _kind(word, shape)
+    for word, shape in (
+        ("persona", resources.PERSONA),
+        ("connector", resources.CONNECTOR),
+        ("scenario", resources.SCENARIO),
+        ("experiment", resources.EXPERIMENT),
+    )
+}
+"""By word, what others refer to first."""
+
+_GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
+
+
+@asynccontextmanager
+async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
+    """Connect to `--server`, else to EVALD_SERVER, else to the default address.
+
+    There is no server inside the command here: what it stored would be gone with it.
+    """
+    address = server_address(args.server or os.environ.get("EVALD_SERVER"))
+    options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        try:
+            yield StoreClient(channel, address)
+        except errors.Unavailable as problem:
+            if problem.reason:
+                raise
+            raise CommandError(
+                ExitCode.UNREACHABLE,
+                f"no evald server answers at {address}",
+                "start one with evald serve, or name another one with --server",
+            ) from None
+
+
+class StoreClient:
+    """The calls. Errors are those of `evald.errors`."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+        self._typed_errors = TypedErrors(address)
+        self._stubs = {word: kind.stub(channel) for word, kind in KINDS.items()}
+        self._stubs["run"] = run_service_pb2_grpc.RunServiceStub(channel)
+
+    async def call(self, word: str, method: str, request: Any) -> Any:
+        """Call a method of the service of a kind. word: "run", too."""
+        with self._typed_errors:
+            return await getattr(self._stubs[word], method)(request, timeout=_SECONDS)
+
+    async def _standard(self, kind: StoredKind, verb: str, **fields: Any) -> Any:
+        method = f"{verb}{kind.word.capitalize()}"
+        answer = await self.call(kind.word, method, getattr(kind.requests, f"{method}Request")(**fields))
+        return getattr(answer, kind.word, None)
+
+    async def create(self, kind: StoredKind, resource: Any) -> Any:
+        """Store a resource and return it as it is stored."""
+        return await self._standard(kind, "Create", **{kind.word: resource})
+
+    async def update(self, kind: StoredKind, resource: Any, fields: list[str] | None = None) -> Any:
+        """Replace fields of a stored resource, all by default, and return it."""
+        mask = {"update_mask": {"paths": fields}} if fields else {}
+        return await self._standard(kind, "Update", **{kind.word: resource}, **mask)
+
+    async def delete(self, kind: StoredKind, resource_id: str) -> None:
+        """Delete a resource."""
+        await self._standard(kind, "Delete", **{f"{kind.word}_id": resource_id})
+
+    async def by_id(self, kind: StoredKind, resource_id: str) -> Any:
+        """Return a resource; None when there is none."""
+        try:
+            return await self._standard(kind, "Get", **{f"{kind.word}_id": resource_id})
+        except errors.InvalidRequest as problem:
+            if problem.code != "NOT_FOUND":
+                raise
+            return None
+
+    async def every(self, kind: StoredKind, name: str = "") -> AsyncIterator[Any]:
+        """Yield all resources of a kind, or the one with a name."""
+        method, token = f"List{kind.plural.capitalize()}", ""
+        while True:
+            request = getattr(kind.requests, f"{method}Request")(page_size=_PAGE, page_token=token, name=name)
+            page = await self.call(kind.word, method, request)
+            for resource in getattr(page, kind.plural):
+                yield resource
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def lookup(self, kind: StoredKind, name_or_id: str) -> Any:
+        """Return the resource with this name, else that with this id; None when there is none."""
+        async for resource in self.every(kind, name_or_id):
+            return resource
+        return await self.by_id(kind, name_or_id) if name_or_id else None
+
+    async def find(self, kind: StoredKind, name_or_id: str) -> Any:
+        """Return the resource with this name or id. Raises CommandError, which names the nearest one."""
+        found = await self.lookup(kind, name_or_id)
+        if found is not None:
+            return found
+        names = [resource.name async for resource in self.every(kind)]
+        near = nearest(name_or_id, names)
+        raise usage_error(
+            f'no {kind.word} has the name or the id "{name_or_id}"',
+            f'did you mean "{near}"?' if near else f"evald {kind.plural} list shows all {len(names)}",
+        )
+
+    async def run(self, run_id: str) -> run_service_pb2.Run:
+        """Return a run with all that is known of it."""
+        answer = await self.call("run", "GetRun", run_service_pb2.GetRunRequest(run_id=run_id))
+        found: run_service_pb2.Run = answer.run
+        return found
+
+    async def runs(
+        self, wanted: dict[str, Any], limit: int | None = None
+    ) -> AsyncIterator[run_service_pb2.Run]:
+        """Yield the runs that filters let through. wanted: fields of ListRunsRequest."""
+        token, left = "", limit
+        while left is None or left:
+            size = _PAGE if left is None else min(left, _PAGE)
+            request = run_service_pb2.ListRunsRequest(**wanted, page_size=size, page_token=token)
+            page = await self.call("run", "ListRuns", request)
+            for run in page.runs:
+                yield run
+            token = page.next_page_token
+            if not token:
+                return
+            left = None if left is None else left - len(page.runs)
+
+    async def watch(
+        self, run_id: str, on_event: Callable[[run_service_pb2.WatchRunResponse], None]
+    ) -> run_service_pb2.Run:
+        """Hand over the events of a run until it does not go on any more, each once. Returns the run.
+
+        A watch that breaks is taken up again after the last event. Raises Unavailable when no server came back.
+        """
+        loop = asyncio.get_running_loop()
+        after, pause, give_up = 0, _FIRST_PAUSE, loop.time()
+        while True:
+            try:
+                with self._typed_errors:
+                    request = run_service_pb2.WatchRunRequest(run_id=run_id, after_sequence=after)
+                    async for event in self._stubs["run"].WatchRun(request):
+                        after, pause, give_up = event.sequence, _FIRST_PAUSE, loop.time() + _LOST_SECONDS
+                        on_event(event)
+                        if event.HasField("end"):
+                            return await self.run(run_id)
+                run = await self.run(run_id)
+                if run.status not in _GOING_ON:
+                    return run
+            except errors.Unavailable:
+                if loop.time() >= give_up:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

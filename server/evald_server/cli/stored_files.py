@@ -1,0 +1,262 @@
+"""Files with scenarios, personas, connectors, experiments and runs: YAML, JSON, JSON Lines, whole projects."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from evald.fields import nearest, shown
+
+from .exit_codes import usage_error
+from .yaml_data import InvalidYaml, parse_yaml
+
+# The word of each key of a project file, and of each file and folder of a project, what others refer to first.
+_SECTIONS: Final = {
+    "personas": "persona",
+    "connectors": "connector",
+    "scenarios": "scenario",
+    "experiments": "experiment",
+    "evals": "experiment",  # EvalStudio's word
+    "runs": "run",
+}
+_WORDS: Final = {section.removesuffix("s"): word for section, word in _SECTIONS.items()}
+_PROJECT_FILES: Final = ("evald.yaml", "evald.yml", "evald.json")
+_EVALSTUDIO: Final = "evalstudio.config.json"
+_SUFFIXES: Final = (".yaml", ".yml", ".json", ".jsonl", ".ndjson")
+
+# What an EvalStudio workspace sets and evald keeps elsewhere, and where.
+_EVALSTUDIO_SETTINGS: Final = {
+    **dict.fromkeys(("llmSettings", "llmProvider"), "models and their keys are settings of the server"),
+    "maxConcurrency": "a setting of the server",
+    "evaluators": "they are JavaScript: serve them as remote evaluators",
+    "connectors": "they are JavaScript: use the connectors openai-chat, http or grpc",
+}
+_EVALSTUDIO_KNOWN: Final = frozenset(("version", "name", "projects", "id"))
+
+
+class FileRecord(NamedTuple):
+    """One object of a file. word: of its kind. place: file and line, for messages."""
+
+    word: str
+    data: Any
+    place: str
+
+
+class ProjectFiles(NamedTuple):
+    """What files hold. left_out: what of them evald does not store, and why."""
+
+    records: list[FileRecord]
+    left_out: list[str]
+
+
+def read_files(paths: list[str], word: str = "", project: str = "") -> ProjectFiles:
+    """Read files and directories. word: the kind of objects that do not say it. project: name or id of EvalStudio's.
+
+    Raises CommandError for what cannot be read or does not say what it is.
+    """
+    found = ProjectFiles([], [])
+    for name in paths:
+        path = Path(name)
+        if name != "-" and path.is_dir():
+            one = _read_directory(path, project)
+        elif path.name == _EVALSTUDIO:
+            one = _read_evalstudio(path, project)
+        else:
+            one = ProjectFiles(list(_read_file(path, word)), [])
+        found.records.extend(one.records)
+        found.left_out.extend(one.left_out)
+    order = list(dict.fromkeys(_SECTIONS.values()))
+    found.records.sort(key=lambda record: order.index(record.word))
+    return found
+
+
+def _read_directory(path: Path, project: str) -> ProjectFiles:
+    if (path / _EVALSTUDIO).exists():
+        return _read_evalstudio(path / _EVALSTUDIO, project)
+    files = [path / name for name in _PROJECT_FILES if (path / name).exists()]
+    records = [record for file in files for record in _read_file(file, "")]
+    records += _read_folder(path)
+    if not records:
+        raise usage_error(
+            f"{path}: no project",
+            f"wanted {_PROJECT_FILES[0]}, {_EVALSTUDIO}, or files such as scenarios.yaml or scenarios/*.yaml",
+        )
+    return ProjectFiles(records, [])
+
+
+def _read_folder(path: Path) -> Iterator[FileRecord]:
+    """Yield what the files and folders named after a section hold."""
+    for section, word in _SECTIONS.items():
+        files = [path / f"{section}{suffix}" for suffix in _SUFFIXES]
+        files += sorted(file for file in (path / section).glob("*") if file.suffix in _SUFFIXES)
+        for file in files:
+            if file.is_file():
+                yield from _read_file(file, word)
+
+
+def _read_evalstudio(path: Path, project: str) -> ProjectFiles:
+    """Read a workspace of EvalStudio: its config, and the data of one of its projects below it."""
+    config = _parse_json(_text(path), str(path))
+    if not isinstance(config, Mapping):
+        raise usage_error(f"{path}: {shown(config)}, wanted EvalStudio's config: an object")
+    projects = config.get("projects")
+    settings = dict(config)
+    folder = path.parent / "data"
+    if isinstance(projects, list) and projects:
+        chosen = _choose(projects, project, path)
+        settings |= chosen
+        folder = path.parent / "projects" / str(chosen["id"]) / "data"
+    if not folder.is_dir():
+        raise usage_error(f"{path}: its data are missing: there is no {folder}")
+    left_out = [
+        f"{path}: {key}: {_EVALSTUDIO_SETTINGS.get(key, 'evald has no such thing')}"
+        for key in settings
+        if key not in _EVALSTUDIO_KNOWN
+    ]
+    return ProjectFiles(list(_read_folder(folder)), left_out)
+
+
+def _choose(projects: list[Any], wanted: str, path: Path) -> Mapping[str, Any]:
+    named = [one for one in projects if isinstance(one, Mapping) and _is_folder_name(one.get("id"))]
+    matching = [one for one in named if not wanted or wanted in (one["id"], one.get("name"))]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(str(one.get("name", one["id"])) for one in named)
+    if wanted:
+        raise usage_error(f'{path}: {len(matching)} projects are called "{wanted}"', f"there are {names}")
+    raise usage_error(f"{path}: {len(named)} projects: {names}", "name one of them with --project")
+
+
+def _is_folder_name(name: Any) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\\" not in name
+
+
+def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
+    name = "stdin" if str(path) == "-" else str(path)
+    content = _text(path)
+    word = word or _SECTIONS.get(path.stem, "")
+    if path.suffix in (".jsonl", ".ndjson"):
+        yield from _read_lines(content, name, word)
+        return
+    if path.suffix in (".yaml", ".yml"):
+        yield from _read_yaml(content, name, word)
+        return
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        if path.suffix == ".json":
+            _parse_json(content, name)  # says where
+        # Standard input and files of other names: several lines that are JSON each, or YAML.
+        first = next((line for line in content.splitlines() if line.strip()), "")
+        read = _read_lines if first.lstrip().startswith("{") else _read_yaml
+        yield from read(content, name, word)
+        return
+    yield from _document(data, name, word, _json_lines(content) if isinstance(data, list) else {})
+
+
+def _text(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise usage_error(f"{path}: {reason}") from None
+
+
+def _parse_json(content: str, place: str) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as problem:
+        line = "" if "\n" not in content.strip() else f" at line {problem.lineno}"
+        raise usage_error(f"{place}: not valid JSON{line}, column {problem.colno}: {problem.msg}") from None
+    except (ValueError, RecursionError) as problem:
+        raise usage_error(f"{place}: not valid JSON: {problem}") from None
+
+
+def _read_lines(content: str, name: str, word: str) -> Iterator[FileRecord]:
+    # Not splitlines(): it also splits at characters that JSON strings may hold.
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            place = f"{name}:{number}"
+            yield _record(_parse_json(line, place), word, place)
+
+
+def _read_yaml(content: str, name: str, word: str) -> Iterator[FileRecord]:
+    try:
+        data = parse_yaml(content)
+    except InvalidYaml as problem:
+        raise usage_error(f"{name}: not valid YAML at {problem}") from None
+    yield from _document(data, name, word, _yaml_lines(content))
+
+
+def _document(data: Any, name: str, word: str, lines: Mapping[tuple[str, int], int]) -> Iterator[FileRecord]:
+    """Yield the objects of a document. lines: by section ("" for the document itself) and index."""
+    sections = {"": [data]}
+    if isinstance(data, list):
+        sections = {"": data}
+    elif isinstance(data, Mapping) and not _SECTIONS.keys().isdisjoint(data):
+        sections = dict(data)
+    for section, items in sections.items():
+        if section and section not in _SECTIONS:
+            near = nearest(section, _SECTIONS)
+            raise usage_error(
+                f"{name}: unknown key {section!r}",
+                f"did you mean {near!r}?" if near else f"a project has {', '.join(_SECTIONS)}",
+            )
+        if not isinstance(items, list):
+            raise usage_error(f"{name}: {section}: {shown(items)}, wanted a list")
+        for index, item in enumerate(items):
+            line = lines.get((section, index))
+            place = f"{name}:{line}" if line else f"{name}: {section}[{index}]" if section else name
+            yield _record(item, _SECTIONS.get(section, word), place)
+
+
+def _record(data: Any, word: str, place: str) -> FileRecord:
+    """Return the record of an object, without the key that says its kind."""
+    if not isinstance(data, Mapping):
+        raise usage_error(f"{place}: {shown(data)}, wanted an object")
+    given = data.get("kind")
+    if given is None and not word:
+        raise usage_error(
+            f"{place}: it does not say what it is",
+            f"add `kind`, one of {', '.join(_WORDS)}; or use evald scenarios import, evald runs import, ...",
+        )
+    said = word if given is None else _WORDS.get(str(given), "")
+    if not said or (word and said != word):
+        wanted = word or ", ".join(_WORDS)
+        raise usage_error(f"{place}: kind: {shown(given)}, wanted {wanted}")
+    return FileRecord(said, {key: value for key, value in data.items() if key != "kind"}, place)
+
+
+def _json_lines(content: str) -> dict[tuple[str, int], int]:
+    """Return the line of each item of a JSON list."""
+    decoder, lines = json.JSONDecoder(), {}
+    position, line, counted = content.index("[") + 1, 1, 0
+    for index in count():
+        while position < len(content) and content[position] in " \t\r\n,":
+            position += 1
+        if content[position : position + 1] in ("", "]"):
+            break
+        line += content.count("\n", counted, position)
+        lines["", index], counted = line, position
+        _, position = decoder.raw_decode(content, position)
+    return lines
+
+
+def _yaml_lines(content: str) -> dict[tuple[str, int], int]:
+    """Return the line of each item of a list, or of the lists of a mapping, of a YAML text that was parsed before."""
+    root = yaml.compose(content, Loader=yaml.SafeLoader)
+    sections: list[tuple[str, Any]] = [("", root)]
+    if isinstance(root, yaml.MappingNode):
+        sections = [(key.value, value) for key, value in root.value]
+    return {
+        (section, index): item.start_mark.line + 1
+        for section, node in sections
+        if isinstance(node, yaml.SequenceNode)
+        for index, item in enumerate(node.value)
+    }

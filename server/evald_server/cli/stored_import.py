@@ -1,0 +1,196 @@
+"""Stores what files hold: creates, updates by id or by name, and says what it did. `evald import` and `create`."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from evald import errors
+from evald.convert.runs import run_from_json
+from evald.v1 import run_service_pb2
+
+from .console import say, warn
+from .exit_codes import ExitCode, usage_error
+from .sanitize import clean, print_json
+from .server_connection import run_async
+from .store_client import KINDS, StoreClient, StoredKind, open_store
+from .stored_files import FileRecord, read_files
+
+# Fields that hold ids, and of what. A file may have names there.
+_REFERENCES: Final = {
+    "scenario": {"persona_ids": "persona"},
+    "experiment": {"scenario_ids": "scenario", "persona_ids": "persona", "connector_id": "connector"},
+    "run": {
+        "scenario_id": "scenario",
+        "persona_id": "persona",
+        "connector_id": "connector",
+        "experiment_id": "experiment",
+    },
+}
+_SET_BY_SERVER: Final = ("id", "create_time", "update_time")
+_MASK: Final = "***"
+_STYLES: Final = {"created": "green", "updated": "green", "unchanged": "dim", "refused": "bold red"}
+
+
+class Stored(NamedTuple):
+    """What came of a record. outcome: "created", "updated", "unchanged" or "refused". resource: as it is stored."""
+
+    record: FileRecord
+    outcome: str
+    resource: Any
+    problem: str = ""
+
+
+def run(args: argparse.Namespace) -> int:
+    """`evald import`: store all that the files hold."""
+    return run_async(import_files(args, ""))
+
+
+async def import_files(args: argparse.Namespace, word: str) -> int:
+    """Store what the files hold. word: the only kind to store; "" for all."""
+    found = read_files(args.files, word, args.project or "")
+    records = [record for record in found.records if not word or record.word == word]
+    messages = read_records(records)
+    async with open_store(args) as store:
+        importing = Importing(store)
+        counts: Counter[str] = Counter()
+        for record, message in zip(records, messages, strict=True):
+            stored = await importing.store(record, message)
+            counts[stored.outcome] += 1
+            report(stored, as_json=args.json)
+    if not args.json:
+        for text in found.left_out:
+            say(("left out  ", "yellow"), clean(text))
+        say(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "nothing to import")
+    return ExitCode.USAGE if counts["refused"] else ExitCode.PASSED
+
+
+def read_records(records: Iterable[FileRecord]) -> list[Any]:
+    """Convert records to messages. Raises CommandError, which names all places at which something is wrong."""
+    messages, problems = [], []
+    for record in records:
+        try:
+            read = run_from_json if record.word == "run" else KINDS[record.word].shape.read
+            messages.append(read(record.data))
+        except errors.InvalidInput as problem:
+            problems.append(f"{record.place}: {record.word}: {problem}")
+    for text in problems[:-1]:
+        warn(clean(text))
+    if problems:
+        raise usage_error(problems[-1], "nothing was stored")
+    return messages
+
+
+def report(stored: Stored, *, as_json: bool) -> None:
+    """Print what came of a record."""
+    record, resource = stored.record, stored.resource
+    name = getattr(resource, "name", "")
+    if as_json:
+        line = {"outcome": stored.outcome, "kind": record.word, "id": resource.id, "name": name}
+        line |= {"place": record.place, "message": stored.problem}
+        print_json({key: value for key, value in line.items() if value})
+    elif stored.outcome == "refused":
+        warn(clean(f"{record.place}: {record.word}: {stored.problem}"))
+    else:
+        label = f"{stored.outcome:9} {record.word:10} "
+        say(
+            (label, _STYLES[stored.outcome]),
+            clean(name or resource.id, 80),
+            (f"  {clean(record.place)}", "dim"),
+        )
+
+
+class Importing:
+    """Stores resources one after the other, and knows under which ids they are stored."""
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._known: dict[tuple[str, str], Any] = {}
+
+    async def store(self, record: FileRecord, message: Any) -> Stored:
+        """Create or update what a record holds. A refusal of the server is an outcome, too."""
+        given = (message.id, getattr(message, "name", ""))
+        try:
+            await self.resolve(record.word, message)
+            if record.word == "run":
+                stored = await self._store_run(record, message)
+            else:
+                stored = await self._store_resource(record, KINDS[record.word], message)
+        except errors.InvalidRequest as problem:
+            return Stored(record, "refused", message, _explain(problem))
+        for name in (*given, stored.resource.id):
+            if name:
+                self._known[record.word, name] = stored.resource
+        return stored
+
+    async def resolve(self, word: str, message: Any) -> None:
+        """Put ids in place of names and of ids that were given elsewhere. What is not known stays."""
+        for field, other in _REFERENCES.get(word, {}).items():
+            value = getattr(message, field)
+            if isinstance(value, str):
+                setattr(message, field, await self._id_of(other, value))
+            else:
+                value[:] = [await self._id_of(other, one) for one in value]
+
+    async def _id_of(self, word: str, reference: str) -> str:
+        found = await self._lookup(word, reference)
+        return found.id if found is not None else reference
+
+    async def _lookup(self, word: str, reference: str) -> Any:
+        if not reference:
+            return None
+        if (word, reference) not in self._known:
+            self._known[word, reference] = await self._store.lookup(KINDS[word], reference)
+        return self._known[word, reference]
+
+    async def _store_resource(self, record: FileRecord, kind: StoredKind, resource: Any) -> Stored:
+        current = await self._store.by_id(kind, resource.id) if resource.id else None
+        if current is None and resource.name:
+            current = next(iter([one async for one in self._store.every(kind, resource.name)]), None)
+        if current is None:
+            check_masks(resource)
+            return Stored(record, "created", await self._store.create(kind, resource))
+        resource.id = current.id
+        if _without_times(current) == _without_times(resource):
+            return Stored(record, "unchanged", current)
+        return Stored(record, "updated", await self._store.update(kind, resource))
+
+    async def _store_run(self, record: FileRecord, run: run_service_pb2.Run) -> Stored:
+        for word in ("scenario", "persona", "connector"):
+            if not run.HasField(word):
+                copied = await self._lookup(word, getattr(run, f"{word}_id"))
+                if copied is not None:
+                    getattr(run, word).CopyFrom(copied)
+        try:
+            answer = await self._store.call("run", "ImportRun", run_service_pb2.ImportRunRequest(run=run))
+        except errors.InvalidRequest as problem:
+            if problem.code != "ALREADY_EXISTS":
+                raise
+            return Stored(record, "unchanged", run)
+        return Stored(record, "created", answer.run)
+
+
+def check_masks(resource: Any) -> None:
+    """Raise InvalidInput for a header that has the mask of a secret in place of its value."""
+    for name, value in getattr(resource, "headers", {}).items():
+        if value == _MASK:
+            raise errors.InvalidInput(
+                f"headers.{name}",
+                f'got "{_MASK}", which stands for a value that was not exported',
+                'the value, or "${NAME}" for a variable of the server\'s environment',
+            )
+
+
+def _without_times(resource: Any) -> Any:
+    copy = type(resource)()
+    copy.CopyFrom(resource)
+    for field in _SET_BY_SERVER:
+        copy.ClearField(field)
+    return copy
+
+
+def _explain(problem: errors.InvalidRequest) -> str:
+    """Return everything that is wrong, field by field."""
+    if len(problem.violations) < 2:
+        return problem.message
+    return "; ".join(f"{one.field}: {one.message}" for one in problem.violations)

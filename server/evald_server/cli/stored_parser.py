@@ -1,0 +1,173 @@
+"""The commands for what a server stores: scenarios, personas, connectors, experiments, runs. Imports nothing slow."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+_NAMED: Final = {
+    "scenarios": ("scenario", "what conversations are meant to test"),
+    "personas": ("persona", "simulated users"),
+    "connectors": ("connector", "how agents are called"),
+    "experiments": ("experiment", "which scenarios are run with which personas against which agent"),
+}
+
+_FILES: Final = """\
+FILE is YAML, JSON or JSON Lines: one object, a list of them, or an object with the
+lists under `scenarios`, `personas`, `connectors`, `experiments`; - reads standard
+input. Scenarios, personas and connectors may be named where an id is wanted.
+"""
+
+_IMPORT: Final = """\
+Imports scenarios, personas, connectors, experiments and runs, in that order of
+need. PATH is a project file such as evald.yaml, EvalStudio's evalstudio.config.json,
+a directory with one of them or with files such as scenarios.yaml, or an export of
+evald or EvalStudio. What has the id, else the name, of something stored replaces
+it; nothing is stored if a file cannot be read.
+"""
+
+_RUNS: Final = """\
+Runs scenarios: a simulated user talks to an agent, and every turn is evaluated
+and kept.
+"""
+
+_RUNS_EXAMPLES: Final = """\
+examples:
+  evald runs start "Booking flow" --connector staging --persona Maria
+  evald runs start --experiment nightly --no-watch
+  evald runs list --verdict failed --since 24h
+  evald runs export --scenario "Booking flow" > runs.jsonl
+
+exit codes of start, watch, retry and resume; of several runs the worst one:
+  0 passed   1 failed   2 wrong usage   3 inconclusive   4 server unreachable
+"""
+
+
+def add_stored_commands(command: Callable[..., Any], whole_number: Callable[[int], Any]) -> None:
+    """Add the commands. command: (name, summary, text, examples) -> parser, of a command."""
+    for plural, (one, meaning) in _NAMED.items():
+        parser = command(plural, f"create, list, change {plural}", f"{plural.capitalize()}: {meaning}.")
+        _named_actions(_Actions(parser), one)
+    _run_actions(
+        _Actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)), whole_number
+    )
+    project = command("import", "store a project: scenarios, personas, connectors, runs", _IMPORT)
+    _import_options(project)
+    _common_options(project)
+
+
+class _Actions:
+    """The actions of one command."""
+
+    def __init__(self, parser: Any) -> None:
+        self._add = parser.add_subparsers(
+            metavar="ACTION", title="actions", dest="action", required=True
+        ).add_parser
+
+    def __call__(self, name: str, summary: str, text: str = "") -> Any:
+        parser = self._add(
+            name,
+            help=summary,
+            description=text or f"{summary[0].upper()}{summary[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _common_options(parser)
+        return parser
+
+
+def _common_options(parser: Any) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
+
+
+def _import_options(parser: Any) -> None:
+    parser.add_argument("files", metavar="PATH", nargs="+", help="file or directory; - reads standard input")
+    parser.add_argument("--project", metavar="NAME", help="of an EvalStudio workspace with several projects")
+
+
+def _names(parser: Any, one: str, count: str | None = None, text: str = "") -> None:
+    parser.add_argument("names", metavar="NAME_OR_ID", nargs=count or 1, help=text or f"the {one}")
+
+
+def _named_actions(add: _Actions, one: str) -> None:
+    create = add("create", f"store one {one} or several", _FILES)
+    create.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or JSON Lines")
+    add("list", f"list the {one}s")
+    _names(add("show", f"show a {one}"), one)
+    update = add("update", f"change a {one}", f"Changes the keys that FILE has.\n{_FILES}")
+    _names(update, one)
+    update.add_argument("file", metavar="FILE", help="YAML or JSON")
+    _names(add("delete", f"delete {one}s; runs keep their copies"), one, "+", f"the {one}s")
+    _names(add("export", f"print {one}s as JSON Lines"), one, "*", f"these {one}s; all by default")
+    _import_options(add("import", f"create or update {one}s", _IMPORT))
+    if one == "connector":
+        test = add("test", "send a message to an agent")
+        _names(test, one, "*")
+        test.add_argument("--file", metavar="FILE", help="a connector that is not stored")
+        test.add_argument("--message", metavar="TEXT", default="", help="what to say [Hello]")
+        types = add("types", "list the types of connectors, or show the config of one")
+        types.add_argument("name", metavar="TYPE", nargs="?", help="show this one")
+
+
+def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
+    start = add("start", "run a scenario, or all of an experiment")
+    start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
+    for option, text in (
+        ("connector", "the agent's"),
+        ("persona", "who talks to the agent; a neutral user by default"),
+        ("experiment", "run all of this experiment instead"),
+    ):
+        start.add_argument(f"--{option}", metavar="NAME_OR_ID", help=text)
+    listing = add("list", "list runs, newest first")
+    _filters(listing, whole_number)
+    listing.add_argument("--messages", action="store_true", help="with --json: with their conversations")
+    listing.add_argument("--oldest-first", action="store_true", help="oldest first")
+    listing.add_argument(
+        "--limit", metavar="N", type=whole_number(100_000), default=50, help="most runs to list [50]"
+    )
+    _run(add("show", "show a run: its conversation with the results of every turn"))
+    _run(add("watch", "show runs as they go on"), "+")
+    retry = add("retry", "start a run over that ended in error")
+    resume = add("resume", "go on with a run that was interrupted")
+    for parser in (retry, resume):
+        _run(parser)
+    for parser in (start, retry, resume):
+        parser.add_argument(
+            "--watch",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="show it as it goes on, until it has ended; the default",
+        )
+    _run(add("cancel", "end runs that are queued or running"), "+")
+    _run(add("delete", "delete runs that have ended"), "+")
+    export = add("export", "print runs as JSON Lines, with all that is known of them")
+    _run(export, "*", "these runs; by default all that the filters let through")
+    _filters(export, whole_number)
+    _import_options(add("import", "store runs that have ended, evald's or EvalStudio's", _IMPORT))
+
+
+def _run(parser: Any, count: str | None = None, text: str = "its id") -> None:
+    parser.add_argument("runs", metavar="RUN", nargs=count or 1, help=text)
+
+
+STATUSES: Final[Sequence[str]] = ("queued", "running", "completed", "error", "interrupted", "cancelled")
+VERDICTS: Final[Sequence[str]] = ("passed", "failed", "error", "skipped")
+
+
+def _filters(parser: Any, whole_number: Callable[[int], Any]) -> None:
+    group = parser.add_argument_group("filters; all that are given must hold")
+    for one in ("scenario", "persona", "connector", "experiment"):
+        group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"of this {one}")
+    group.add_argument(
+        "--execution", metavar="N", type=whole_number(2**62), default=0, help="of one start of an experiment"
+    )
+    group.add_argument("--status", choices=STATUSES, help="with this status")
+    group.add_argument("--verdict", choices=VERDICTS, help="with this verdict")
+    group.add_argument(
+        "--failed-evaluator", metavar="NAME", default="", help="in which this evaluator failed or broke"
+    )
+    for option, text in (("since", "queued then or later"), ("until", "queued before")):
+        group.add_argument(
+            f"--{option}",
+            metavar="TIME",
+            help=f"{text}: 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d ago",
+        )

@@ -1,0 +1,189 @@
+"""What agents answer: JSON of a bounded size, and the messages, token usage, cost and model in it."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
+
+from evald.chat import says_something
+from evald.convert.context import TurnData, turn_to_pb
+from evald.errors import InvalidInput
+from evald.fields import duration_to_pb, shown
+from evald.messages import check_nodes
+from evald.shapes import read_one
+from evald.strict_json import TooLarge, parse_json
+from evald.v1 import context_pb2
+from evald_server.redaction import Redactor
+from evald_server.remote.errors import printable
+
+from .connector import ConnectorFailure
+
+MAX_ANSWER_BYTES: Final = 8 << 20
+
+# 64 KiB of messages take up to 2 ms to parse and to convert.
+_INLINE_BYTES: Final = 64 << 10
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TEXT_KEYS: Final = (
+    "content",
+    "text",
+    "output",
+    "response",
+    "message",
+    "answer",
+    "reply",
+    "output_text",
+    "completion",
+    "result",
+)
+_NESTED: Final = ("message", "output", "response", "result", "data")
+_USAGES: Final = ("usage", "token_usage", "tokenUsage", "usage_metadata", "usageMetadata")
+_COSTS: Final = ("cost_usd", "costUsd", "cost", "total_cost_usd")
+_CALLS: Final = ("tool_calls", "toolCalls")
+
+
+async def run_sized(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do what takes the longer the larger an answer is: in a thread where it would block the event loop."""
+    if size <= _INLINE_BYTES:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+def bad_answer(message: str) -> ConnectorFailure:
+    """Return the failure for an answer that cannot be evaluated."""
+    return ConnectorFailure("CONNECTOR_BAD_ANSWER", message)
+
+
+def excerpt(content: bytes, redactor: Redactor) -> str:
+    """Return the beginning of what an agent sent, quoted and without secrets; "" when there is nothing to show."""
+    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB.
+    text = redactor.redact_text(content[: 16 << 10].decode(errors="replace"))
+    text = " ".join(text[:4096].split())
+    return f": {printable(text)!r}" if text else ""
+
+
+def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
+    """Parse the JSON of an answer, without secrets. Raises ConnectorFailure that says what came instead."""
+    start = content.lstrip()[:1]
+    if not start:
+        raise bad_answer("the answer is empty; wanted JSON")
+    if "html" in content_type or start == b"<":
+        raise bad_answer(
+            f"the answer is HTML or XML, wanted JSON; is base_url that of the agent's API?{excerpt(content, redactor)}"
+        )
+    try:
+        text = content.decode()
+        check_nodes(text, "the answer")
+        return redactor.redact_json(parse_json(text))
+    except UnicodeDecodeError as problem:
+        raise bad_answer(f"the answer is no UTF-8 at byte {problem.start}, wanted JSON") from None
+    except (InvalidInput, TooLarge) as problem:
+        raise bad_answer(str(problem)) from None
+    except ValueError as problem:
+        raise bad_answer(f"the answer is not valid JSON: {problem}{excerpt(content, redactor)}") from None
+
+
+def first_of(data: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    """Return the value of the first of these keys that is present and not null."""
+    return next((data[key] for key in keys if data.get(key) is not None), None)
+
+
+def find_response(data: Any, depth: int = 3) -> TurnData:
+    """Find messages, usage, cost and model where agents usually have them. Raises ConnectorFailure.
+
+    depth: levels of objects such as {"output": {"message": ...}} to look into.
+    """
+    if isinstance(data, str | list):
+        return TurnData(response=data)
+    if not isinstance(data, Mapping):
+        raise bad_answer(f"{shown(data)}, wanted an object with a message")
+    if data.get("error"):
+        raise bad_answer(f"the agent reports an error: {printable(str(data['error']))}")
+    usage, cost, model = first_of(data, _USAGES), first_of(data, _COSTS), data.get("model")
+    about = TurnData(
+        usage=usage if isinstance(usage, Mapping) else None,
+        cost=("USD", to_cost(cost, "cost")) if isinstance(cost, int | float) else None,
+        model=model if isinstance(model, str) else None,
+    )
+    text = next((data[key] for key in TEXT_KEYS if isinstance(data.get(key), str)), None)
+    try:
+        if read_one(data) is not None:
+            return about._replace(response=data)
+    except InvalidInput as problem:
+        if text is None:
+            raise bad_answer(str(problem)) from None
+    calls = first_of(data, _CALLS)
+    if text is not None or calls:
+        return about._replace(response={"role": "assistant", "content": text, "tool_calls": calls})
+    for key in _NESTED:
+        inner = data.get(key)
+        if depth and (isinstance(inner, list) or (isinstance(inner, Mapping) and inner)):
+            if key == "message" and isinstance(inner, Mapping):
+                inner = {"role": "assistant", **inner}
+            found = find_response(inner, depth - 1)
+            return found._replace(
+                usage=found.usage or about.usage,
+                cost=found.cost or about.cost,
+                model=found.model or about.model,
+            )
+    raise bad_answer(
+        f"{shown(data)}, and none that evald knows, such as message, messages, choices, content or text; "
+        "say where the answer is with config.messagesPath or config.textPath"
+    )
+
+
+def to_cost(value: Any, path: str) -> float:
+    """Read an amount of US dollars. Raises ConnectorFailure."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise bad_answer(f"{path}: {shown(value)}, wanted US dollars, 0 or more")
+    return float(value)
+
+
+def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
+    """Convert what was found to the answer of a turn: only what follows the user's last message.
+
+    Raises ConnectorFailure.
+    """
+    response = found.response
+    if isinstance(response, list) and len(response) > max_messages:
+        raise bad_answer(f"the answer has {len(response)} messages, wanted at most {max_messages}")
+    try:
+        context = turn_to_pb(found)
+    except InvalidInput as problem:
+        raise bad_answer(problem.message.removeprefix("response")) from None
+    invocation = context.last_invocation
+    start = max((index for index, one in enumerate(context.messages, 1) if one.role == "user"), default=0)
+    invocation.ClearField("messages")
+    invocation.messages.extend(context.messages[start:])
+    check_invocation(invocation, max_messages)
+    return invocation
+
+
+def check_invocation(invocation: context_pb2.Invocation, max_messages: int) -> None:
+    """Raise ConnectorFailure for an answer that is none."""
+    messages = invocation.messages
+    if not messages:
+        raise bad_answer("the answer has no message of the agent")
+    if len(messages) > max_messages:
+        raise bad_answer(f"the answer has {len(messages)} messages, wanted at most {max_messages}")
+    for index, message in enumerate(messages):
+        if message.role in ("", "user"):
+            raise bad_answer(f"messages[{index}].role: got {message.role!r}, wanted assistant or tool")
+    last = messages[-1]
+    try:
+        silent = last.role != "tool" and not says_something(last)
+    except InvalidInput as problem:
+        raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
+    if silent:
+        raise bad_answer(
+            f"messages[{len(messages) - 1}]: no content, tool calls or refusal, so it is no answer"
+        )
+
+
+def set_times(invocation: context_pb2.Invocation, seconds: float, first_seconds: float | None) -> None:
+    """Fill in the latency, and the time to the first token when the agent streamed."""
+    duration_to_pb(seconds, invocation.latency)
+    if first_seconds is not None:
+        duration_to_pb(first_seconds, invocation.time_to_first_token)

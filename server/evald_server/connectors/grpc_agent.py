@@ -1,0 +1,191 @@
+"""Connector `grpc`: an agent that serves `evald.agent.v1.AgentService`."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from pydantic import Field
+
+from evald.agent.v1 import agent_service_pb2
+from evald.errors import InvalidInput
+from evald.fields import did_you_mean
+from evald.messages import parse_messages_json
+from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.redaction import Redactor
+from evald_server.remote.channels import NotConnected, connect, open_channel
+from evald_server.remote.errors import printable
+from evald_server.retries import RetryBackoff
+
+from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation, to_cost
+from .connector import (
+    AgentRequest,
+    ConnectorConfig,
+    ConnectorFailure,
+    ConnectorOptions,
+    FailureCode,
+)
+from .headers import ResolvedHeaders, without_secrets
+from .network_agent import NetworkAgent
+
+_METHOD: Final = "/evald.agent.v1.AgentService/Invoke"
+_CONNECT_SECONDS: Final = 5.0
+_READY: Final = grpc.ChannelConnectivity.READY
+_SLACK_BYTES: Final = 64 << 10
+_LARGE: Final = "larger than max"
+
+_Code = grpc.StatusCode
+_REFUSED: Final = frozenset(
+    (
+        _Code.INVALID_ARGUMENT,
+        _Code.NOT_FOUND,
+        _Code.ALREADY_EXISTS,
+        _Code.PERMISSION_DENIED,
+        _Code.UNAUTHENTICATED,
+        _Code.FAILED_PRECONDITION,
+        _Code.OUT_OF_RANGE,
+        _Code.UNIMPLEMENTED,
+    )
+)
+
+
+class GrpcConfig(ConnectorConfig):
+    """Config of `grpc`."""
+
+    tls: str | None = Field(
+        None, description="TLS profile, one of the server's remote_tls. Without one: no TLS."
+    )
+    timeout_seconds: float = Field(
+        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time for one whole answer."
+    )
+    max_attempts: int = Field(3, ge=1, le=10, description="Most attempts to connect.")
+
+
+class GrpcAgent(NetworkAgent):
+    """An agent in any language that serves evald.agent.v1.AgentService. base_url is a gRPC target."""
+
+    type_name = "grpc"
+    label = "gRPC"
+    config_model = GrpcConfig
+
+    def __init__(
+        self, pb: connector_service_pb2.Connector, config: GrpcConfig, options: ConnectorOptions
+    ) -> None:
+        super().__init__(pb, config, options)
+        self._target = options.targets.read_grpc(pb.base_url)
+        self._config = config
+        self._tls = None
+        if config.tls is not None:
+            self._tls = options.tls.get(config.tls)
+            if self._tls is None:
+                known = ", ".join(options.tls) or "none"
+                hint = did_you_mean(config.tls, options.tls)
+                raise InvalidInput(
+                    "config.tls", f"unknown profile {config.tls[:60]!r}", f"one of: {known}{hint}"
+                )
+        self._channel: grpc.aio.Channel | None = None
+        self._opening = asyncio.Lock()
+        self._backoff = RetryBackoff()
+
+    async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
+        """See NetworkAgent."""
+        channel = await self._connected()
+        pb = agent_service_pb2.InvokeRequest(
+            thread_id=request.thread_id,
+            turn=request.turn,
+            messages=request.messages,
+            request_id=request.request_id,
+        )
+        invoke: Any = channel.unary_unary(_METHOD)
+        began = time.monotonic()
+        try:
+            data = await invoke(
+                pb.SerializeToString(),
+                timeout=self._config.timeout_seconds,
+                metadata=tuple(headers.values.items()),
+            )
+        except grpc.aio.AioRpcError as problem:
+            raise self._failed(problem, headers.redactor) from None
+        seconds = time.monotonic() - began
+        if len(data) > MAX_ANSWER_BYTES:
+            raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+        try:
+            invocation = agent_service_pb2.InvokeResponse.FromString(data).invocation
+        except DecodeError:
+            raise bad_answer("the answer is no InvokeResponse: garbage, or text that is not UTF-8") from None
+        invocation = without_secrets(invocation, headers.secrets)
+        self._complete(invocation, seconds)
+        return invocation
+
+    def _complete(self, invocation: context_pb2.Invocation, seconds: float) -> None:
+        """Read messages that came as JSON, check the numbers, and fill in the latency. Raises ConnectorFailure."""
+        if invocation.messages_json:
+            if invocation.messages:
+                raise bad_answer("invocation: got messages and messages_json, wanted one of them")
+            try:
+                parse_messages_json(
+                    invocation.messages_json, invocation.messages, max_messages=self._options.max_messages
+                )
+            except InvalidInput as problem:
+                raise bad_answer(f"invocation.{problem}") from None
+            invocation.ClearField("messages_json")
+        check_invocation(invocation, self._options.max_messages)
+        if invocation.HasField("cost"):
+            if invocation.cost.currency_code != "USD":
+                got = invocation.cost.currency_code[:60]
+                raise bad_answer(f"invocation.cost.currency_code: got {got!r}, wanted 'USD'")
+            to_cost(invocation.cost.amount, "invocation.cost.amount")
+        for _, count in invocation.token_usage.ListFields():
+            if count < 0:
+                raise bad_answer(f"invocation.token_usage: got {count}, wanted 0 or more")
+        for name in ("latency", "time_to_first_token"):
+            if invocation.HasField(name) and getattr(invocation, name).ToNanoseconds() < 0:
+                raise bad_answer(f"invocation.{name}: got a negative time, wanted 0 or more")
+        if not invocation.HasField("latency"):
+            invocation.latency.FromNanoseconds(round(seconds * 1_000_000_000))
+
+    async def aclose(self) -> None:
+        """See Connector."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _connected(self) -> grpc.aio.Channel:
+        """Return a channel that is connected to a checked address. Raises ConnectorFailure and Refusal."""
+        async with self._opening:
+            for attempt in range(1, self._config.max_attempts + 1):
+                if self._channel is not None and self._channel.get_state() is _READY:
+                    return self._channel
+                await self.aclose()
+                try:
+                    dial = await self._options.targets.resolver.dial(self._target)
+                    self._channel = open_channel(dial, self._tls, MAX_ANSWER_BYTES + _SLACK_BYTES)
+                    await connect(self._channel, min(_CONNECT_SECONDS, self._config.timeout_seconds))
+                except (NotConnected, OSError) as problem:
+                    if attempt == self._config.max_attempts:
+                        why = "its name is not known" if isinstance(problem, OSError) else problem
+                        raise ConnectorFailure(
+                            "CONNECTOR_UNAVAILABLE",
+                            f"the agent at {self._target} cannot be reached ({why}); "
+                            "is it running, and are base_url and config.tls right?",
+                            retryable=True,
+                        ) from None
+                    await asyncio.sleep(self._backoff.delay(attempt, None))
+            assert self._channel is not None
+            return self._channel
+
+    def _failed(self, problem: grpc.aio.AioRpcError, redactor: Redactor) -> ConnectorFailure:
+        status, said = problem.code(), printable(redactor.redact_text(problem.details() or ""))
+        where = f"the agent at {self._target}"
+        if status is _Code.DEADLINE_EXCEEDED:
+            limit = f"{self._config.timeout_seconds:g} s; config.timeoutSeconds allows more"
+            return ConnectorFailure(
+                "CONNECTOR_TIMEOUT", f"{where}: no complete answer within {limit}", retryable=True
+            )
+        if status is _Code.RESOURCE_EXHAUSTED and _LARGE in said:
+            return bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+        if status is _Code.UNIMPLEMENTED:
+            said = f"it does not serve evald.agent.v1.AgentService ({said})"
+        code: FailureCode = "CONNECTOR_REFUSED" if status in _REFUSED else "CONNECTOR_UNAVAILABLE"
+        return ConnectorFailure(code, f"{where}: {status.name}: {said}", retryable=status not in _REFUSED)

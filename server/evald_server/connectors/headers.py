@@ -1,0 +1,142 @@
+"""Headers of connectors and personas, in which `${NAME}` stands for a variable of the server's environment."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from evald.v1 import context_pb2
+from evald_server.config import SECRET_PREFIX
+from evald_server.redaction import Redactor
+
+MASK: Final = "***"
+"""Shown in place of a value."""
+
+MAX_HEADERS: Final = 50
+_MAX_VALUE: Final = 8192
+
+_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"))
+_SECRET_WORDS: Final = ("token", "secret", "key", "password", "credential", "credentials", "auth")
+# These belong to the connection, or are set by the connector itself.
+_RESERVED: Final = frozenset(
+    (
+        "host",
+        "connection",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "accept-encoding",
+        "expect",
+        "idempotency-key",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+        "user-agent",
+    )
+)
+
+
+class MissingSecret(Exception):
+    """A header cannot be sent. The message says which and why, without any value."""
+
+
+class ResolvedHeaders(NamedTuple):
+    """Headers to send, with names in lower case. redactor: removes the secrets among their values."""
+
+    values: dict[str, str]
+    secrets: frozenset[str]
+    redactor: Redactor
+
+
+class HeaderSecrets:
+    """The variables that headers may name: those that begin with EVALD_SECRET_, and those of the settings."""
+
+    def __init__(self, allowed: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
+        self._allowed = frozenset(allowed)
+        self._environ = environ
+
+    def violations(self, headers: Mapping[str, str], path: str = "headers") -> list[tuple[str, str]]:
+        """Return what is wrong with headers that are to be saved: (path of the field, message)."""
+        if len(headers) > MAX_HEADERS:
+            return [(path, f"got {len(headers)} headers, wanted at most {MAX_HEADERS}")]
+        return [
+            (f"{path}[{name[:100]!r}]", problem)
+            for name, value in headers.items()
+            if (problem := self._problem(name, value)) is not None
+        ]
+
+    def _problem(self, name: str, value: str) -> str | None:
+        lower = name.lower()
+        if not _NAME.fullmatch(name):
+            return "wanted a header's name: letters, digits and '-', at most 100"
+        if lower in _RESERVED or lower.startswith("grpc-"):
+            return "the connector sets this header itself; leave it out"
+        if lower.endswith("-bin"):
+            return "wanted a header of text; '-bin' is for binary metadata"
+        if value == MASK:
+            return f"{MASK} stands for a stored value, and there is none; give the value"
+        if len(value) > _MAX_VALUE or not _can_be_sent(value):
+            return f"wanted printable ASCII without spaces around it, at most {_MAX_VALUE} characters"
+        names = _PLACEHOLDER.findall(value)
+        for variable in names:
+            if not variable.startswith(SECRET_PREFIX) and variable not in self._allowed:
+                return (
+                    f"the variable {variable[:100]!r} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
+                    "one that the operator lists in connector_secrets"
+                )
+        looks_secret = lower in _SECRET_NAMES or any(part.endswith(_SECRET_WORDS) for part in _parts(lower))
+        if not names and (looks_secret or Redactor(()).redact_text(value) != value):
+            return (
+                f"got a literal value, wanted a variable of the server's environment, such as ${{{SECRET_PREFIX}AGENT}}, "
+                "so that the secret is not stored; the operator sets it"
+            )
+        return None
+
+    def resolve(self, *headers: Mapping[str, str]) -> ResolvedHeaders:
+        """Fill in the variables; of two headers of one name the later counts. Raises MissingSecret."""
+        merged = {name.lower(): value for one in headers for name, value in one.items()}
+        secrets: set[str] = set()
+        found = {}
+        for name, value in merged.items():
+            if problem := self._problem(name, value):
+                raise MissingSecret(f"headers[{name!r}]: {problem}")
+
+            def replaced(match: re.Match[str], name: str = name) -> str:
+                secret = self._environ.get(match[1], "").strip()
+                if not secret or not _can_be_sent(secret):
+                    state = "empty or not set" if not secret else "no printable ASCII"
+                    raise MissingSecret(
+                        f"headers[{name!r}]: the variable {match[1]} of the server's environment is {state}; "
+                        "the operator sets it and starts the server again"
+                    )
+                secrets.add(secret)
+                return secret
+
+            found[name] = _PLACEHOLDER.sub(replaced, value)
+        return ResolvedHeaders(found, frozenset(secrets), Redactor(secrets))
+
+
+def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as they are shown: names of variables stay, other values are masked."""
+    return {name: value if _PLACEHOLDER.search(value) else MASK for name, value in headers.items()}
+
+
+def without_secrets(invocation: context_pb2.Invocation, secrets: Iterable[str]) -> context_pb2.Invocation:
+    """Return an answer in which secrets that the agent repeats are replaced by as many asterisks."""
+    data = clean = invocation.SerializeToString()
+    for secret in secrets:
+        # Shorter ones are too likely to be a part of an ordinary word. The same length, because the data say it.
+        if len(secret) >= 6:
+            clean = clean.replace(secret.encode(), b"*" * len(secret))
+    return invocation if clean is data else context_pb2.Invocation.FromString(clean)
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[-_.]", name)
+
+
+def _can_be_sent(value: str) -> bool:
+    return value.isascii() and value.isprintable() and value == value.strip()

@@ -1,0 +1,207 @@
+"""Connector `http`: any agent that takes and answers JSON over HTTP."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from pydantic import Field, field_validator
+
+from evald.chat import message_text
+from evald.convert.context import TurnData
+from evald.errors import InvalidInput
+from evald.fields import shown
+from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.redaction import Redactor
+
+from .answers import bad_answer, find_response, run_sized, set_times, to_cost, to_invocation
+from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
+from .headers import ResolvedHeaders
+from .http_client import HttpConfig
+from .network_agent import HttpAgent
+from .openai_format import to_openai
+from .paths import MISSING, look_up, parse_path
+from .streams import EventLines, StreamFormat, TextPieces
+
+_VARIABLE: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_VARIABLES: Final = ("message", "messages", "threadId", "turn")
+_DEFAULT_BODY: Final = {"message": "{{message}}", "messages": "{{messages}}", "threadId": "{{threadId}}"}
+
+
+class UsagePaths(ConnectorConfig):
+    """Where the numbers of tokens are."""
+
+    input: str | None = Field(None, description="Path of the number of input tokens.")
+    output: str | None = Field(None, description="Path of the number of output tokens.")
+
+
+class HttpEndpointConfig(HttpConfig):
+    """Config of `http`. Paths are written a.b[0].c, or as JSON Pointers."""
+
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    path: str = Field("", description="Added to base_url; may hold {{threadId}} and {{turn}}.")
+    body: Any = Field(
+        _DEFAULT_BODY,
+        description="JSON to send. {{message}} (the user's last message), {{threadId}} and {{turn}} are filled in; "
+        'a value that is exactly "{{messages}}" becomes the conversation in OpenAI\'s format.',
+    )
+    messages_path: str | None = Field(
+        None, description="Path of the messages of the answer, in any known format."
+    )
+    text_path: str | None = Field(None, description="Path of the answer's text.")
+    tool_calls_path: str | None = Field(None, description="Path of the tool calls, beside textPath.")
+    usage_path: str | UsagePaths | None = Field(
+        None, description="Path of an object with token counts, or paths of input and output."
+    )
+    cost_path: str | None = Field(None, description="Path of the cost in US dollars.")
+    model_path: str | None = Field(None, description="Path of the model's name.")
+    stream: StreamFormat | None = Field(
+        None, description="The answer is streamed as server-sent events or NDJSON."
+    )
+    delta_path: str | None = Field(None, description="Path of the piece of text in each event of a stream.")
+    retry_safe: bool = Field(
+        False, description="The agent repeats no work for a request with the same Idempotency-Key."
+    )
+
+    @field_validator(
+        "messages_path", "text_path", "tool_calls_path", "usage_path", "cost_path", "model_path", "delta_path"
+    )
+    @classmethod
+    def _paths(cls, value: Any) -> Any:
+        for path in (value.input, value.output) if isinstance(value, UsagePaths) else (value,):
+            if path is not None:
+                parse_path(path)
+        return value
+
+    @field_validator("path")
+    @classmethod
+    def _path(cls, value: str) -> str:
+        if value and (
+            not value.startswith("/") or "#" in value or not value.isascii() or not value.isprintable()
+        ):
+            raise ValueError(
+                f"{shown(value)}, wanted a path that begins with /, in printable ASCII without #"
+            )
+        for name in _VARIABLE.findall(value):
+            if name not in ("threadId", "turn"):
+                raise ValueError(
+                    f"unknown variable {{{{{name[:60]}}}}}; wanted {{{{threadId}}}} or {{{{turn}}}}"
+                )
+        return value
+
+
+class HttpEndpoint(HttpAgent):
+    """Any agent that takes and answers JSON over HTTP, at once or as a stream."""
+
+    type_name = "http"
+    label = "HTTP"
+    config_model = HttpEndpointConfig
+
+    def __init__(
+        self, pb: connector_service_pb2.Connector, config: HttpEndpointConfig, options: ConnectorOptions
+    ) -> None:
+        super().__init__(pb, config, options)
+        self._config = config
+        _check_template(config.body, "config.body")
+
+    async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
+        """See NetworkAgent."""
+        config = self._config
+        values = {
+            "message": _last_text(request),
+            "messages": [to_openai(message) for message in request.messages],
+            "threadId": request.thread_id,
+            "turn": request.turn,
+        }
+        delta = parse_path(config.delta_path) if config.delta_path is not None else None
+        answer = await self._http.send(
+            config.method,
+            _VARIABLE.sub(lambda match: quote(str(values[match[1]]), safe=""), config.path),
+            _filled(config.body, values),
+            headers,
+            key=request.request_id,
+            repeat="safe" if config.retry_safe else "unsent",
+            new_stream=partial(_new_stream, config.stream, delta) if config.stream else None,
+        )
+        invocation = await run_sized(answer.size, self._read, answer.data)
+        set_times(invocation, answer.seconds, answer.first_seconds)
+        return invocation
+
+    def _read(self, data: Any) -> context_pb2.Invocation:
+        return to_invocation(self._found(data), self._options.max_messages)
+
+    def _found(self, data: Any) -> TurnData:
+        """Find messages, usage, cost and model where the config says, else where agents usually have them."""
+        config = self._config
+
+        def at(path: str | None, *, wanted: bool = False) -> Any:
+            value = MISSING if path is None else look_up(data, parse_path(path))
+            if wanted and value is MISSING:
+                raise bad_answer(f"{path}: missing in the answer; {shown(data)}")
+            return None if value is MISSING else value
+
+        if config.messages_path is not None:
+            found = TurnData(response=at(config.messages_path, wanted=True))
+        elif config.text_path is not None or config.tool_calls_path is not None:
+            text = at(config.text_path, wanted=config.tool_calls_path is None)
+            if text is not None and not isinstance(text, str):
+                raise bad_answer(f"{config.text_path}: {shown(text)}, wanted text")
+            calls = at(config.tool_calls_path)
+            found = TurnData(response={"role": "assistant", "content": text, "tool_calls": calls or None})
+        else:
+            found = find_response(data)
+        usage = config.usage_path
+        if isinstance(usage, UsagePaths):
+            found = found._replace(usage={"input": at(usage.input), "output": at(usage.output)})
+        elif usage is not None:
+            found = found._replace(usage=at(usage))
+        if (cost := at(config.cost_path)) is not None:
+            found = found._replace(cost=("USD", to_cost(cost, str(config.cost_path))))
+        if (model := at(config.model_path)) is not None:
+            found = found._replace(model=model)
+        return found
+
+
+def _new_stream(stream: StreamFormat, delta: Any, redactor: Redactor) -> EventLines:
+    return EventLines(stream, TextPieces(delta), redactor)
+
+
+def _check_template(template: Any, path: str) -> None:
+    """Raise InvalidInput for a template with an unknown variable, or with the messages within a text."""
+    if isinstance(template, str):
+        for name in _VARIABLE.findall(template):
+            if name not in _VARIABLES:
+                wanted = "one of " + ", ".join(f"{{{{{known}}}}}" for known in _VARIABLES)
+                raise InvalidInput(path, f"unknown variable {{{{{name[:60]}}}}}", wanted)
+            if name == "messages" and not _VARIABLE.fullmatch(template):
+                raise InvalidInput(path, "{{messages}} within a text", '"{{messages}}" as the whole value')
+    elif isinstance(template, Mapping):
+        for key, value in template.items():
+            _check_template(value, f"{path}.{key}")
+    elif isinstance(template, list):
+        for index, value in enumerate(template):
+            _check_template(value, f"{path}[{index}]")
+
+
+def _filled(template: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(template, str):
+        if match := _VARIABLE.fullmatch(template):
+            return values[match[1]]
+        return _VARIABLE.sub(lambda match: str(values[match[1]]), template)
+    if isinstance(template, Mapping):
+        return {key: _filled(value, values) for key, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(value, values) for value in template]
+    return template
+
+
+def _last_text(request: AgentRequest) -> str:
+    """Return the text of the user's last message."""
+    said = next((message for message in reversed(request.messages) if message.role == "user"), None)
+    if said is None:
+        return ""
+    try:
+        return message_text(said)
+    except InvalidInput:
+        return said.text

@@ -1,0 +1,57 @@
+"""What connectors that call an agent have in common: headers, and that no secret comes back."""
+
+import time
+from typing import Any
+
+from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.remote.errors import Refusal
+
+from .connector import AgentConnector, AgentRequest, ConnectorFailure, ConnectorOptions
+from .headers import MissingSecret, ResolvedHeaders, without_secrets
+from .http_client import AgentHttp, HttpConfig
+
+
+class NetworkAgent(AgentConnector):
+    """Base class of the connectors that call an agent: a subclass has `answer`."""
+
+    def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:
+        self._stored_headers = dict(pb.headers)
+        self._options = options
+
+    async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
+        """See Connector. Headers are resolved here, and their secrets removed from all that comes back."""
+        try:
+            headers = self._options.secrets.resolve(self._stored_headers, request.headers)
+        except MissingSecret as problem:
+            raise ConnectorFailure("CONNECTOR_CONFIG", str(problem)) from None
+        began = time.time_ns()
+        try:
+            invocation = await self.answer(request, headers)
+        except ConnectorFailure as failure:
+            text = headers.redactor.redact_text(failure.message)
+            raise ConnectorFailure(failure.code, text, retryable=failure.retryable) from None
+        except Refusal as problem:
+            raise ConnectorFailure(
+                "CONNECTOR_CONFIG", problem.message.replace("target", "base_url", 1)
+            ) from None
+        invocation.start_time.FromNanoseconds(began)
+        return without_secrets(invocation, headers.secrets)
+
+    async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
+        """Return the agent's answer. Raises ConnectorFailure, and Refusal for an address that is not allowed."""
+        raise NotImplementedError
+
+
+class HttpAgent(NetworkAgent):
+    """Base class of the connectors over HTTP."""
+
+    def __init__(
+        self, pb: connector_service_pb2.Connector, config: HttpConfig, options: ConnectorOptions
+    ) -> None:
+        super().__init__(pb, config, options)
+        url = options.targets.read_url(pb.base_url)
+        self._http = AgentHttp(url, options.targets.resolver, config)
+
+    async def aclose(self) -> None:
+        """See Connector."""
+        await self._http.close()

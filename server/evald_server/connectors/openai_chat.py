@@ -1,0 +1,144 @@
+"""Connector `openai-chat`: any OpenAI-compatible chat endpoint."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import Field, field_validator, model_validator
+
+from evald.convert.context import TurnData
+from evald.fields import shown
+from evald.v1 import connector_service_pb2, context_pb2, message_pb2
+from evald_server.redaction import Redactor
+from evald_server.remote.errors import printable
+
+from .answers import bad_answer, run_sized, set_times, to_cost, to_invocation
+from .connector import AgentRequest, ConnectorOptions
+from .headers import ResolvedHeaders
+from .http_client import HttpConfig
+from .network_agent import HttpAgent
+from .openai_format import to_openai
+from .streams import ChatChunks, EventLines
+
+_OWN: Final = ("model", "messages", "tools", "stream", "stream_options", "n")
+
+
+class OpenAiChatConfig(HttpConfig):
+    """Config of `openai-chat`."""
+
+    model: str = Field(min_length=1, description="The model to ask.")
+    system_prompt: str | None = Field(None, description="Goes before the conversation.")
+    parameters: dict[str, Any] = Field({}, description="Further keys of the request, such as temperature.")
+    tools: list[dict[str, Any]] = Field([], description="Tools that the model may call, in OpenAI's format.")
+    tool_results: dict[str, Any] = Field(
+        {},
+        description="Answers to tool calls by name of the tool, as text or data; the model is asked again with them. "
+        "Without any, an answer ends with the calls.",
+    )
+    max_tool_rounds: int = Field(
+        8, ge=1, le=100, description="Most times that tool calls are answered in a turn."
+    )
+    stream: bool = Field(
+        False, description="Have the answer streamed, which measures the time to the first token."
+    )
+
+    @field_validator("parameters")
+    @classmethod
+    def _foreign(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in _OWN:
+            if key in value:
+                raise ValueError(f"got {key!r}, which the connector sets itself; one answer is asked for")
+        return value
+
+    @model_validator(mode="after")
+    def _all_answered(self) -> "OpenAiChatConfig":
+        functions = [tool.get("function") for tool in self.tools]
+        names = [str(one.get("name")) if isinstance(one, dict) else "?" for one in functions]
+        missing = [name for name in names if self.tool_results and name not in self.tool_results]
+        if missing:
+            raise ValueError(f"toolResults: no answer for the tool {missing[0][:100]!r}; add one")
+        return self
+
+
+class OpenAiChat(HttpAgent):
+    """A model, or an agent, behind an OpenAI-compatible chat endpoint. base_url goes up to /v1."""
+
+    type_name = "openai-chat"
+    label = "OpenAI chat"
+    config_model = OpenAiChatConfig
+
+    def __init__(
+        self, pb: connector_service_pb2.Connector, config: OpenAiChatConfig, options: ConnectorOptions
+    ) -> None:
+        super().__init__(pb, config, options)
+        self._config = config
+
+    async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
+        """Ask, answer tool calls from the config and ask again, until the model calls none."""
+        config = self._config
+        body: dict[str, Any] = {**config.parameters, "model": config.model}
+        if config.tools:
+            body["tools"] = config.tools
+        if config.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        said = [to_openai(message) for message in request.messages]
+        if config.system_prompt is not None:
+            said.insert(0, {"role": "system", "content": config.system_prompt})
+        responses: list[Any] = []
+        added: list[dict[str, Any]] = []
+        seconds, first, costs = 0.0, None, []
+        for asked in range(config.max_tool_rounds + 1):
+            answer = await self._http.send(
+                "POST",
+                "/chat/completions",
+                {**body, "messages": said + added},
+                headers,
+                # Further requests of the turn have other content.
+                key=f"{request.request_id}-{asked}" if asked else request.request_id,
+                repeat="refused",
+                new_stream=_new_chat_stream if config.stream else None,
+            )
+            _check_completion(answer.data)
+            responses.append(answer.data)
+            first = answer.first_seconds if not asked else first
+            seconds += answer.seconds
+            costs.append(_cost(answer.data))
+            found = TurnData(response=responses)
+            invocation = await run_sized(answer.size, to_invocation, found, self._options.max_messages)
+            last = invocation.messages[-1]
+            if not config.tool_results or not last.tool_calls or asked == config.max_tool_rounds:
+                break
+            results = [self._tool_message(call) for call in last.tool_calls]
+            responses += results
+            added += [to_openai(last), *results]
+        if any(cost is not None for cost in costs):
+            invocation.cost.currency_code, invocation.cost.amount = "USD", sum(cost or 0 for cost in costs)
+        set_times(invocation, seconds, first)
+        return invocation
+
+    def _tool_message(self, call: message_pb2.ToolCall) -> dict[str, Any]:
+        """Answer a tool call; one of an unknown tool as agents do, so that the model can mend it."""
+        name = call.function.name
+        result = self._config.tool_results.get(name, {"error": f"unknown tool {name!r}"})
+        content = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return {"role": "tool", "tool_call_id": call.id, "content": content}
+
+
+def _new_chat_stream(redactor: Redactor) -> EventLines:
+    return EventLines("sse", ChatChunks(), redactor)
+
+
+def _check_completion(data: Any) -> None:
+    if isinstance(data, Mapping) and data.get("error"):
+        raise bad_answer(f"the endpoint reports an error: {printable(json.dumps(data['error']))}")
+    if not isinstance(data, Mapping) or not isinstance(data.get("choices"), list):
+        raise bad_answer(
+            f"{shown(data)}, wanted a chat completion, with choices; does base_url end before /chat/completions?"
+        )
+
+
+def _cost(completion: Mapping[str, Any]) -> float | None:
+    """Return the cost in US dollars, which some endpoints report beside the tokens."""
+    usage = completion.get("usage")
+    cost = usage.get("cost") if isinstance(usage, Mapping) else None
+    return None if cost is None else to_cost(cost, "usage.cost")

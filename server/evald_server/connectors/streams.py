@@ -1,0 +1,201 @@
+"""Streamed answers: lines of server-sent events or NDJSON, and the pieces of an answer in them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol
+
+from evald.fields import shown
+from evald.strict_json import parse_json
+from evald_server.redaction import Redactor
+from evald_server.remote.errors import printable
+
+from .answers import TEXT_KEYS, bad_answer, excerpt
+from .paths import DataPath, look_up
+
+StreamFormat = Literal["sse", "ndjson"]
+
+_PIECES: Final = ("delta", "token", *TEXT_KEYS)
+
+
+class Pieces(Protocol):
+    """Collects the events of one answer. started: something of the answer has come."""
+
+    started: bool
+
+    def add(self, event: Any) -> None:
+        """Add an event. Raises ConnectorFailure."""
+
+    def finish(self) -> Any:
+        """Return the whole answer. Raises ConnectorFailure for one that breaks off."""
+
+
+class EventLines:
+    """Splits a stream into events and hands them on. done: the mark of its end has come."""
+
+    def __init__(self, stream_format: StreamFormat, pieces: Pieces, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._sse = stream_format == "sse"
+        self._pieces = pieces
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
+        self._error = False
+        self.done = False
+
+    @property
+    def started(self) -> bool:
+        """Whether something of the answer has come."""
+        return self._pieces.started
+
+    def add(self, chunk: bytes) -> None:
+        """Add what has come. Raises ConnectorFailure."""
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest = []
+        if rest:
+            self._rest.append(rest)
+        for line in lines:
+            if not self.done:
+                self._line(line.removesuffix(b"\r"))
+
+    def finish(self) -> Any:
+        """Return the whole answer. Raises ConnectorFailure."""
+        if not self.done:
+            for line in (b"".join(self._rest), b""):
+                self._line(line)
+        return self._pieces.finish()
+
+    def _line(self, line: bytes) -> None:
+        if not self._sse:
+            if line.strip():
+                self._event(line)
+        elif line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+        elif line.startswith(b"event:"):
+            self._error = line[6:].strip() == b"error"
+        elif not line:
+            if self._data:
+                self._event(b"\n".join(self._data))
+            self._data, self._error = [], False
+        elif self._pieces.started or line.startswith((b":", b"id:", b"retry:")):
+            return
+        else:
+            raise bad_answer(f"the answer is no stream of server-sent events{excerpt(line, self._redactor)}")
+
+    def _event(self, data: bytes) -> None:
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return
+        try:
+            event = self._redactor.redact_json(parse_json(data.decode()))
+        except ValueError:
+            raise bad_answer(f"an event of the stream is not JSON{excerpt(data, self._redactor)}") from None
+        error = event.get("error") if isinstance(event, Mapping) else None
+        if error or self._error:
+            raise bad_answer(f"the stream reports an error: {printable(json.dumps(error or event))}")
+        self._pieces.add(event)
+
+
+class ChatChunks:
+    """Collects the chunks of a chat completion of OpenAI's, and makes a whole completion of them."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self._about: dict[str, Any] = {}
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._finish: Any = None
+
+    def add(self, event: Any) -> None:
+        """See Pieces."""
+        choices = event.get("choices") if isinstance(event, Mapping) else None
+        if not isinstance(choices, list):
+            raise bad_answer(f"{shown(event)}, wanted a chunk of a chat completion, with choices")
+        self._about |= {key: event[key] for key in ("id", "model", "usage") if event.get(key) is not None}
+        for choice in choices:
+            delta = choice.get("delta") if isinstance(choice, Mapping) else None
+            if not isinstance(delta, Mapping):
+                raise bad_answer("choices[0].delta: missing; wanted chunks of a chat completion")
+            if choice.get("index"):
+                raise bad_answer("choices: got a second answer, wanted one; remove n from config.parameters")
+            self._add_delta(delta)
+            self._finish = choice.get("finish_reason") or self._finish
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for key, pieces in (("content", self._texts), ("refusal", self._refusals)):
+            if isinstance(piece := delta.get(key), str):
+                pieces.append(piece)
+                self.started |= bool(piece)
+        calls = delta.get("tool_calls") or []
+        for call in calls if isinstance(calls, list) else [calls]:
+            if not isinstance(call, Mapping):
+                raise bad_answer("choices[0].delta.tool_calls: wanted objects")
+            self.started = True
+            index, function = call.get("index"), call.get("function")
+            place = index if isinstance(index, int) else len(self._calls)
+            found = self._calls.setdefault(place, {"id": None, "name": None, "arguments": []})
+            found["id"] = found["id"] or call.get("id")
+            if isinstance(function, Mapping):
+                found["name"] = found["name"] or function.get("name")
+                found["arguments"].append(str(function.get("arguments") or ""))
+
+    def finish(self) -> Any:
+        """See Pieces."""
+        if self._finish is None:
+            raise bad_answer("the stream breaks off: it ends without a finish_reason")
+        calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls.values()]
+        message = {
+            "role": "assistant",
+            "content": "".join(self._texts) if self._texts else None,
+            "refusal": "".join(self._refusals) or None,
+            "tool_calls": calls or None,
+        }
+        return {**self._about, "choices": [{"message": message, "finish_reason": self._finish}]}
+
+
+class TextPieces:
+    """Collects pieces of text, and the last value of every other key of the events.
+
+    delta_path: where a piece is; None for chunks of a chat completion, or the first known key that holds a text.
+    """
+
+    def __init__(self, delta_path: DataPath | None) -> None:
+        self.started = False
+        self._path = delta_path
+        self._texts: list[str] = []
+        self._chunks: ChatChunks | None = None
+        self._others: dict[str, Any] = {}
+
+    def add(self, event: Any) -> None:
+        """See Pieces."""
+        if self._path is None and isinstance(event, Mapping) and "choices" in event:
+            self._chunks = self._chunks or ChatChunks()
+            self._chunks.add(event)
+            self.started = self._chunks.started
+            return
+        piece = self._piece(event)
+        if isinstance(piece, str):
+            self._texts.append(piece)
+            self.started |= bool(piece)
+        if isinstance(event, Mapping):
+            self._others |= event
+
+    def _piece(self, event: Any) -> Any:
+        if self._path is not None:
+            return look_up(event, self._path)
+        if isinstance(event, Mapping):
+            return next((event[key] for key in _PIECES if isinstance(event.get(key), str)), None)
+        return event
+
+    def finish(self) -> Any:
+        """Return the text in `content` of the last values, without what else could be taken for a text."""
+        if self._chunks is not None:
+            return self._chunks.finish()
+        if not self._texts:
+            raise bad_answer(
+                "the stream has no piece of text; say with config.deltaPath where in an event it is. "
+                f"The keys of its events: {', '.join(list(self._others)[:10]) or 'none'}"
+            )
+        known = {key: value for key, value in self._others.items() if key not in _PIECES and key != "role"}
+        return known | {"content": "".join(self._texts)}

@@ -1,0 +1,67 @@
+"""Which agents connectors may call."""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from evald_server.config import checked_url
+from evald_server.remote.dial_allowlist import DialAllowlist, Resolve, Resolver, Target, read_target
+from evald_server.remote.errors import Refusal
+
+# Unix sockets are not among them: some of them command the machine.
+_EVERYTHING: Final = ("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1")
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class HttpUrl(NamedTuple):
+    """Address of an agent over HTTP. text: without a slash at the end."""
+
+    text: str
+    target: Target
+
+
+class AgentTargets:
+    """The targets that the operator allows, as rules of `DialAllowlist` or "*" for every address.
+
+    Raises ValueError that names a rule that cannot be read.
+    """
+
+    def __init__(self, rules: Iterable[str], resolve: Resolve | None = None) -> None:
+        expanded = [one for rule in rules for one in (_EVERYTHING if rule == "*" else (rule,))]
+        self._allowlist = DialAllowlist(expanded, "connector_allowed")
+        self.resolver = Resolver(self._allowlist, resolve)
+
+    def check(self, target: Target) -> None:
+        """Raise Refusal if a target is not allowed. Names are resolved, and checked, at each connection only."""
+        if target.scheme == "unix":
+            self._allowlist.check_socket(target)
+        elif target.scheme != "dns":
+            self._allowlist.check(target, ipaddress.ip_address(target.host))
+        elif not self._allowlist:
+            raise Refusal(
+                "TARGET_NOT_ALLOWED",
+                f"target: {target.authority} is not allowed: this server may call no agents. "
+                "The operator allows targets with connector_allowed",
+                "target",
+            )
+
+    def read_url(self, text: str) -> HttpUrl:
+        """Read and check the address of an agent over HTTP. Raises Refusal."""
+        try:
+            checked_url(text)
+        except ValueError as problem:
+            why = str(problem).replace("/v1", "")
+            raise Refusal("INVALID_FIELD", f"got no address of an agent: {why}", "target") from None
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise Refusal("INVALID_FIELD", "wanted printable ASCII without spaces", "target")
+        parts = urlsplit(text)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        target = read_target(f"dns:///{host}:{parts.port or _PORTS[parts.scheme]}")
+        self.check(target)
+        return HttpUrl(text.rstrip("/"), target)
+
+    def read_grpc(self, text: str) -> str:
+        """Read and check a gRPC target. Raises Refusal."""
+        self.check(read_target(text))
+        return text

@@ -1,0 +1,57 @@
+"""gRPC channels to checked addresses, without proxy, gRPC's retries and shared connections."""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from .dial_allowlist import Dial
+
+_READY: Final = grpc.ChannelConnectivity.READY
+
+
+class Tls(NamedTuple):
+    """A TLS profile. roots, key, chain: PEM; roots None means those of the system."""
+
+    roots: bytes | None
+    key: bytes | None = None
+    chain: bytes | None = None
+
+
+class NotConnected(Exception):
+    """There is no connection. The message says why."""
+
+
+def open_channel(dial: Dial, tls: Tls | None, max_receive_bytes: int) -> grpc.aio.Channel:
+    """Make a channel. It connects with the first call, or in `connect`."""
+    options: list[tuple[str, Any]] = [
+        ("grpc.default_authority", dial.authority),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", max_receive_bytes),
+        # The peer must not configure its own calls.
+        ("grpc.service_config_disable_resolution", 1),
+        # Whoever opened it connects again, with addresses checked again.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1000),
+    ]
+    if tls is None:
+        return grpc.aio.insecure_channel(dial.pinned, options)
+    credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.chain)
+    return grpc.aio.secure_channel(dial.pinned, credentials, options)
+
+
+async def connect(channel: grpc.aio.Channel, seconds: float) -> None:
+    """Connect. Raises NotConnected."""
+    try:
+        async with asyncio.timeout(seconds):
+            while (state := channel.get_state(try_to_connect=True)) is not _READY:
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    raise NotConnected(
+                        "no connection: nobody answers there, or not as the TLS profile wants it"
+                    )
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        raise NotConnected(f"no connection within {seconds:g}s") from None

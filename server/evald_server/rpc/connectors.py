@@ -1,0 +1,72 @@
+"""ConnectorService."""
+
+from evald.v1 import connector_service_pb2
+from evald.v1.connector_service_pb2 import Connector
+from evald_server.connectors.build import Connectors, try_connector
+from evald_server.connectors.connector import ConnectorFailure
+from evald_server.store.resources import ResourceKind, ResourceStore
+
+from .errors import BadField, invalid
+from .headers import mask, unmask
+from .resources import ResourceService, refusal
+from .server import Context, Handler, RpcServer, parse
+
+
+class ConnectorService(ResourceService[Connector]):
+    """Handlers of ConnectorService."""
+
+    kind = ResourceKind.CONNECTOR
+    message = Connector
+    requests = connector_service_pb2
+    plural = "Connectors"
+
+    def __init__(self, store: ResourceStore, connectors: Connectors) -> None:
+        super().__init__(store)
+        self._connectors = connectors
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+        """See ResourceService."""
+        service = self.service_name()
+        return super().handlers(rpc) | {
+            "TestConnector": rpc.unary(service, "TestConnector", self.test),
+            "ListConnectorTypes": rpc.unary(service, "ListConnectorTypes", self.list_types),
+        }
+
+    async def problems(self, resource: Connector) -> list[BadField]:
+        """See ResourceService."""
+        return [BadField(path, text) for path, text in self._connectors.violations(resource)]
+
+    def shown(self, resource: Connector) -> Connector:
+        """See ResourceService."""
+        mask(resource.headers)
+        return resource
+
+    def kept(self, resource: Connector, stored: Connector) -> None:
+        """See ResourceService."""
+        unmask(resource.headers, stored.headers)
+
+    async def test(self, data: bytes, _context: Context) -> bytes:
+        """Send one message to the agent of a connector."""
+        request = parse(connector_service_pb2.TestConnectorRequest, data, "evald.v1.TestConnectorRequest")
+        if bool(request.connector_id) == request.HasField("connector"):
+            raise invalid("connector_id", "wanted exactly one of connector_id and connector")
+        pb = await self.load(request.connector_id) if request.connector_id else request.connector
+        found = await self.problems(pb)
+        if found:
+            raise refusal(found)
+        try:
+            connector = self._connectors.build(pb)
+        except ConnectorFailure as problem:
+            raise invalid("connector", problem.message) from None
+        try:
+            response = await try_connector(connector, request.message)
+        finally:
+            await connector.aclose()
+        return response.SerializeToString()
+
+    async def list_types(self, data: bytes, _context: Context) -> bytes:
+        """List the types of connectors."""
+        parse(connector_service_pb2.ListConnectorTypesRequest, data, "evald.v1.ListConnectorTypesRequest")
+        types = self._connectors.types()
+        response = connector_service_pb2.ListConnectorTypesResponse(connector_types=types)
+        return response.SerializeToString()

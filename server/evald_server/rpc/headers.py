@@ -1,0 +1,18 @@
+"""Headers of connectors and personas, as callers may see and send them."""
+
+from collections.abc import Mapping, MutableMapping
+
+from evald_server.connectors.headers import MASK, mask_headers
+
+
+def mask(headers: MutableMapping[str, str]) -> None:
+    """Replace values that may be secrets. Names of environment variables stay readable."""
+    for name, value in mask_headers(headers).items():
+        headers[name] = value
+
+
+def unmask(headers: MutableMapping[str, str], stored: Mapping[str, str]) -> None:
+    """Put the stored values in place of masks that a caller has sent back."""
+    for name in list(headers):
+        if headers[name] == MASK and name in stored:
+            headers[name] = stored[name]

@@ -1,0 +1,320 @@
+"""The standard methods of what is stored by name: scenarios, personas, connectors, experiments."""
+
+import base64
+import binascii
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, ClassVar, Final, Generic, TypeVar
+from uuid import uuid4
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from evald.v1.connector_service_pb2 import Connector
+from evald.v1.context_pb2 import Persona, Scenario
+from evald.v1.experiment_service_pb2 import Experiment
+from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
+
+from .errors import BadField, CallError, invalid
+from .server import Context, Handler, RpcServer, parse
+
+Resource = TypeVar("Resource", Scenario, Persona, Connector, Experiment)
+
+_DEFAULT_PAGE: Final = 100
+LARGEST_PAGE: Final = 1000
+
+_MAX_NAME: Final = 200
+_MAX_ID: Final = 100
+_MAX_BYTES: Final = 1 << 20
+
+# Set by the server.
+_OUTPUT_ONLY: Final = ("create_time", "update_time")
+
+
+class ResourceService(Generic[Resource]):
+    """Handlers of the standard methods of one kind of resource. A subclass says which and checks its fields.
+
+    kind, message, requests: of the resource, and the module with the messages of its methods. plural: of its name.
+    """
+
+    kind: ClassVar[ResourceKind]
+    message: type[Resource]
+    requests: ModuleType
+    plural: ClassVar[str]
+
+    def __init__(self, store: ResourceStore) -> None:
+        self._store = store
+
+    async def problems(self, resource: Resource) -> list[BadField]:
+        """Return what is wrong with a resource, beside its id and its name."""
+        raise NotImplementedError
+
+    def shown(self, resource: Resource) -> Resource:
+        """Return the resource as a caller may see it."""
+        return resource
+
+    def kept(self, resource: Resource, stored: Resource) -> None:
+        """Put into an updated resource what its caller could not see of the stored one."""
+
+    @classmethod
+    def service_name(cls) -> str:
+        """Return the full name of the service."""
+        return f"evald.v1.{cls._one()}Service"
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+        """Return the handlers by method."""
+        one, service = self._one(), self.service_name()
+        methods = {
+            f"Create{one}": self.create,
+            f"Get{one}": self.get,
+            f"List{self.plural}": self.list_page,
+            f"Update{one}": self.update,
+            f"Delete{one}": self.delete,
+        }
+        return {name: rpc.unary(service, name, handle) for name, handle in methods.items()}
+
+    async def create(self, data: bytes, _context: Context) -> bytes:
+        """Store a resource."""
+        request = self._parse(f"Create{self._one()}Request", data)
+        resource: Resource = getattr(request, self.kind)
+        await self._check(resource)
+        now = _now()
+        stored = _as_stored(resource, resource.id or str(uuid4()), now, now)
+        try:
+            await self._store.create(self.kind, stored)
+        except NameTaken:
+            raise self._name_taken(resource.name) from None
+        except IdTaken:
+            raise self._taken(
+                "id", resource.id, "give another one, or none and the server makes one"
+            ) from None
+        return self._answer("Create", self._resource(stored))
+
+    async def get(self, data: bytes, _context: Context) -> bytes:
+        """Return a resource."""
+        return self._answer("Get", await self.load(self._id(data, "Get")))
+
+    async def list_page(self, data: bytes, _context: Context) -> bytes:
+        """Return a page of resources."""
+        request = self._parse(f"List{self.plural}Request", data)
+        size = page_size(request.page_size, _DEFAULT_PAGE)
+        after = None
+        if request.page_token:
+            created, _, last = read_token(request.page_token).partition(" ")
+            if not created.isdigit():
+                raise bad_token()
+            after = int(created), last
+        found = await self._store.list(self.kind, after=after, limit=size + 1, name=request.name)
+        response = getattr(self.requests, f"List{self.plural}Response")()
+        getattr(response, self.plural.lower()).extend(
+            self.shown(self._resource(stored)) for stored in found[:size]
+        )
+        if len(found) > size:
+            response.next_page_token = token(f"{found[size - 1].created} {found[size - 1].id}")
+        return bytes(response.SerializeToString())
+
+    async def update(self, data: bytes, _context: Context) -> bytes:
+        """Replace fields of a resource."""
+        request = self._parse(f"Update{self._one()}Request", data)
+        given: Resource = getattr(request, self.kind)
+        if not given.id:
+            raise invalid(f"{self.kind}.id", "missing; wanted the id of a stored one")
+        fields = self._masked(request.update_mask)
+        while True:
+            try:
+                updated = await self._update(given, fields)
+            except _ChangedMeanwhile:
+                continue
+            return self._answer("Update", updated)
+
+    async def delete(self, data: bytes, _context: Context) -> bytes:
+        """Delete a resource."""
+        resource_id = self._id(data, "Delete")
+        if not await self._store.delete(self.kind, resource_id):
+            raise self._missing(resource_id)
+        deleted: bytes = getattr(self.requests, f"Delete{self._one()}Response")().SerializeToString()
+        return deleted
+
+    async def load(self, resource_id: str, field: str = "") -> Resource:
+        """Return a stored resource. Raises CallError. field: of the request that names it."""
+        return self._resource(await self._load(resource_id, field))
+
+    async def unknown(self, ids: Sequence[str], path: str) -> list[BadField]:
+        """Return problems of those ids that name no resource, or one that was named before. path: of the ids."""
+        found: list[BadField] = []
+        for number, resource_id in enumerate(ids):
+            field = f"{path}[{number}]"
+            if resource_id in ids[:number]:
+                found.append(BadField(field, f'"{resource_id[:_MAX_ID]}" is named twice'))
+            else:
+                found += await self.missing(resource_id, field)
+        return found
+
+    async def missing(self, resource_id: str, field: str) -> list[BadField]:
+        """Return a problem of the field if its id names no resource."""
+        there = resource_id and await self._store.get(self.kind, resource_id) is not None
+        return [] if there else [BadField(field, self._no_such(resource_id))]
+
+    async def _update(self, given: Resource, fields: Sequence[str]) -> Resource:
+        """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then."""
+        before = await self._load(given.id)
+        wanted = self._resource(before)
+        for field in fields:
+            wanted.ClearField(field)
+        wanted.MergeFrom(_only(given, fields))
+        self.kept(wanted, self._resource(before))
+        await self._check(wanted)
+        after = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
+
+        def change(current: StoredResource) -> StoredResource:
+            if current.updated != before.updated:
+                raise _ChangedMeanwhile
+            return after
+
+        try:
+            stored = await self._store.update(self.kind, given.id, change)
+        except NameTaken:
+            raise self._name_taken(wanted.name) from None
+        if stored is None:
+            raise self._missing(given.id)
+        return self._resource(stored)
+
+    async def _load(self, resource_id: str, field: str = "") -> StoredResource:
+        stored = await self._store.get(self.kind, resource_id) if len(resource_id) <= _MAX_ID else None
+        if stored is None:
+            raise self._missing(resource_id, field)
+        return stored
+
+    async def _check(self, resource: Resource) -> None:
+        """Raises CallError with everything that is wrong with the resource."""
+        found = []
+        if not resource.name.strip():
+            found.append(BadField(f"{self.kind}.name", "Name is required"))
+        elif len(resource.name) > _MAX_NAME or not resource.name.isprintable():
+            found.append(
+                BadField(
+                    f"{self.kind}.name",
+                    f"got {len(resource.name)} characters, wanted at most {_MAX_NAME}, all of them printable",
+                )
+            )
+        if len(resource.id) > _MAX_ID or not resource.id.isprintable():
+            found.append(BadField(f"{self.kind}.id", f"wanted at most {_MAX_ID} printable characters"))
+        size = resource.ByteSize()
+        if size > _MAX_BYTES:
+            found.append(BadField(str(self.kind), f"{size} bytes; at most {_MAX_BYTES} are allowed"))
+        else:
+            found += await self.problems(resource)
+        if found:
+            raise refusal(found)
+
+    def _masked(self, mask: FieldMask) -> list[str]:
+        known = [
+            field.name for field in self.message.DESCRIPTOR.fields if field.name not in ("id", *_OUTPUT_ONLY)
+        ]
+        for number, path in enumerate(mask.paths):
+            if path not in known:
+                raise invalid(
+                    f"update_mask.paths[{number}]", f'got "{path[:100]}", wanted one of {", ".join(known)}'
+                )
+        return list(mask.paths) or known
+
+    def _resource(self, stored: StoredResource) -> Resource:
+        resource = self.message.FromString(stored.body)
+        resource.id, resource.name = stored.id, stored.name
+        resource.create_time.FromMicroseconds(stored.created)
+        resource.update_time.FromMicroseconds(stored.updated)
+        return resource
+
+    def _answer(self, verb: str, resource: Resource) -> bytes:
+        response = getattr(self.requests, f"{verb}{self._one()}Response")(**{self.kind: self.shown(resource)})
+        data: bytes = response.SerializeToString()
+        return data
+
+    def _parse(self, name: str, data: bytes) -> Any:
+        return parse(getattr(self.requests, name), data, f"evald.v1.{name}")
+
+    def _id(self, data: bytes, verb: str) -> str:
+        field = f"{self.kind}_id"
+        resource_id: str = getattr(self._parse(f"{verb}{self._one()}Request", data), field)
+        if not resource_id:
+            raise invalid(field, f"missing; wanted the id of a {self.kind}")
+        return resource_id
+
+    def _missing(self, resource_id: str, field: str = "") -> CallError:
+        field = field or f"{self.kind}_id"
+        text = self._no_such(resource_id)
+        return CallError("RESOURCE_NOT_FOUND", f"{field}: {text}", [BadField(field, text)], field=field)
+
+    def _no_such(self, resource_id: str) -> str:
+        return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
+
+    def _name_taken(self, name: str) -> CallError:
+        error = self._taken("name", name, "choose another one")
+        error.message = f'{self._one()} with name "{name}" already exists'
+        return error
+
+    def _taken(self, key: str, value: str, advice: str) -> CallError:
+        field = f"{self.kind}.{key}"
+        text = f'another {self.kind} has the {key} "{value}"; {advice}'
+        return CallError("RESOURCE_EXISTS", f"{field}: {text}", [BadField(field, text)], field=field)
+
+    @classmethod
+    def _one(cls) -> str:
+        return cls.kind.capitalize()
+
+
+class _ChangedMeanwhile(Exception):
+    """Another call has changed the resource since it was read."""
+
+
+def refusal(found: list[BadField]) -> CallError:
+    """Return the error of one or more wrong fields."""
+    first = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return CallError("INVALID_FIELD", f"{first.field}: {first.message}{more}", found, field=first.field)
+
+
+def page_size(wanted: int, usual: int) -> int:
+    """Return the size of a page. Raises CallError."""
+    if wanted < 0:
+        raise invalid("page_size", f"got {wanted}, wanted 0 or more")
+    return min(wanted or usual, LARGEST_PAGE)
+
+
+def token(place: str) -> str:
+    """Return the page token of a place."""
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def read_token(text: str) -> str:
+    """Return the place of a page token. Raises CallError."""
+    try:
+        return base64.b64decode(text, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise bad_token() from None
+
+
+def bad_token() -> CallError:
+    """Return the error of a page token that is none."""
+    return invalid("page_token", "not a token that this server gave; start without one")
+
+
+def _as_stored(resource: Resource, resource_id: str, created: int, updated: int) -> StoredResource:
+    body = type(resource)()
+    body.CopyFrom(resource)
+    for field in ("id", "name", *_OUTPUT_ONLY):
+        body.ClearField(field)
+    return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
+
+
+def _only(resource: Resource, fields: Sequence[str]) -> Resource:
+    part = type(resource)()
+    part.CopyFrom(resource)
+    for field in resource.DESCRIPTOR.fields:
+        if field.name not in fields:
+            part.ClearField(field.name)
+    return part
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

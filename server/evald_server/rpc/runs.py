@@ -1,0 +1,315 @@
+"""RunService."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+from uuid import uuid4
+
+from evald.v1 import run_service_pb2 as pb
+from evald.v1.connector_service_pb2 import Connector
+from evald.v1.context_pb2 import (
+    CRITERIA_POLICY_EVALUATORS_ONLY,
+    EvaluatorContext,
+    Persona,
+    Scenario,
+)
+from evald.v1.run_service_pb2 import Run
+from evald_server.connectors.build import Connectors
+from evald_server.connectors.connector import ConnectorFailure
+from evald_server.engine.engine import Engine
+from evald_server.runs.runner import Runner, RunStateProblem
+from evald_server.runs.turn_events import expand, fold, unfold
+from evald_server.store.resources import IdTaken
+from evald_server.store.runs import RunEvent, RunFilter, RunStore
+
+from .connectors import ConnectorService
+from .errors import BadField, CallError, invalid
+from .experiments import MAX_RUNS, ExperimentService
+from .headers import mask
+from .personas import PersonaService
+from .resources import bad_token, page_size, read_token, refusal, token
+from .scenarios import ScenarioService
+from .server import Context, Handler, RpcServer, RpcStream, parse
+
+NAME: Final = "evald.v1.RunService"
+
+_USUAL_PAGE: Final = 50
+_EVENTS: Final = 200  # read at a time
+
+_GOING_ON: Final = (pb.RUN_STATUS_QUEUED, pb.RUN_STATUS_RUNNING)
+_LARGEST_STATUS: Final = max(pb.RunStatus.values())
+_LARGEST_VERDICT: Final = 4
+
+
+class RunService:
+    """Handlers of RunService."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        runner: Runner,
+        engine: Engine,
+        connectors: Connectors,
+        judge_problem: Callable[[str], str],
+        *,
+        scenarios: ScenarioService,
+        personas: PersonaService,
+        connector_service: ConnectorService,
+        experiments: ExperimentService,
+    ) -> None:
+        """judge_problem: returns what is wrong with the name of a judge, "" if nothing is."""
+        self._store = store
+        self._runner = runner
+        self._engine = engine
+        self._connectors = connectors
+        self._judge_problem = judge_problem
+        self._scenarios = scenarios
+        self._personas = personas
+        self._connector_service = connector_service
+        self._experiments = experiments
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+        """Return the handlers by method."""
+        methods = {
+            "StartRun": self.start,
+            "StartRuns": self.start_all,
+            "GetRun": self.get,
+            "ListRuns": self.list_page,
+            "CancelRun": self.cancel,
+            "RetryRun": self.retry,
+            "ResumeRun": self.resume,
+            "ImportRun": self.import_run,
+            "DeleteRun": self.delete,
+        }
+        handlers = {name: rpc.unary(NAME, name, handle) for name, handle in methods.items()}
+        return handlers | {"WatchRun": rpc.watch(NAME, "WatchRun", self.watch)}
+
+    async def start(self, data: bytes, _context: Context) -> bytes:
+        """Queue one run."""
+        request = parse(pb.StartRunRequest, data, "evald.v1.StartRunRequest")
+        scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
+        persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
+        connector = await self._connector_service.load(request.connector_id, "connector_id")
+        await self._check(scenario, persona, connector)
+        run = _new_run(scenario, persona, connector)
+        (stored,) = await self._queue([run], request.request_id)
+        return pb.StartRunResponse(run=_shown(stored)).SerializeToString()
+
+    async def start_all(self, data: bytes, _context: Context) -> bytes:
+        """Queue the runs of an experiment."""
+        request = parse(pb.StartRunsRequest, data, "evald.v1.StartRunsRequest")
+        experiment = await self._experiments.load(request.experiment_id, "experiment_id")
+        connector = await self._connector_service.load(experiment.connector_id, "experiment.connector_id")
+        execution_id = await self._store.next_execution_id()
+        runs: list[Run] = []
+        for scenario_id in experiment.scenario_ids:
+            scenario = await self._scenarios.load(scenario_id, "experiment.scenario_ids")
+            for persona_id in experiment.persona_ids or scenario.persona_ids or ("",):
+                persona = (
+                    await self._personas.load(persona_id, "experiment.persona_ids") if persona_id else None
+                )
+                await self._check(scenario, persona, connector)
+                run = _new_run(scenario, persona, connector)
+                run.experiment_id, run.execution_id = experiment.id, execution_id
+                runs.append(run)
+                if len(runs) > MAX_RUNS:
+                    raise invalid("experiment_id", f"the experiment has more than {MAX_RUNS} runs")
+        stored = await self._queue(runs, request.request_id)
+        response = pb.StartRunsResponse(
+            runs=[_shown(run) for run in stored], execution_id=stored[0].execution_id
+        )
+        return response.SerializeToString()
+
+    async def watch(self, data: bytes, stream: RpcStream) -> None:
+        """Send the events of a run until it has ended."""
+        request = parse(pb.WatchRunRequest, data, "evald.v1.WatchRunRequest")
+        after = request.after_sequence
+        if after < 0:
+            raise invalid("after_sequence", f"got {after}, wanted 0 or more")
+        with self._runner.watch(request.run_id) as changed:
+            while True:
+                changed.clear()
+                run = await self._load(request.run_id)
+                events = await self._store.events(request.run_id, after, _EVENTS)
+                for event in events:
+                    for response in expand(event, _shown(run), after):
+                        await stream.send(response.SerializeToString())
+                    after = event.sequence
+                if not events:
+                    if run.status not in _GOING_ON and run.last_sequence <= after:
+                        return
+                    await changed.wait()
+
+    async def get(self, data: bytes, _context: Context) -> bytes:
+        """Return a run with its conversation and its turns."""
+        request = parse(pb.GetRunRequest, data, "evald.v1.GetRunRequest")
+        run = await self._whole(request.run_id)
+        return pb.GetRunResponse(run=_shown(run)).SerializeToString()
+
+    async def list_page(self, data: bytes, _context: Context) -> bytes:
+        """Return a page of runs."""
+        request = parse(pb.ListRunsRequest, data, "evald.v1.ListRunsRequest")
+        size = page_size(request.page_size, _USUAL_PAGE)
+        for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
+            if not 0 <= getattr(request, field) <= largest:
+                raise invalid(field, f"got {getattr(request, field)}, wanted a value this server knows")
+        place = read_token(request.page_token) if request.page_token else ""
+        if place and not place.isdigit():
+            raise bad_token()
+        wanted = RunFilter(
+            scenario_id=request.scenario_id,
+            persona_id=request.persona_id,
+            connector_id=request.connector_id,
+            experiment_id=request.experiment_id,
+            execution_id=request.execution_id,
+            status=request.status,
+            verdict=request.verdict,
+            failed_evaluator=request.failed_evaluator,
+            since=request.since.ToMicroseconds() if request.HasField("since") else 0,
+            until=request.until.ToMicroseconds() if request.HasField("until") else 0,
+        )
+        found = await self._store.list(
+            wanted, after=int(place) if place else None, limit=size + 1, oldest_first=request.oldest_first
+        )
+        response = pb.ListRunsResponse()
+        for _, run in found[:size]:
+            if request.include_messages:
+                await self._add_messages(run)
+            response.runs.append(_shown(run))
+        if len(found) > size:
+            response.next_page_token = token(str(found[size - 1][0]))
+        return response.SerializeToString()
+
+    async def cancel(self, data: bytes, _context: Context) -> bytes:
+        """End a run that is queued or running."""
+        request = parse(pb.CancelRunRequest, data, "evald.v1.CancelRunRequest")
+        run = await self._changed(self._runner.cancel, request.run_id)
+        return pb.CancelRunResponse(run=run).SerializeToString()
+
+    async def retry(self, data: bytes, _context: Context) -> bytes:
+        """Start a run over that ended in error."""
+        request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
+        run = await self._changed(self._runner.retry, request.run_id)
+        return pb.RetryRunResponse(run=run).SerializeToString()
+
+    async def resume(self, data: bytes, _context: Context) -> bytes:
+        """Go on with a run that was interrupted."""
+        request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
+        run = await self._changed(self._runner.resume, request.run_id)
+        return pb.ResumeRunResponse(run=run).SerializeToString()
+
+    async def import_run(self, data: bytes, _context: Context) -> bytes:
+        """Store a run that has ended elsewhere."""
+        run = parse(pb.ImportRunRequest, data, "evald.v1.ImportRunRequest").run
+        if not run.id:
+            raise invalid("run.id", "missing; wanted the id that the run had where it came from")
+        if run.status in (pb.RUN_STATUS_UNSPECIFIED, *_GOING_ON) or run.status > _LARGEST_STATUS:
+            raise invalid("run.status", f"got {run.status}, wanted that of a run that has ended")
+        try:
+            await self._store.import_run(*unfold(run))
+        except IdTaken:
+            problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
+            raise CallError("RESOURCE_EXISTS", f"{problem.field}: {problem.message}", [problem]) from None
+        return pb.ImportRunResponse(run=_shown(await self._whole(run.id))).SerializeToString()
+
+    async def delete(self, data: bytes, _context: Context) -> bytes:
+        """Delete a run that has ended."""
+        request = parse(pb.DeleteRunRequest, data, "evald.v1.DeleteRunRequest")
+        run = await self._load(request.run_id)
+        if run.status in _GOING_ON:
+            raise _wrong_status("the run goes on; cancel it, and then delete it")
+        await self._store.delete(request.run_id)
+        return pb.DeleteRunResponse().SerializeToString()
+
+    async def _check(self, scenario: Scenario, persona: Persona | None, connector: Connector) -> None:
+        """Raises CallError or InvalidPlan for what cannot run: it may have been right when it was stored."""
+        found = await self._connector_service.problems(connector)
+        if found:
+            raise refusal(found)
+        try:
+            built = self._connectors.build(connector)
+        except ConnectorFailure as problem:
+            raise invalid("connector", problem.message) from None
+        await built.aclose()
+        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
+        context = EvaluatorContext()
+        if not specs or scenario.criteria_policy != CRITERIA_POLICY_EVALUATORS_ONLY:
+            for field in ("success_criteria", "failure_criteria", "failure_criteria_mode"):
+                setattr(context.scenario, field, getattr(scenario, field))
+        await self._engine.prepare(specs, b"", context)
+        self._engine.plan(specs, b"", context)
+        simulated = not built.brings_user and not (persona is not None and persona.script)
+        spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
+        if simulated and spoken[-1:] != ["user"]:
+            text = self._judge_problem(persona.judge if persona is not None else "")
+            if text:
+                raise invalid("persona_id", f"a model has to speak for the user, but {text}")
+
+    async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
+        stored = await self._store.create(runs, request_id)
+        if [run.id for run in stored] == [run.id for run in runs]:
+            await self._runner.submit(stored)
+        return stored
+
+    async def _load(self, run_id: str) -> Run:
+        return _there(run_id, await self._store.get(run_id) if run_id else None)
+
+    async def _changed(self, change: Callable[[str], Awaitable[Run | None]], run_id: str) -> Run:
+        """Have the runner change a run, and return it as a caller may see it. Raises CallError."""
+        try:
+            return _shown(_there(run_id, await change(run_id)))
+        except RunStateProblem as problem:
+            raise _wrong_status(str(problem)) from None
+
+    async def _whole(self, run_id: str) -> Run:
+        run = await self._load(run_id)
+        events: list[RunEvent] = []
+        after = 0
+        while page := await self._store.events(run_id, after, _EVENTS):
+            events += page
+            after = page[-1].sequence
+        return fold(run, events)
+
+    async def _add_messages(self, run: Run) -> None:
+        whole = await self._whole(run.id)
+        run.messages.extend(whole.messages)
+
+
+def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) -> Run:
+    run = Run(
+        id=str(uuid4()),
+        thread_id=str(uuid4()),
+        scenario_id=scenario.id,
+        persona_id=persona.id if persona is not None else "",
+        connector_id=connector.id,
+        status=pb.RUN_STATUS_QUEUED,
+        attempt=1,
+        scenario=scenario,
+        persona=persona,
+        connector=connector,
+    )
+    run.create_time.FromNanoseconds(time.time_ns())
+    run.update_time.CopyFrom(run.create_time)
+    return run
+
+
+def _shown(run: Run) -> Run:
+    """Return a copy as a caller may see it: without what may be secrets."""
+    shown = Run()
+    shown.CopyFrom(run)
+    mask(shown.connector.headers)
+    mask(shown.persona.headers)
+    return shown
+
+
+def _there(run_id: str, run: Run | None) -> Run:
+    if run is None:
+        problem = BadField(
+            "run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
+        )
+        raise CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+    return run
+
+
+def _wrong_status(text: str) -> CallError:
+    return CallError("RUN_STATUS", f"run_id: {text}", [BadField("run_id", text)], field="run_id")

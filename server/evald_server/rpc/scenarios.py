@@ -1,0 +1,93 @@
+"""ScenarioService."""
+
+from typing import Final
+
+from evald.v1 import scenario_service_pb2
+from evald.v1.context_pb2 import Scenario
+from evald_server.engine.planner import Planner
+from evald_server.runs.simulator import simulator_prompt
+from evald_server.store.resources import ResourceKind, ResourceStore
+
+from .errors import BadField, violation_field
+from .personas import PersonaService
+from .resources import ResourceService
+from .server import Context, Handler, RpcServer, parse
+
+USUAL_MESSAGES: Final = 10
+
+_ENUMS: Final = {"failure_criteria_mode": 2, "criteria_policy": 2, "on_assertion_failure": 2}
+
+
+class ScenarioService(ResourceService[Scenario]):
+    """Handlers of ScenarioService."""
+
+    kind = ResourceKind.SCENARIO
+    message = Scenario
+    requests = scenario_service_pb2
+    plural = "Scenarios"
+
+    def __init__(
+        self, store: ResourceStore, planner: Planner, personas: PersonaService, max_messages: int
+    ) -> None:
+        super().__init__(store)
+        self._planner = planner
+        self._personas = personas
+        self._max_messages = max_messages
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+        """See ResourceService."""
+        prompt = rpc.unary(self.service_name(), "GetScenarioPrompt", self.get_prompt)
+        return super().handlers(rpc) | {"GetScenarioPrompt": prompt}
+
+    async def problems(self, resource: Scenario) -> list[BadField]:
+        """See ResourceService."""
+        found = [
+            BadField(f"scenario.{name}", f"got {getattr(resource, name)}, wanted a value this server knows")
+            for name, largest in _ENUMS.items()
+            if not 0 <= getattr(resource, name) <= largest
+        ]
+        criteria = resource.success_criteria.strip() or resource.failure_criteria.strip()
+        if not criteria and not resource.evaluators:
+            found.append(BadField("scenario", "Scenario must have evaluation criteria"))
+        found += self._length_problems(resource)
+        found += [
+            BadField(f"scenario.messages[{number}].role", "missing; wanted user, assistant, system or tool")
+            for number, message in enumerate(resource.messages)
+            if not message.role
+        ]
+        found += [
+            BadField(f"scenario.{violation_field(one)}", one.message, one.reason)
+            for one in await self._planner.violations(resource.evaluators)
+        ]
+        return found + await self._personas.unknown(resource.persona_ids, "scenario.persona_ids")
+
+    async def get_prompt(self, data: bytes, _context: Context) -> bytes:
+        """Return what the simulated user of a scenario is told."""
+        request = parse(
+            scenario_service_pb2.GetScenarioPromptRequest, data, "evald.v1.GetScenarioPromptRequest"
+        )
+        scenario = await self.load(request.scenario_id)
+        persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
+        system_prompt, messages = simulator_prompt(scenario, persona)
+        response = scenario_service_pb2.GetScenarioPromptResponse(
+            system_prompt=system_prompt, messages=messages
+        )
+        return response.SerializeToString()
+
+    def _length_problems(self, scenario: Scenario) -> list[BadField]:
+        """Return a problem if the limit leaves no room for an answer."""
+        wanted = scenario.max_messages if scenario.HasField("max_messages") else USUAL_MESSAGES
+        field = "scenario.max_messages"
+        if not 1 <= wanted <= self._max_messages:
+            return [BadField(field, f"got {wanted}, wanted 1 to {self._max_messages}")]
+        spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
+        least = len(spoken) + (1 if spoken and spoken[-1] == "user" else 2)
+        if wanted < least:
+            return [
+                BadField(
+                    field,
+                    f"got {wanted}, wanted {least} or more: {len(spoken)} messages are there at the start, "
+                    f"and the agent has to answer",
+                )
+            ]
+        return []

@@ -1,0 +1,54 @@
+"""Several calls of an agent as one, and what a run has spent."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from evald.v1 import context_pb2, run_service_pb2
+
+_COUNTS: Final = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "cached_input_tokens",
+    "reasoning_tokens",
+)
+
+
+def merge_calls(calls: Sequence[context_pb2.Invocation]) -> context_pb2.Invocation:
+    """Return the calls of one turn, in order, as one: it began with the first and ended with the last.
+
+    A sum is there only if every call has the number, because what is missing is not 0.
+    """
+    first, last = calls[0], calls[-1]
+    merged = context_pb2.Invocation()
+    merged.CopyFrom(last)
+    if len(calls) == 1:
+        return merged
+    for name in ("latency", "time_to_first_token", "start_time", "token_usage", "cost"):
+        merged.ClearField(name)
+    for name in ("time_to_first_token", "start_time"):
+        if first.HasField(name):
+            getattr(merged, name).CopyFrom(getattr(first, name))
+    if all(call.HasField("latency") for call in calls):
+        merged.latency.FromNanoseconds(sum(call.latency.ToNanoseconds() for call in calls))
+    if all(call.HasField("token_usage") for call in calls):
+        for name in _COUNTS:
+            if all(call.token_usage.HasField(name) for call in calls):
+                setattr(merged.token_usage, name, sum(getattr(call.token_usage, name) for call in calls))
+    if all(call.HasField("cost") for call in calls):
+        merged.cost.currency_code = last.cost.currency_code
+        merged.cost.amount = sum(call.cost.amount for call in calls)
+    return merged
+
+
+def add_spending(run: run_service_pb2.Run, call: context_pb2.Invocation) -> None:
+    """Add to a run what a call of its agent has spent, as far as it says."""
+    if call.HasField("token_usage"):
+        for name in _COUNTS:
+            if call.token_usage.HasField(name):
+                setattr(
+                    run.token_usage, name, getattr(run.token_usage, name) + getattr(call.token_usage, name)
+                )
+    if call.HasField("cost"):
+        run.cost.currency_code = call.cost.currency_code
+        run.cost.amount += call.cost.amount

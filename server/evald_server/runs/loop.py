@@ -1,0 +1,438 @@
+"""One run: a user talks to an agent, and every turn is evaluated, from wherever the run stands to its end.
+
+Everything is saved before it counts: a run that is loaded again goes on where it stood.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from google.protobuf.message import Message
+
+from evald.blocks import UnreadableContent
+from evald.chat import Conversation, message_text
+from evald.context import EvaluatorContext
+from evald.scope import Scope
+from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
+from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
+from evald_server.engine.contexts import InvalidContext, check_invocation
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.response import fill_aggregated
+from evald_server.engine.run import EvaluationRun
+from evald_server.store.runs import RunEvent, RunEventKind
+
+from .invocations import add_spending, merge_calls
+from .rules import RunRules, StopCause, TurnFindings
+from .turn_events import add_turn, end_event, fill_results, status_event
+
+# Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
+_SCENARIO_FIELDS: Final = 6
+_PERSONA_FIELDS: Final = 2
+
+# Others (system, tool) do not count as messages of the conversation.
+_COUNTED: Final = ("user", "assistant")
+
+Save: TypeAlias = Callable[[run_service_pb2.Run, Sequence[RunEvent]], Awaitable[None]]
+"""Stores a run's row and events in one commit. Raises StoreProblem."""
+
+
+class RunFailure(Exception):
+    """A run cannot have a verdict: its scenario, its persona or its agent is broken."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class RunUser(Protocol):
+    """Speaks for the user."""
+
+    @property
+    def immediate(self) -> bool:
+        """Whether `speak` takes no time."""
+
+    def is_done(self, messages: Sequence[message_pb2.ChatMessage]) -> bool:
+        """Return whether the user has nothing more to say after these messages."""
+
+    async def speak(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
+        """Return what the user says next; None exactly when done. Raises RunFailure."""
+
+
+class EvaluationAdmission(Protocol):
+    """Runs what is pending of an evaluation, within the server's limits."""
+
+    def run_pending(
+        self,
+        run: EvaluationRun,
+        time_remaining: Callable[[], float | None],
+        scope: Scope,
+        *,
+        patient: bool = False,
+    ) -> AsyncGenerator[list[int]]:
+        """Yield the indexes of what has finished."""
+
+
+class LoopParts(NamedTuple):
+    """What all runs of a server share. on_turn: called with every evaluation of a turn."""
+
+    engine: Engine
+    admission: EvaluationAdmission
+    on_turn: Callable[[EvaluationRun], None] = lambda _run: None
+
+
+class RunLoop:
+    """One run. Call `drive` once.
+
+    run: its row, without messages and turns; changed in place. events: those that are stored of it.
+    """
+
+    def __init__(
+        self,
+        run: run_service_pb2.Run,
+        events: Sequence[RunEvent],
+        parts: LoopParts,
+        *,
+        connector: Connector,
+        user: RunUser,
+        save: Save,
+    ) -> None:
+        self.run = run
+        self._engine, self._admission, self._on_turn = parts
+        self._connector = connector
+        self._user = user
+        self._save = save
+        self._unsaved: list[RunEvent] = []
+        self._began = time.monotonic() - _elapsed_seconds(run)
+        self._pb = _context(run)
+        self._conversation = Conversation(self._pb.messages)
+        self._count = 0  # user and assistant messages
+        self._calls: list[context_pb2.Invocation] = []  # of the turn that is not evaluated yet
+        self._turns: list[run_service_pb2.RunTurn] = []  # that were evaluated before this start
+        self._turn = run_service_pb2.RunTurn()  # the last one evaluated
+        self._findings = self._earlier = TurnFindings()  # of that turn, and of those before it
+        self._seeds = run.scenario.messages or connector.opening
+        self._turn_end = len(self._seeds)
+        for event in events:
+            self._restore(event)
+
+    async def drive(self) -> None:
+        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error."""
+        try:
+            self._make_rules(await self._make_plan())
+            await self._begin()
+            await self._converse()
+        except (RunFailure, ConnectorFailure) as problem:
+            await self.fail(problem.code, problem.message)
+
+    async def fail(self, code: str, message: str) -> None:
+        """End the run without a verdict. Raises StoreProblem."""
+        self.run.error.code, self.run.error.message = code, message
+        await self._finish(run_service_pb2.RUN_STATUS_ERROR, result_pb2.VERDICT_ERROR)
+
+    def _restore(self, event: RunEvent) -> None:
+        if event.kind is RunEventKind.MESSAGE:
+            said = run_service_pb2.RunMessage.FromString(event.body)
+            self._pb.messages.append(said.message)
+            self._count += said.message.role in _COUNTED
+            if said.HasField("invocation"):
+                self._calls.append(said.invocation)
+        elif event.kind is RunEventKind.TURN:
+            turn = run_service_pb2.RunTurn.FromString(event.body)
+            self._turns.append(turn)
+            self._turn_end = turn.first_message + turn.message_count
+            self._calls = []
+
+    async def _make_plan(self) -> Plan:
+        scenario = self.run.scenario
+        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
+        options = evaluation_service_pb2.EvaluateOptions(criteria_policy=scenario.criteria_policy)
+        call = (specs, options.SerializeToString(), self._pb)
+        try:
+            await self._engine.prepare(*call)
+            return self._engine.plan(*call)
+        except (InvalidPlan, InvalidContext) as problem:
+            raise RunFailure("INVALID_SCENARIO", f"The scenario cannot be evaluated: {problem}") from None
+
+    def _make_rules(self, plan: Plan) -> None:
+        self._plan = plan
+        self._rules = RunRules(self.run.scenario, plan)
+        self._waiting = [planned.index for planned in plan.evaluators if planned.awaits_final]
+        self._final_plan: Plan | None = None
+        if self._waiting:
+            specs = tuple(plan.template.specs[index] for index in self._waiting)
+            options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
+            self._final_plan = self._engine.planner.plan(specs, options.SerializeToString())
+        for turn in self._turns:
+            self._remember(turn, self._rules.findings(turn.evaluation.results))
+
+    async def _begin(self) -> None:
+        run = self.run
+        run.ClearField("complete_time")
+        self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
+        if not run.HasField("start_time"):
+            run.start_time.GetCurrentTime()
+            self._add_messages(self._seeds, "INVALID_SCENARIO")
+            self._check_room()
+        await self._commit()
+
+    def _check_room(self) -> None:
+        if self._awaits_user and self._user.is_done(self._pb.messages):
+            raise RunFailure("INVALID_SCENARIO", "Nobody has a first message for the agent")
+        needed = self._count + 1 + self._awaits_user
+        if needed > self._rules.max_messages:
+            raise RunFailure(
+                "INVALID_SCENARIO",
+                f"scenario.max_messages: got {self._rules.max_messages}, wanted at least {needed}, to leave room "
+                "for an answer",
+            )
+
+    async def _converse(self) -> None:
+        while True:
+            if self._awaits_user:
+                said = await self._say()
+                if not said or self._count >= self._rules.max_messages:
+                    break
+            while not self._has_answered:
+                await self._call_agent()
+            if await self._evaluate():
+                return
+        await self._end(self._end_cause or StopCause.SILENCE)
+
+    @property
+    def _awaits_user(self) -> bool:
+        """Whether it is the user's turn to speak."""
+        if self._calls or len(self._pb.messages) > self._turn_end:
+            return False
+        if self.run.turn_count:
+            return True
+        roles = [message.role for message in self._pb.messages if message.role != "system"]
+        return not roles or roles[-1] == "assistant"
+
+    @property
+    def _has_answered(self) -> bool:
+        """Whether the agent's answer is whole: after a mere tool call, or its result, the agent goes on."""
+        if not self._calls or self._connector.brings_user:
+            return bool(self._calls)
+        most = self._rules.max_messages
+        if self._count >= most or len(self._calls) >= most:
+            return True
+        last = self._pb.messages[-1]
+        return not (last.role == "tool" or (last.tool_calls and not message_text(last)))
+
+    @property
+    def _end_cause(self) -> StopCause | None:
+        """What ends the conversation, whatever was said last; None if the agent can be asked once more."""
+        if self._count + 1 >= self._rules.max_messages:
+            return StopCause.LIMIT
+        return StopCause.SILENCE if self._user.is_done(self._pb.messages) else None
+
+    async def _say(self) -> bool:
+        """Have the user speak. Returns False when there is nothing more to say."""
+        message = await self._user.speak(self._pb.messages)
+        if message is None:
+            return False
+        self._add_messages([message], "INVALID_USER_MESSAGE")
+        await self._commit()
+        return True
+
+    async def _call_agent(self) -> None:
+        run, turn = self.run, self.run.turn_count + 1
+        request = AgentRequest(
+            run.thread_id,
+            turn,
+            self._pb.messages,
+            dict(run.persona.headers),
+            # The same when it is sent again after a restart.
+            f"{run.id}-{run.attempt}-{turn}-{len(self._calls) + 1}",
+        )
+        answer = await self._connector.invoke(request)
+        try:
+            check_invocation(answer, "answer")
+            self._engine.contexts.complete_messages(answer, "answer")
+        except InvalidContext as problem:
+            raise _bad_answer(problem.message) from None
+        if not answer.messages:
+            raise _bad_answer("answer.messages: empty, wanted at least one")
+        if any(message.role == "user" for message in answer.messages):
+            raise _bad_answer('answer.messages: got one of role "user", wanted what the agent says')
+        call = context_pb2.Invocation()
+        call.CopyFrom(answer)
+        call.ClearField("messages")
+        self._add_messages(answer.messages, "CONNECTOR_BAD_ANSWER", call)
+        self._calls.append(call)
+        add_spending(run, call)
+        await self._commit()
+
+    async def _evaluate(self) -> bool:
+        """Evaluate the turn. Returns whether the run has ended with it."""
+        end = self._end_cause
+        turn = self._open_turn()
+        run = await self._run(self._plan, is_final=end is not None)
+        fill_aggregated(turn.evaluation, run)
+        findings = self._rules.findings(turn.evaluation.results)
+        cause = self._rules.stop(findings, end)
+        if cause is not None and end is None:
+            # Nobody knew that the turn is the last one. What waits for that is evaluated now.
+            if self._final_plan is not None:
+                run.conclude(self._waiting, await self._run(self._final_plan, is_final=True))
+            else:
+                run.conclude()
+            fill_aggregated(turn.evaluation, run)
+        self._on_turn(run)
+        turn.is_final = cause is not None
+        self.run.turn_count = turn.turn
+        self._calls = []
+        self._remember(turn, findings)
+        add_turn(self.run.output, turn, self._rules.criteria)
+        self._put(RunEventKind.TURN, turn)
+        has_last_word = self._count < self._rules.max_messages and not self._user.is_done(self._pb.messages)
+        if cause is None or (cause is end and has_last_word):
+            if not self._user.immediate:
+                await self._commit()
+            return False
+        await self._end(cause)
+        return True
+
+    def _open_turn(self) -> run_service_pb2.RunTurn:
+        """Return the turn that is to be evaluated, and make it the context's."""
+        pb, messages, start = self._pb, self._pb.messages, self._turn_end
+        said = messages[start].role == "user"
+        first, answer = start, start + said
+        if not said and not self.run.turn_count and start and messages[start - 1].role == "user":
+            first -= 1  # the scenario's own question
+        last = merge_calls(self._calls)
+        turn = run_service_pb2.RunTurn(
+            turn=self.run.turn_count + 1,
+            first_message=first,
+            message_count=len(messages) - first,
+            latency=last.latency if last.HasField("latency") else None,
+            time_to_first_token=last.time_to_first_token if last.HasField("time_to_first_token") else None,
+            token_usage=last.token_usage if last.HasField("token_usage") else None,
+            cost=last.cost if last.HasField("cost") else None,
+            model=last.model,
+        )
+        pb.turn = turn.turn
+        pb.last_invocation.CopyFrom(last)
+        pb.last_invocation.messages.extend(messages[answer:])
+        pb.run_duration.FromNanoseconds(round(1e9 * (time.monotonic() - self._began)))
+        return turn
+
+    async def _run(self, plan: Plan, *, is_final: bool) -> EvaluationRun:
+        """Run a plan on the open turn, to its end."""
+        self._pb.is_final = is_final
+        run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
+        if not run.finished:
+            scope = Scope(evaluation_id=self._engine.new_id())
+            steps = self._admission.run_pending(run, _no_deadline, scope, patient=True)
+            async with aclosing(steps):
+                async for _finished in steps:
+                    pass
+        return run
+
+    def _remember(self, turn: run_service_pb2.RunTurn, findings: TurnFindings) -> None:
+        """Make a turn the last one that was evaluated."""
+        before = self._findings
+        self._earlier = TurnFindings(
+            failed=self._earlier.failed or before.failed, broken=self._earlier.broken or before.broken
+        )
+        self._turn, self._findings = turn, findings
+        self._turn_end = turn.first_message + turn.message_count
+
+    async def _end(self, cause: StopCause) -> None:
+        """End the run with the verdict of its turns."""
+        run, last = self.run, self._turn.evaluation
+        ended = self._rules.conclude(cause, self._findings, last, self._earlier, self._count)
+        run.output.max_messages_reached = cause is StopCause.LIMIT
+        if ended.broken is not None:
+            await self.fail(ended.broken.error.code, ended.reason)
+            return
+        run.result.success = ended.verdict == result_pb2.VERDICT_PASSED
+        run.result.reason = ended.reason
+        if last.HasField("score"):
+            run.result.score = last.score
+        await self._finish(run_service_pb2.RUN_STATUS_COMPLETED, ended.verdict)
+
+    async def _finish(self, status: run_service_pb2.RunStatus, verdict: result_pb2.Verdict) -> None:
+        run = self.run
+        run.verdict = verdict
+        fill_results(run.output, self._turn)
+        self._unsaved.append(end_event(run, status))
+        await self._commit()
+
+    def _add_messages(
+        self,
+        messages: Sequence[message_pb2.ChatMessage],
+        code: str,
+        call: context_pb2.Invocation | None = None,
+    ) -> None:
+        """Add messages to the conversation. call: that gave them. Raises RunFailure with this code for too many
+        messages, and for content that nobody can read."""
+        index = len(self._pb.messages)
+        try:
+            for position, message in enumerate(messages):
+                try:
+                    message_text(message)
+                except UnreadableContent as problem:
+                    raise problem.below(f"messages[{index + position}]") from None
+            self._engine.contexts.extend(self._pb, messages, "", "messages")
+        except (InvalidContext, UnreadableContent) as problem:
+            raise RunFailure(code, str(problem)) from None
+        for message in messages:
+            said = run_service_pb2.RunMessage(index=index, message=message)
+            index += 1
+            if call is not None and index == len(self._pb.messages):
+                said.invocation.CopyFrom(call)
+            self._put(RunEventKind.MESSAGE, said)
+            self._count += message.role in _COUNTED
+
+    def _put(self, kind: RunEventKind, body: Message) -> None:
+        """Add an event to the next commit. A turn has a number for each of its results too."""
+        run = self.run
+        run.last_sequence += 1 + (
+            len(body.evaluation.results) if isinstance(body, run_service_pb2.RunTurn) else 0
+        )
+        self._unsaved.append(RunEvent(run.last_sequence, kind, body.SerializeToString()))
+
+    async def _commit(self) -> None:
+        self.run.output.message_count = self._count
+        self.run.update_time.GetCurrentTime()
+        await self._save(self.run, self._unsaved)
+        self._unsaved = []
+
+
+def _context(run: run_service_pb2.Run) -> context_pb2.EvaluatorContext:
+    """Return the context of the run's turns, without messages."""
+    pb = context_pb2.EvaluatorContext(attempt=run.attempt)
+    pb.correlation.run_id, pb.correlation.conversation_id = run.id, run.thread_id
+    if run.scenario.ByteSize():
+        pb.scenario.CopyFrom(run.scenario)
+        _clear_after(pb.scenario, _SCENARIO_FIELDS)
+    if run.persona.ByteSize():
+        pb.persona.CopyFrom(run.persona)
+        _clear_after(pb.persona, _PERSONA_FIELDS)
+    return pb
+
+
+def _clear_after(pb: Message, last: int) -> None:
+    """Clear the fields with numbers above `last`."""
+    for field, _ in pb.ListFields():
+        if field.number > last:
+            pb.ClearField(field.name)
+
+
+def _elapsed_seconds(run: run_service_pb2.Run) -> float:
+    """Return for how long an interrupted run had run; 0 for a new one."""
+    if not run.HasField("start_time") or not run.HasField("complete_time"):
+        return 0.0
+    return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
+
+
+def _bad_answer(problem: str) -> RunFailure:
+    return RunFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")
+
+
+def _no_deadline() -> None:
+    """Return the time remaining of a turn: nobody waits for it but the run."""

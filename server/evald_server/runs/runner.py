@@ -1,0 +1,418 @@
+"""Runs many runs at once: a queue that is fair between callers, and what happens to a run from outside."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from evald.foreign import raised_by
+from evald.result import Verdict
+from evald.v1 import connector_service_pb2, result_pb2, run_service_pb2
+from evald_server.connectors.connector import Connector, ConnectorFailure
+from evald_server.engine.engine import Engine
+from evald_server.engine.run import EvaluationRun
+from evald_server.judge.prompt_request import JudgeModels
+from evald_server.monitoring import Telemetry
+from evald_server.store.database import StoreProblem
+from evald_server.store.runs import RunEvent
+
+from .loop import EvaluationAdmission, LoopParts, RunLoop
+from .simulator import run_user
+from .turn_events import end_event, has_ended, status_event
+
+_log = logging.getLogger("evald.runs")
+
+T = TypeVar("T")
+
+_QUEUED, _RUNNING = run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING
+_ERROR, _INTERRUPTED = run_service_pb2.RUN_STATUS_ERROR, run_service_pb2.RUN_STATUS_INTERRUPTED
+_CANCELLED = run_service_pb2.RUN_STATUS_CANCELLED
+
+# Between attempts to reach a store that cannot be written: at first, and at most.
+_FIRST_DELAY: Final = 0.1
+_MAX_DELAY: Final = 5.0
+
+# Between attempts when a run has given up waiting.
+_AWAY_SECONDS: Final = 1.0
+
+# How many events of a run are read at a time.
+_PAGE: Final = 1000
+
+# Of the grace in seconds, for storing which runs were interrupted.
+_RESERVE: Final = 0.5
+
+
+# What a run has from being played, besides its status.
+_OF_ONE_ATTEMPT: Final = (
+    "verdict",
+    "result",
+    "error",
+    "output",
+    "turn_count",
+    "token_usage",
+    "cost",
+    "start_time",
+    "complete_time",
+)
+
+
+class RunStateProblem(Exception):
+    """What was asked is not possible with the run's status. The message says why."""
+
+
+class RunRecords(Protocol):
+    """Where runs are kept. All methods raise StoreProblem."""
+
+    async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
+        """Store a row and new events in one commit. Events that are there already are left out."""
+
+    async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
+        """Drop all events, then as `save`."""
+
+    async def get(self, run_id: str) -> run_service_pb2.Run | None:
+        """Return a row, without messages and turns."""
+
+    async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
+        """Return events in order."""
+
+    async def unfinished(self) -> list[run_service_pb2.Run]:
+        """Return the runs that are queued or running, oldest first."""
+
+
+class ConnectorFactory(Protocol):
+    """Builds connectors."""
+
+    def build(self, pb: connector_service_pb2.Connector) -> Connector:
+        """Build one. Raises ConnectorFailure."""
+
+
+class FairQueue:
+    """Ids of runs, first in first out for each caller, one caller after the other."""
+
+    def __init__(self) -> None:
+        self._callers: OrderedDict[str, deque[str]] = OrderedDict()
+        self._waiting: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, caller: str, run_id: str) -> None:
+        """Add a run, unless it is in the queue already."""
+        if run_id not in self._waiting:
+            self._waiting.add(run_id)
+            self._callers.setdefault(caller, deque()).append(run_id)
+
+    def take(self) -> str | None:
+        """Remove the next run and return it; None when there is none."""
+        while self._callers:
+            caller, runs = self._callers.popitem(last=False)
+            run_id = runs.popleft()
+            if runs:
+                self._callers[caller] = runs
+            if run_id in self._waiting:
+                self._waiting.remove(run_id)
+                return run_id
+        return None
+
+    def remove(self, run_id: str) -> None:
+        """Remove a run, if it is there."""
+        self._waiting.discard(run_id)
+
+
+class _Draining(Exception):
+    """The server stops, and everything of the run so far is stored."""
+
+
+class Runner:
+    """Plays the stored runs of a server. Call `start` first and `drain` last.
+
+    max_runs: how many at a time. store_seconds: how long a run waits for a store that cannot be written before it
+    is interrupted.
+    """
+
+    def __init__(
+        self,
+        store: RunRecords,
+        connectors: ConnectorFactory,
+        models: JudgeModels,
+        engine: Engine,
+        admission: EvaluationAdmission,
+        telemetry: Telemetry,
+        *,
+        max_runs: int = 64,
+        store_seconds: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._connectors = connectors
+        self._models = models
+        self._telemetry = telemetry
+        self._parts = LoopParts(engine, admission, self._count_turn)
+        self._max_runs = max_runs
+        self._store_seconds = store_seconds
+        self._queue = FairQueue()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._draining = False
+        telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
+
+    async def start(self) -> None:
+        """Mark runs that were cut off as interrupted, and queue those that wait. Raises StoreProblem."""
+        for run in await self._store.unfinished():
+            if run.status == _RUNNING:
+                await self._interrupt(run)
+            else:
+                self._put(run)
+        self._fill()
+
+    async def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
+        """Queue runs that are stored."""
+        for run in runs:
+            if run.status == _QUEUED:
+                self._put(run)
+        self._fill()
+
+    async def cancel(self, run_id: str) -> run_service_pb2.Run | None:
+        """End a run; None if there is none. Raises RunStateProblem when it has ended, and StoreProblem."""
+        async with self._lock(run_id):
+            self._queue.remove(run_id)
+            task = self._tasks.get(run_id)
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+            run = await self._store.get(run_id)
+            if run is None:
+                return None
+            if has_ended(run):
+                raise RunStateProblem(f"the run has ended: it is {_name(run)}")
+            await self._save(run, [end_event(run, _CANCELLED)], 0)
+            return run
+
+    async def retry(self, run_id: str) -> run_service_pb2.Run | None:
+        """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
+        async with self._lock(run_id):
+            run = await self._standing(run_id, _ERROR, "only a run that ended in error can be retried")
+            if run is None:
+                return None
+            for name in _OF_ONE_ATTEMPT:
+                run.ClearField(name)
+            run.attempt += 1
+            # Agents that remember conversations begin a new one.
+            run.thread_id = f"{run.id}-{run.attempt}"
+            await self._store.restart(run, [status_event(run, _QUEUED)])
+            self._wake(run_id)
+            await self.submit([run])
+            return run
+
+    async def resume(self, run_id: str) -> run_service_pb2.Run | None:
+        """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
+        async with self._lock(run_id):
+            run = await self._standing(run_id, _INTERRUPTED, "only an interrupted run can be resumed")
+            if run is None:
+                return None
+            await self._save(run, [status_event(run, _QUEUED)], 0)
+            await self.submit([run])
+            return run
+
+    @contextlib.contextmanager
+    def watch(self, run_id: str) -> Iterator[asyncio.Event]:
+        """Return an event that is set whenever something was stored for the run. Clear it, then read the store."""
+        event = asyncio.Event()
+        self._watchers.setdefault(run_id, set()).add(event)
+        try:
+            yield event
+        finally:
+            watchers = self._watchers[run_id]
+            watchers.discard(event)
+            if not watchers:
+                del self._watchers[run_id]
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Interrupt all runs: each after the step that it is in, at the latest when the grace ends."""
+        self._draining = True
+        if not self._tasks:
+            return
+        _done, late = await asyncio.wait(self._tasks.values(), timeout=max(0.0, grace_seconds - _RESERVE))
+        if late:
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late, timeout=_RESERVE)
+
+    async def _standing(
+        self, run_id: str, status: run_service_pb2.RunStatus, wanted: str
+    ) -> run_service_pb2.Run | None:
+        """Return a run that has this status, and that nothing is done with any more; None if there is none."""
+        run = await self._store.get(run_id)
+        if run is None:
+            return None
+        if run.status != status:
+            raise RunStateProblem(f"{wanted}; this one is {_name(run)}")
+        if run_id in self._tasks:  # it closes its connections
+            await asyncio.wait([self._tasks[run_id]])
+        return run
+
+    def _put(self, run: run_service_pb2.Run) -> None:
+        # Those of one StartRuns are one caller's; so are single runs against the same agent.
+        caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
+        self._queue.put(caller, run.id)
+
+    def _fill(self) -> None:
+        while not self._draining and len(self._tasks) < self._max_runs:
+            run_id = self._queue.take()
+            if run_id is None:
+                return
+            if run_id not in self._tasks:
+                task = asyncio.create_task(self._execute(run_id))
+                self._tasks[run_id] = task
+                task.add_done_callback(partial(self._ended, run_id))
+
+    def _ended(self, run_id: str, _task: asyncio.Task[None]) -> None:
+        del self._tasks[run_id]
+        self._fill()
+
+    async def _execute(self, run_id: str) -> None:
+        """Play a run. Whatever happens, what was acknowledged is stored, and the run says where it stands."""
+        try:
+            try:
+                await self._play(run_id)
+            except (_Draining, StoreProblem):
+                await self._interrupt_stored(run_id)
+            except asyncio.CancelledError:
+                if not self._draining:
+                    raise  # who cancels stores that
+                await self._interrupt_stored(run_id)
+            except Exception as problem:  # noqa: BLE001 - a fault in one run must not end others
+                await self._break(run_id, problem)
+        except StoreProblem:
+            _log.error(
+                "run %s: that it was interrupted could not be stored; the next start will do it", run_id
+            )
+
+    async def _play(self, run_id: str) -> None:
+        run = await self._patiently(partial(self._store.get, run_id))
+        if run is None or run.status != _QUEUED:
+            return
+        try:
+            connector = self._connectors.build(run.connector)
+        except ConnectorFailure as problem:
+            run.error.code, run.error.message = problem.code, problem.message
+            run.verdict = result_pb2.VERDICT_ERROR
+            await self._save(run, [end_event(run, _ERROR)])
+            return
+        try:
+            persona = run.persona if run.HasField("persona") else None
+            user = run_user(run.scenario, persona, connector, self._models)
+            events = await self._events(run_id)
+            await RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save).drive()
+        finally:
+            await connector.aclose()
+
+    async def _events(self, run_id: str) -> list[RunEvent]:
+        found: list[RunEvent] = []
+        while True:
+            after = found[-1].sequence if found else 0
+            page = await self._patiently(partial(self._store.events, run_id, after, _PAGE))
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    async def _break(self, run_id: str, problem: Exception) -> None:
+        """End a run because of a bug, ours or a connector's."""
+        incident = secrets.token_hex(6)
+        raised = raised_by(problem)
+        _log.error(
+            "run %s raised, incident %s: %s", run_id, incident, str(raised), extra={"exception": raised.trace}
+        )
+        run = await self._patiently(partial(self._store.get, run_id))
+        if run is not None and not has_ended(run):
+            run.error.code = "INTERNAL"
+            run.error.message = f"The server has a fault (incident {incident}; its log has the details)"
+            run.verdict = result_pb2.VERDICT_ERROR
+            await self._save(run, [end_event(run, _ERROR)])
+
+    async def _interrupt_stored(self, run_id: str) -> None:
+        """Mark a run as interrupted, however long the store takes; while draining it has one try."""
+        while True:
+            try:
+                run = await self._patiently(partial(self._store.get, run_id))
+                if run is not None and run.status == _RUNNING:
+                    await self._interrupt(run)
+            except StoreProblem:
+                if self._draining:
+                    raise
+            else:
+                return
+            await asyncio.sleep(_AWAY_SECONDS)
+
+    async def _interrupt(self, run: run_service_pb2.Run) -> None:
+        # It has run until then; the time after that does not count.
+        run.complete_time.CopyFrom(run.update_time)
+        await self._save(run, [status_event(run, _INTERRUPTED)])
+
+    async def _save(
+        self, run: run_service_pb2.Run, events: Sequence[RunEvent], seconds: float | None = None
+    ) -> None:
+        """Store a row and events, tell watchers, and count. seconds: see `_patiently`.
+
+        Raises StoreProblem, and _Draining when the run has to stop here.
+        """
+        await self._patiently(partial(self._store.save, run, events), seconds)
+        self._wake(run.id)
+        if has_ended(run) or run.status == _INTERRUPTED:
+            self._count(run)
+        elif self._draining and run.status == _RUNNING:
+            raise _Draining
+
+    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None) -> T:
+        """Do something with the store, again and again for so many seconds, `store_seconds` when not given.
+
+        A cancelled task waits until the store is done, so that it is known what is stored. Raises StoreProblem.
+        """
+        give_up = time.monotonic() + (self._store_seconds if seconds is None else seconds)
+        delay = _FIRST_DELAY
+        while True:
+            task = asyncio.create_task(work())
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.exception()
+                raise
+            except StoreProblem:
+                if self._draining or time.monotonic() + delay > give_up:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
+
+    def _wake(self, run_id: str) -> None:
+        for event in self._watchers.get(run_id, ()):
+            event.set()
+
+    def _lock(self, run_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(run_id, asyncio.Lock())
+
+    def _count(self, run: run_service_pb2.Run) -> None:
+        seconds = None
+        if run.HasField("start_time"):
+            seconds = (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9
+        outcome = _name(run)
+        self._telemetry.runs.ended(
+            Verdict(run.verdict).name.lower() if outcome == "completed" else outcome, seconds
+        )
+
+    def _count_turn(self, run: EvaluationRun) -> None:
+        self._telemetry.runs.turn()
+        self._telemetry.evaluated(run, "Run", None, lambda: None)
+
+
+def _name(run: run_service_pb2.Run) -> str:
+    """Return a run's status as people write it."""
+    status: Any = run_service_pb2.RunStatus.Name(run.status)
+    return str(status).removeprefix("RUN_STATUS_").lower()

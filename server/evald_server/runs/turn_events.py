@@ -1,0 +1,140 @@
+"""A run and its stored events, in the shapes that callers see."""
+
+from collections.abc import Collection, Iterable
+
+from evald.v1 import run_service_pb2
+from evald_server.store.runs import RunEvent, RunEventKind
+
+_ENDED = frozenset(
+    (
+        run_service_pb2.RUN_STATUS_COMPLETED,
+        run_service_pb2.RUN_STATUS_ERROR,
+        run_service_pb2.RUN_STATUS_CANCELLED,
+    )
+)
+
+
+def has_ended(run: run_service_pb2.Run) -> bool:
+    """Return whether a run has ended. One that was interrupted can go on."""
+    return run.status in _ENDED
+
+
+def status_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
+    """Set a status with which the run has not ended. Returns the event of it."""
+    change = run_service_pb2.RunStatusChange(status=status, attempt=run.attempt)
+    return _next(run, status, RunEventKind.STATUS, change.SerializeToString())
+
+
+def end_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
+    """Set the status that a run ends with. Returns the event of it."""
+    run.complete_time.GetCurrentTime()
+    return _next(run, status, RunEventKind.END, b"")
+
+
+def _next(
+    run: run_service_pb2.Run, status: run_service_pb2.RunStatus, kind: RunEventKind, body: bytes
+) -> RunEvent:
+    run.status = status
+    run.update_time.GetCurrentTime()
+    run.last_sequence += 1
+    return RunEvent(run.last_sequence, kind, body)
+
+
+def expand(
+    event: RunEvent, run: run_service_pb2.Run, after: int = 0
+) -> list[run_service_pb2.WatchRunResponse]:
+    """Return a stored event as what watchers get, without numbers up to `after`.
+
+    run: its row, which the last event shows.
+    """
+    response = run_service_pb2.WatchRunResponse(sequence=event.sequence)
+    responses = [response]
+    if event.kind is RunEventKind.MESSAGE:
+        response.message.ParseFromString(event.body)
+    elif event.kind is RunEventKind.STATUS:
+        response.status.ParseFromString(event.body)
+    elif event.kind is RunEventKind.END:
+        response.end.CopyFrom(run)
+    else:
+        turn = response.turn
+        turn.ParseFromString(event.body)
+        first = event.sequence - len(turn.evaluation.results)
+        responses = [
+            run_service_pb2.WatchRunResponse(
+                sequence=sequence, result=run_service_pb2.RunTurnResult(turn=turn.turn, result=result)
+            )
+            for sequence, result in enumerate(turn.evaluation.results, first)
+        ]
+        turn.evaluation.ClearField("results")
+        responses.append(response)
+    return [one for one in responses if one.sequence > after]
+
+
+def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb2.Run:
+    """Return a run with the conversation and the turns of its events."""
+    whole = run_service_pb2.Run()
+    whole.CopyFrom(run)
+    for event in events:
+        if event.kind is RunEventKind.MESSAGE:
+            whole.messages.append(run_service_pb2.RunMessage.FromString(event.body).message)
+        elif event.kind is RunEventKind.TURN:
+            whole.turns.append(run_service_pb2.RunTurn.FromString(event.body))
+    if whole.turns and not has_ended(run):
+        fill_results(whole.output, whole.turns[-1])
+    return whole
+
+
+def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
+    """Return the row and the events of a whole run that has ended: what `fold` puts together."""
+    events: list[RunEvent] = []
+    row = run_service_pb2.Run()
+    row.CopyFrom(run)
+    row.ClearField("messages")
+    row.ClearField("turns")
+    row.last_sequence = 0
+
+    def add(kind: RunEventKind, body: bytes, numbers: int = 1) -> None:
+        row.last_sequence += numbers
+        events.append(RunEvent(row.last_sequence, kind, body))
+
+    shown = 0
+
+    def add_messages(end: int) -> None:
+        nonlocal shown
+        for index in range(shown, min(end, len(run.messages))):
+            message = run_service_pb2.RunMessage(index=index, message=run.messages[index])
+            add(RunEventKind.MESSAGE, message.SerializeToString())
+            shown = index + 1
+
+    for turn in run.turns:
+        add_messages(turn.first_message + turn.message_count)
+        add(RunEventKind.TURN, turn.SerializeToString(), len(turn.evaluation.results) + 1)
+    add_messages(len(run.messages))
+    add(RunEventKind.END, b"")
+    return row, events
+
+
+def add_turn(
+    output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int]
+) -> None:
+    """Add a turn to what a run gave so far. criteria: indexes of the results that say whether they are met."""
+    nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
+    output.total_latency.FromNanoseconds(nanos)
+    output.average_latency.FromNanoseconds(nanos // turn.turn)
+    for result in turn.evaluation.results:
+        said = result.metadata.fields
+        if result.index in criteria and "successMet" in said:
+            output.evaluation.success_met = said["successMet"].bool_value
+            output.evaluation.failure_met = said["failureMet"].bool_value
+            output.evaluation.confidence = said["confidence"].number_value
+            output.evaluation.reasoning = result.reason
+            break
+
+
+def fill_results(output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn) -> None:
+    """Show the results of the last turn."""
+    output.ClearField("evaluator_results")
+    output.ClearField("metrics")
+    output.evaluator_results.extend(turn.evaluation.results)
+    for name, value in turn.evaluation.metrics.items():
+        output.metrics[name] = value

@@ -1,0 +1,398 @@
+"""Agents over HTTP: what they answer in any usual form, and what is no answer."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from evald.structs import duration_ms
+from evald_server.connectors.build import try_connector
+
+from ..judge.wire import Answer, answer, chunk, completion, events, wire
+from .building import built, failure, messages, texts, turn
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"slot":9}'}}
+LANGCHAIN_CALL = {"name": "book", "args": {"slot": 9}, "id": "c1"}
+USER = {"role": "user", "content": "Hi"}
+
+# Without any config.
+USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
+    "completion": (completion("fine"), [("assistant", "fine")]),
+    "message": ({"message": "fine"}, [("assistant", "fine")]),
+    "empty-message": ({"message": ""}, [("assistant", "")]),
+    "message-object": ({"message": {"content": "fine"}}, [("assistant", "fine")]),
+    "message-with-role": ({"message": {"role": "assistant", "content": "fine"}}, [("assistant", "fine")]),
+    "a-message-itself": ({"role": "assistant", "content": "fine"}, [("assistant", "fine")]),
+    **{
+        key: ({key: "fine"}, [("assistant", "fine")])
+        for key in ("content", "text", "output", "response", "reply")
+    },
+    "text-alone": ('"fine"', [("assistant", "fine")]),
+    "messages": (
+        {
+            "messages": [
+                {"role": "tool", "tool_call_id": "c1", "content": "[]"},
+                {"role": "assistant", "content": "fine"},
+            ]
+        },
+        [("tool", "[]"), ("assistant", "fine")],
+    ),
+    "messages-with-the-history": (
+        {"messages": [{"role": "system", "content": "s"}, USER, {"role": "assistant", "content": "fine"}]},
+        [("assistant", "fine")],
+    ),
+    "a-list": ([USER, {"role": "assistant", "content": "fine"}], [("assistant", "fine")]),
+    "langchain": (
+        {"messages": [{"type": "human", "content": "Hi"}, {"type": "ai", "content": "fine"}]},
+        [("assistant", "fine")],
+    ),
+    "nested": ({"output": {"message": {"content": "fine"}}, "ok": True}, [("assistant", "fine")]),
+    "responses-api": (
+        {
+            "object": "response",
+            "output": [
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "fine"}]}
+            ],
+        },
+        [("assistant", "fine")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+async def test_usual_answers_need_no_config(name: str) -> None:
+    body, said = USUAL[name]
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        invocation = await agent.invoke(turn())
+        assert texts(invocation) == said
+        assert invocation.HasField("latency")
+        assert not invocation.HasField("time_to_first_token")
+
+
+async def test_calls_usage_cost_and_model_beside_a_text_are_read() -> None:
+    body = {
+        "content": None,
+        "toolCalls": [LANGCHAIN_CALL],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2},
+        "costUsd": 0.25,
+        "model": "agent-1",
+    }
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        invocation = await agent.invoke(turn())
+    (message,) = invocation.messages
+    assert not message.HasField("text")
+    assert (message.tool_calls[0].function.name, message.tool_calls[0].function.arguments) == (
+        "book",
+        '{"slot": 9}',
+    )
+    assert (invocation.token_usage.input_tokens, invocation.token_usage.output_tokens) == (5, 2)
+    assert (invocation.cost.amount, invocation.model) == (0.25, "agent-1")
+
+
+async def test_what_is_sent_is_the_conversation_and_can_be_said_in_a_template() -> None:
+    said = (
+        "Hi",
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "[]"},
+        "Go {{turn}}",
+    )
+    config = {
+        "method": "PUT",
+        "path": "/chat/{{threadId}}?turn={{turn}}",
+        "body": {
+            "say": "> {{message}}",
+            "all": "{{ messages }}",
+            "meta": [{"turn": "{{turn}}", "x": 1.5}],
+            "id": "{{threadId}}",
+        },
+    }
+    async with wire(answer(200, {"text": "ok"})) as server:
+        async with built("http", server.base_url) as agent:
+            await agent.invoke(turn(*said))
+        async with built("http", f"{server.base_url}/", config) as agent:
+            await agent.invoke(turn(*said)._replace(thread_id="a/b"))
+        (head, default), (templated_head, templated) = server.requests
+    assert default["message"] == "Go {{turn}}"
+    assert default["threadId"] == "thread-1"
+    assert default["messages"] == [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "[]"},
+        {"role": "user", "content": "Go {{turn}}"},
+    ]
+    assert "idempotency-key: request-1" in head.lower()
+    assert templated_head.startswith("PUT /v1/chat/a%2Fb?turn=1 HTTP/1.1")
+    assert templated == {
+        "say": "> Go {{turn}}",
+        "all": default["messages"],
+        "meta": [{"turn": 1, "x": 1.5}],
+        "id": "a/b",
+    }
+
+
+PATHS: dict[str, tuple[dict[str, Any], Any]] = {
+    "text": (
+        {"textPath": "a.b[0].c", "toolCallsPath": "/a/calls"},
+        {"a": {"b": [{"c": "fine"}], "calls": [CALL]}},
+    ),
+    "messages": (
+        {"messagesPath": "/0/turn~1s"},
+        [{"turn/s": [{"role": "assistant", "content": "fine", "tool_calls": [CALL]}]}],
+    ),
+    "the-last": ({"textPath": "all[-1]", "toolCallsPath": "calls"}, {"all": ["x", "fine"], "calls": [CALL]}),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+async def test_paths_say_where_the_answer_is(name: str) -> None:
+    config, body = PATHS[name]
+    async with wire(answer(200, body)) as server, built("http", server.base_url, config) as agent:
+        invocation = await agent.invoke(turn())
+    assert texts(invocation) == [("assistant", "fine")]
+    assert [call.id for call in invocation.messages[0].tool_calls] == ["c1"]
+
+
+async def test_paths_say_where_the_numbers_are() -> None:
+    body = {"text": "fine", "m": {"i": 3, "o": 4, "usd": 0.5, "name": "agent-1"}}
+    paths = {"usagePath": {"input": "m.i", "output": "m.o"}, "costPath": "m.usd", "modelPath": "m.name"}
+    async with wire(answer(200, body)) as server, built("http", server.base_url, paths) as agent:
+        invocation = await agent.invoke(turn())
+    assert (invocation.token_usage.input_tokens, invocation.token_usage.output_tokens) == (3, 4)
+    assert (invocation.cost.currency_code, invocation.cost.amount, invocation.model) == (
+        "USD",
+        0.5,
+        "agent-1",
+    )
+
+
+async def test_numbers_that_an_agent_leaves_out_stay_unknown() -> None:
+    paths = {"usagePath": "m.usage", "costPath": "m.usd", "modelPath": "m.name"}
+    async with wire(answer(200, {"text": "fine"})) as server, built("http", server.base_url, paths) as agent:
+        invocation = await agent.invoke(turn())
+    assert not any(map(invocation.HasField, ("token_usage", "cost", "model")))
+
+
+SSE = [{"text": "fi"}, {"text": "ne", "usage": {"input_tokens": 3}}]
+STREAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "sse": ({"stream": "sse"}, events(*SSE)),
+    "sse-without-an-end-mark": ({"stream": "sse"}, events(*SSE, done=False)),
+    "sse-with-comments": (
+        {"stream": "sse"},
+        ': hello\r\n\r\nevent: piece\r\nid: 1\r\ndata: {"text":\r\ndata: "fi"}\r\n\r\n' + events(SSE[1]),
+    ),
+    "sse-of-a-model": (
+        {"stream": "sse"},
+        events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
+    ),
+    "ndjson": ({"stream": "ndjson"}, "".join(f"{json.dumps(one)}\n\n" for one in SSE).rstrip()),
+    "delta-path": (
+        {"stream": "ndjson", "deltaPath": "d[0].t", "usagePath": "n"},
+        '{"d": [{"t": "fi"}]}\n{"d": []}\n{"d": [{"t": "ne"}], "n": {"input": 3}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_streamed_pieces_are_joined_and_the_first_is_timed(name: str) -> None:
+    config, body = STREAMS[name]
+    async with wire(answer(200, body)) as server, built("http", server.base_url, config) as agent:
+        invocation = await agent.invoke(turn())
+    assert texts(invocation) == [("assistant", "fine")]
+    assert invocation.token_usage.input_tokens == 3
+    assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
+
+
+async def test_a_stream_is_left_when_it_says_that_it_is_over() -> None:
+    endless = answer(200, events({"text": "fine"}), length=10_000, end="hang")
+    async with wire(endless) as server, built("http", server.base_url, {"stream": "sse"}) as agent:
+        assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+
+
+def _many(text: str) -> str:
+    return json.dumps({"messages": [{"role": "assistant", "content": text}] * 6000})
+
+
+BAD = "CONNECTOR_BAD_ANSWER"
+FAULTS: dict[str, tuple[Answer, str, str]] = {
+    "nothing": (answer(200, b""), BAD, "empty"),
+    "no-content": (Answer(b"HTTP/1.1 204 No Content\r\n\r\n"), BAD, "empty"),
+    "html": (answer(200, "<!doctype html><p>Sign in", content_type="text/html"), BAD, "HTML or XML"),
+    "html-unsaid": (answer(200, "\n<html>"), BAD, "HTML or XML"),
+    "garbage": (answer(200, b"\x00\x01\x02"), BAD, "not valid JSON"),
+    "plain-text": (answer(200, "fine", content_type="text/plain"), BAD, "not valid JSON"),
+    "not-utf-8": (answer(200, b'{"text": "\xff"}'), BAD, "no UTF-8 at byte 10"),
+    "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "surrogate"),
+    "nan": (answer(200, b'{"text": "fine", "cost": NaN}'), BAD, "not valid JSON"),
+    "half": (answer(200, b'{"text": "fi', length=100, end="close"), BAD, "breaks off"),
+    "half-and-reset": (answer(200, b'{"text": "fi', length=100, end="reset"), BAD, "breaks off"),
+    "half-a-json": (answer(200, b'{"text": "fi'), BAD, "not valid JSON"),
+    "too-long": (answer(200, {"text": "x" * (8 << 20)}), BAD, "longer than 8 MiB"),
+    "too-many-values": (answer(200, [1] * 200_000), BAD, "or more keys and values"),
+    "too-many-messages": (answer(200, _many("x")), BAD, "6000 messages, wanted at most 5000"),
+    "too-deep": (answer(200, "[" * 100_000 + "]" * 100_000), BAD, "deeper"),
+    "compressed": (answer(200, b"\x1f\x8b", content_encoding="gzip"), BAD, "compressed"),
+    "unknown-keys": (answer(200, {"foo": 1, "bar": "x"}), BAD, "the keys foo, bar"),
+    "no-keys": (answer(200, {}), BAD, "no keys"),
+    "null": (answer(200, b"null"), BAD, "got null"),
+    "a-number": (answer(200, b"3"), BAD, "got 3"),
+    "an-error": (answer(200, {"error": {"message": "out of order"}}), BAD, "out of order"),
+    "no-message": (answer(200, {"messages": []}), BAD, "no message of the agent"),
+    "only-the-user": (answer(200, {"messages": [USER]}), BAD, "no message of the agent"),
+    "null-content": (answer(200, {"role": "assistant", "content": None}), BAD, "no answer"),
+    "silence-after-a-call": (
+        answer(
+            200, {"messages": [{"role": "tool", "content": "[]"}, {"role": "assistant", "content": None}]}
+        ),
+        BAD,
+        "messages[1]: no content",
+    ),
+    "a-wrong-type": (answer(200, {"role": "assistant", "content": 3}), BAD, "content: got 3 (int)"),
+    "a-wrong-call": (
+        answer(200, {"text": "x", "tool_calls": [{}]}),
+        BAD,
+        "tool_calls[0].function.name: missing",
+    ),
+    "a-wrong-usage": (answer(200, {"text": "x", "usage": {"input": -1}}), BAD, "usage.input"),
+    "a-wrong-cost": (answer(200, {"text": "x", "cost": -1}), BAD, "cost: got -1"),
+    "400": (answer(400, {"detail": "no field x"}), "CONNECTOR_REFUSED", "no field x"),
+    "401": (answer(401, b""), "CONNECTOR_REFUSED", "its headers must say who calls"),
+    "404": (answer(404, "nope"), "CONNECTOR_REFUSED", "are base_url and config right?: 'nope'"),
+    "redirect": (answer(302, b"", location="http://127.0.0.1:9/"), "CONNECTOR_REFUSED", "redirects"),
+    "500": (answer(500, "<h1>It broke</h1>" + "x" * 1000), "CONNECTOR_UNAVAILABLE", "It broke"),
+    "503": (answer(503, b"", retry_after="0"), "CONNECTOR_UNAVAILABLE", "no more requests now"),
+    "429": (answer(429, b""), "CONNECTOR_REFUSED", "no more requests now"),
+    "no-http": (
+        Answer(b"SSH-2.0-OpenSSH\r\n", "close"),
+        "CONNECTOR_UNAVAILABLE",
+        "without an answer in HTTP",
+    ),
+    "closed": (Answer(b"", "close"), "CONNECTOR_UNAVAILABLE", "without an answer"),
+    "reset": (Answer(b"", "reset"), "CONNECTOR_UNAVAILABLE", "without an answer"),
+    "silence": (Answer(b"", "hang"), "CONNECTOR_TIMEOUT", "within 0.5 s; config.timeoutSeconds"),
+    "silence-in-the-body": (answer(200, "{", length=9, end="hang"), "CONNECTOR_TIMEOUT", "within 0.5 s"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_is_told_once_and_the_request_is_not_repeated(name: str) -> None:
+    given, code, words = FAULTS[name]
+    config = {"timeoutSeconds": 0.5 if name.startswith("silence-") or name == "silence" else 30}
+    async with wire(given) as server, built("http", server.base_url, config) as agent:
+        failed = await failure(agent)
+        assert (failed.code, len(server.requests)) == (code, 1)
+        assert words in failed.message
+        assert len(failed.message) < 600
+
+
+STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
+    "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "its events: foo"),
+    "nothing": ("sse", answer(200, b""), BAD, "no piece of text"),
+    "no-stream": ("sse", answer(200, {"text": "fine"}), BAD, "no stream of server-sent events"),
+    "html": ("ndjson", answer(200, "<html>\n"), BAD, "not JSON: '<html>'"),
+    "no-json": ("sse", answer(200, "data: fine\n\n"), BAD, "not JSON: 'fine'"),
+    "not-utf-8": ("ndjson", answer(200, b'{"text": "\xff"}'), BAD, "not JSON"),
+    "an-error": ("sse", answer(200, events({"text": "fi"}, {"error": "broken"})), BAD, "broken"),
+    "an-error-event": ("sse", answer(200, 'event: error\ndata: {"why": "broken"}\n\n'), BAD, "broken"),
+    "half": (
+        "sse",
+        answer(200, events({"text": "fi"}, done=False), length=999, end="close"),
+        BAD,
+        "breaks off",
+    ),
+    "half-a-completion": (
+        "sse",
+        answer(200, events(chunk("fi"), done=False)),
+        BAD,
+        "without a finish_reason",
+    ),
+    "endless-line": ("ndjson", answer(200, b"x" * (9 << 20)), BAD, "longer than 8 MiB"),
+    "trickle": (
+        "sse",
+        answer(200, events({"text": "fi"}, done=False), length=999, end="hang"),
+        "CONNECTOR_TIMEOUT",
+        "within 0.5 s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAM_FAULTS)
+async def test_a_fault_of_a_stream_is_no_answer(name: str) -> None:
+    kind, given, code, words = STREAM_FAULTS[name]
+    config = {"stream": kind, "timeoutSeconds": 0.5 if name == "trickle" else 30}
+    async with wire(given) as server, built("http", server.base_url, config) as agent:
+        failed = await failure(agent)
+        assert failed.code == code
+        assert words in failed.message
+
+
+async def test_an_endless_stream_is_left_at_its_limit() -> None:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        piece = b'data: {"text": "' + b"x" * 60_000 + b'"}\n\n'
+        try:
+            while True:
+                writer.write(piece)
+                await writer.drain()
+        except ConnectionError:
+            closed.set()
+
+    closed = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, built("http", url, {"stream": "sse"}) as agent:
+        assert "longer than 8 MiB" in (await failure(agent)).message
+        await closed.wait()
+
+
+async def test_an_agent_that_is_not_there_is_tried_again_and_then_told_with_its_address() -> None:
+    async with wire(answer(200, {"text": "fine"})) as server:
+        gone = server.base_url
+    async with built("http", gone, {"maxAttempts": 2}) as agent:
+        failed = await failure(agent)
+        assert (failed.code, failed.retryable) == ("CONNECTOR_UNAVAILABLE", True)
+        assert f"the agent at {gone}: it cannot be reached (connection refused)" in failed.message
+
+
+@pytest.mark.parametrize("name", ["429", "500", "503", "closed", "reset", "half"])
+async def test_an_agent_that_repeats_no_work_is_asked_again_with_the_same_key(name: str) -> None:
+    config = {"retrySafe": True}
+    async with wire(FAULTS[name][0], answer(200, {"text": "fine"})) as server:
+        async with built("http", server.base_url, config) as agent:
+            assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+        assert len(server.requests) == 2
+        assert all("idempotency-key: request-1" in head.lower() for head, _ in server.requests)
+
+
+async def test_trying_a_connector_says_what_came_of_it() -> None:
+    good = answer(200, {"text": "fine", "usage": {"input": 1}})
+    async with wire(good, answer(500, "x")) as server, built("http", server.base_url) as agent:
+        tried = await try_connector(agent)
+        assert (tried.success, tried.messages[0].text, tried.token_usage.input_tokens) == (
+            True,
+            "fine",
+            1,
+        )
+        assert tried.HasField("latency")
+        assert server.bodies[0]["message"] == "Hello"
+        failed = await try_connector(agent, "Anybody?")
+        assert (failed.success, list(failed.messages)) == (False, [])
+        assert failed.error.startswith("CONNECTOR_UNAVAILABLE: the agent at http://127.0.0.1:")
+
+
+async def test_nothing_of_one_conversation_reaches_the_next() -> None:
+    """No cookies are kept."""
+    async with wire(answer(200, {"text": "fine"}, set_cookie="session=1")) as server:
+        async with built("http", server.base_url) as agent:
+            await agent.invoke(turn())
+            await agent.invoke(turn())
+        assert all("cookie" not in head.lower() for head, _ in server.requests)
+
+
+async def test_many_turns_at_once_are_kept_apart() -> None:
+    async with wire(answer(200, {"text": "fine"})) as server, built("http", server.base_url) as agent:
+        asked = [turn()._replace(messages=messages(f"m{number}")) for number in range(32)]
+        await asyncio.gather(*map(agent.invoke, asked))
+        assert sorted(body["message"] for body in server.bodies) == sorted(
+            f"m{number}" for number in range(32)
+        )

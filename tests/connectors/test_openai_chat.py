@@ -1,0 +1,189 @@
+"""An OpenAI-compatible endpoint, and tools whose answers the config has."""
+
+import json
+from typing import Any
+
+import pytest
+
+from evald.structs import duration_ms
+
+from ..judge.wire import Answer, answer, chunk, completion, events, wire
+from .building import built, failure, texts, turn
+
+CONFIG: dict[str, Any] = {"model": "gpt-x"}
+BOOK = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
+TOOLS = {**CONFIG, "tools": [BOOK], "toolResults": {"book": {"ref": "BK-12345"}}}
+
+
+def calling(*names: str) -> dict[str, Any]:
+    calls = [
+        {"id": f"c-{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in names
+    ]
+    return completion(None, "tool_calls", tool_calls=calls)
+
+
+async def test_the_conversation_is_sent_as_it_is_with_the_config_s_keys() -> None:
+    config = {**CONFIG, "systemPrompt": "Be kind.", "parameters": {"temperature": 0, "seed": 7}}
+    said = ("Hi", {"role": "assistant", "content": "Hello", "id": "m1", "metadata": {"x": 1}}, "A slot?")
+    async with wire(answer(200, completion("At nine"))) as server:
+        async with built("openai-chat", server.base_url, config) as agent:
+            invocation = await agent.invoke(turn(*said))
+        (head, body) = server.requests[0]
+    assert head.startswith("POST /v1/chat/completions HTTP/1.1")
+    assert body == {
+        "model": "gpt-x",
+        "temperature": 0,
+        "seed": 7,
+        "messages": [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "A slot?"},
+        ],
+    }
+    assert texts(invocation) == [("assistant", "At nine")]
+    assert (invocation.model, invocation.token_usage.total_tokens) == ("judge-1", 110)
+    assert invocation.metadata.fields["finish_reason"].string_value == "stop"
+    assert invocation.HasField("latency")
+
+
+async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again() -> None:
+    first = calling("book", "cancel")
+    first["usage"]["cost"] = 0.25
+    async with wire(answer(200, first), answer(200, completion("BK-12345"))) as server:
+        async with built("openai-chat", server.base_url, TOOLS) as agent:
+            invocation = await agent.invoke(turn())
+        heads, bodies = [head for head, _ in server.requests], server.bodies
+    assert texts(invocation) == [
+        ("assistant", ""),
+        ("tool", '{"ref": "BK-12345"}'),
+        ("tool", '{"error": "unknown tool \'cancel\'"}'),
+        ("assistant", "BK-12345"),
+    ]
+    assert bodies[1]["messages"] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": first["choices"][0]["message"]["tool_calls"]},
+        {"role": "tool", "tool_call_id": "c-book", "content": '{"ref": "BK-12345"}'},
+        {"role": "tool", "tool_call_id": "c-cancel", "content": '{"error": "unknown tool \'cancel\'"}'},
+    ]
+    assert bodies[1]["tools"] == [BOOK]
+    assert invocation.token_usage.total_tokens == 220
+    assert (invocation.cost.currency_code, invocation.cost.amount) == ("USD", 0.25)
+    assert ["idempotency-key: request-1\r" in head.lower() for head in heads] == [True, False]
+
+
+async def test_a_model_that_only_calls_tools_is_left_after_the_last_round() -> None:
+    config = {**TOOLS, "maxToolRounds": 2}
+    async with wire(answer(200, calling("book"))) as server:
+        async with built("openai-chat", server.base_url, config) as agent:
+            invocation = await agent.invoke(turn())
+        assert len(server.requests) == 3
+    assert [message.role for message in invocation.messages] == ["assistant", "tool"] * 2 + ["assistant"]
+
+
+async def test_calls_without_answers_in_the_config_are_the_answer() -> None:
+    async with wire(answer(200, calling("book"))) as server:
+        async with built("openai-chat", server.base_url, {**CONFIG, "tools": [BOOK]}) as agent:
+            invocation = await agent.invoke(turn())
+        assert len(server.requests) == 1
+    assert invocation.messages[0].tool_calls[0].function.name == "book"
+
+
+def delta(index: int, **call: Any) -> dict[str, Any]:
+    return chunk(tool_calls=[{"index": index, **call}])
+
+
+async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
+    calls = events(
+        chunk(""),
+        delta(0, id="c-book", type="function", function={"name": "book", "arguments": ""}),
+        delta(1, id="c-x", function={"name": "x", "arguments": "{}"}),
+        delta(0, function={"arguments": '{"slot"'}),
+        delta(0, function={"arguments": ": 9}"}),
+        chunk(finish="tool_calls"),
+    )
+    last = chunk() | {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
+    spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), last)
+    async with wire(answer(200, calls), answer(200, spoken, content_type="text/event-stream")) as server:
+        async with built("openai-chat", server.base_url, {**TOOLS, "stream": True}) as agent:
+            invocation = await agent.invoke(turn())
+        assert server.bodies[0]["stream_options"] == {"include_usage": True}
+    book, other = invocation.messages[0].tool_calls
+    assert (book.id, book.function.name, book.function.arguments) == ("c-book", "book", '{"slot": 9}')
+    assert (other.id, other.function.arguments) == ("c-x", "{}")
+    assert texts(invocation)[-1] == ("assistant", "BK-12345")
+    assert invocation.token_usage.total_tokens == 4
+    assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
+
+
+async def test_a_refusal_is_an_answer() -> None:
+    given = answer(200, completion(None, refusal="I will not."))
+    async with wire(given) as server, built("openai-chat", server.base_url, CONFIG) as agent:
+        assert (await agent.invoke(turn())).messages[0].refusal == "I will not."
+
+
+BAD = "CONNECTOR_BAD_ANSWER"
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "another-protocol": ({"message": "fine"}, BAD, "wanted a chat completion"),
+    "an-error": ({"error": {"message": "overloaded", "code": 502}}, BAD, "overloaded"),
+    "no-choices": (completion() | {"choices": []}, BAD, "0 alternatives"),
+    "two-choices": (completion() | {"choices": completion()["choices"] * 2}, BAD, "2 alternatives"),
+    "no-message": (completion() | {"choices": [{}]}, BAD, "choices[0].message: missing"),
+    "null-content": (completion(None), BAD, "no content, tool calls or refusal"),
+    "a-number": (completion(3), BAD, "content: got 3"),
+    "a-call-without-a-name": (completion(None, tool_calls=[{"id": "x"}]), BAD, "function.name: missing"),
+    "a-cost": (completion() | {"usage": {"cost": "free"}}, BAD, "usage.cost: got 'free'"),
+    "a-list": ([completion()], BAD, "wanted a chat completion"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_what_is_no_completion_is_no_answer(name: str) -> None:
+    body, code, words = FAULTS[name]
+    async with wire(answer(200, body)) as server, built("openai-chat", server.base_url, CONFIG) as agent:
+        failed = await failure(agent)
+        assert (failed.code, len(server.requests)) == (code, 1)
+        assert words in failed.message
+
+
+STREAM_FAULTS: dict[str, tuple[str, str]] = {
+    "no-finish": (events(chunk("fi")), "without a finish_reason"),
+    "no-chunks": (events({"text": "fine"}), "wanted a chunk of a chat completion"),
+    "no-delta": (events({"choices": [{"message": {}}]}), "delta: missing"),
+    "a-second-answer": (events({"choices": [{"index": 1, "delta": {}}]}), "a second answer"),
+    "calls-of-another-type": (events(chunk(tool_calls=["book"])), "wanted objects"),
+    "sent-at-once": (json.dumps(completion()), "no stream of server-sent events"),
+}
+
+
+@pytest.mark.parametrize("name", STREAM_FAULTS)
+async def test_what_is_no_streamed_completion_is_no_answer(name: str) -> None:
+    body, words = STREAM_FAULTS[name]
+    config = {**CONFIG, "stream": True}
+    async with wire(answer(200, body)) as server, built("openai-chat", server.base_url, config) as agent:
+        assert words in (await failure(agent)).message
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        (answer(429, b"", retry_after="0"), 2),
+        (answer(429, b""), 2),
+        (answer(503, b"", retry_after="0"), 2),
+        (answer(503, b""), 1),
+        (answer(500, b""), 1),
+        (answer(429, b"", retry_after="3600"), 1),
+        (Answer(b"", "reset"), 1),
+        (answer(200, "{", length=9, end="close"), 1),
+    ],
+    ids=["429", "429-unsaid", "503", "503-unsaid", "500", "429-in-an-hour", "reset", "half"],
+)
+async def test_only_a_request_that_was_not_worked_on_is_repeated(given: Answer, asked: int) -> None:
+    async with wire(given, answer(200, completion("fine"))) as server:
+        async with built("openai-chat", server.base_url, CONFIG) as agent:
+            if asked == 2:
+                assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+            else:
+                await failure(agent)
+        assert len(server.requests) == asked

@@ -1,0 +1,264 @@
+"""Scenarios, personas, connectors and experiments over a real channel: stored, changed, listed, refused with paths."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from evald.v1 import connector_service_pb2 as connectors_pb
+from evald.v1 import experiment_service_pb2 as experiments_pb
+from evald.v1 import persona_service_pb2 as personas_pb
+from evald.v1 import scenario_service_pb2 as scenarios_pb
+from evald.v1.connector_service_pb2 import Connector
+from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
+from evald.v1.context_pb2 import Persona, Scenario
+from evald.v1.experiment_service_pb2 import Experiment
+from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
+from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
+from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store.resources import ResourceKind, ResourceStore
+
+from .live import CONTAINS, Live, refusal, serving, spec
+
+REPLAY = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Live]:
+    async with serving() as live:
+        yield live
+
+
+def scenario(name: str = "Booking", **fields: Any) -> Scenario:
+    fields.setdefault("evaluators", [CONTAINS])
+    return Scenario(name=name, **fields)
+
+
+def connector(name: str = "agent", **fields: Any) -> Connector:
+    made = Connector(name=name, type="replay", **fields)
+    made.config.update(REPLAY)
+    return made
+
+
+async def create_scenario(live: Live, **fields: Any) -> Scenario:
+    request = scenarios_pb.CreateScenarioRequest(scenario=scenario(**fields))
+    return (await ScenarioServiceStub(live.channel).CreateScenario(request)).scenario
+
+
+async def test_a_scenario_is_stored_got_listed_updated_and_deleted(live: Live) -> None:
+    stub = ScenarioServiceStub(live.channel)
+    created = await create_scenario(live, instructions="move a booking", max_messages=4)
+    assert created.id
+    assert created.create_time == created.update_time
+    got = (await stub.GetScenario(scenarios_pb.GetScenarioRequest(scenario_id=created.id))).scenario
+    assert got == created
+    listed = await stub.ListScenarios(scenarios_pb.ListScenariosRequest())
+    assert list(listed.scenarios) == [created]
+    change = Scenario(id=created.id, instructions="")
+    updated = (
+        await stub.UpdateScenario(
+            scenarios_pb.UpdateScenarioRequest(
+                scenario=change, update_mask={"paths": ["instructions", "max_messages"]}
+            )
+        )
+    ).scenario
+    assert updated.instructions == ""
+    assert not updated.HasField("max_messages")
+    assert updated.name == "Booking"
+    assert list(updated.evaluators) == [CONTAINS]
+    assert updated.update_time.ToNanoseconds() > updated.create_time.ToNanoseconds()
+    await stub.DeleteScenario(scenarios_pb.DeleteScenarioRequest(scenario_id=created.id))
+    gone = await refusal(stub.GetScenario(scenarios_pb.GetScenarioRequest(scenario_id=created.id)))
+    assert gone.code is grpc.StatusCode.NOT_FOUND
+    assert gone.reason == "RESOURCE_NOT_FOUND"
+    assert gone.fields == ["scenario_id"]
+
+
+async def test_pages_hold_everything_once_and_in_order(live: Live) -> None:
+    names = [f"scenario {number:02}" for number in range(25)]
+    for name in names:
+        await create_scenario(live, name=name)
+    stub, found, token = ScenarioServiceStub(live.channel), [], ""
+    while True:
+        page = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(page_size=10, page_token=token))
+        found += [one.name for one in page.scenarios]
+        token = page.next_page_token
+        if not token:
+            break
+    assert found == names
+    by_name = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(name="scenario 07"))
+    assert [one.name for one in by_name.scenarios] == ["scenario 07"]
+
+
+SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no name": ({"name": ""}, "scenario.name", "Name is required"),
+    "nothing to check": ({"evaluators": []}, "scenario", "Scenario must have evaluation criteria"),
+    "blank criteria": (
+        {"evaluators": [], "success_criteria": "  "},
+        "scenario",
+        "Scenario must have evaluation criteria",
+    ),
+    "an unknown type": (
+        {"evaluators": [CONTAINS, spec("regexp")]},
+        "scenario.evaluators[1].type",
+        'did you mean "regex"?',
+    ),
+    "a config that does not match": (
+        {"evaluators": [spec("latency-budget", {"maxMs": -3})]},
+        "scenario.evaluators[0].config.maxMs",
+        "-3",
+    ),
+    "no room for an answer": (
+        {"max_messages": 2, "messages": [{"role": "user", "text": "a"}, {"role": "assistant", "text": "b"}]},
+        "scenario.max_messages",
+        "wanted 4 or more",
+    ),
+    "no messages at all": ({"max_messages": 0}, "scenario.max_messages", "wanted 1 to 5000"),
+    "a message without a role": (
+        {"messages": [{"text": "a"}]},
+        "scenario.messages[0].role",
+        "wanted user, assistant",
+    ),
+    "an unknown persona": ({"persona_ids": ["nobody"]}, "scenario.persona_ids[0]", "no persona has the id"),
+    "an unknown mode": ({"failure_criteria_mode": 7}, "scenario.failure_criteria_mode", "got 7"),
+    "too large": ({"instructions": "a" * (1 << 20)}, "scenario", "at most 1048576 are allowed"),
+}
+
+
+@pytest.mark.parametrize("row", SCENARIO_PROBLEMS)
+async def test_a_bad_scenario_is_refused_with_the_path(row: str, live: Live) -> None:
+    fields, path, text = SCENARIO_PROBLEMS[row]
+    refused = await refusal(create_scenario(live, **fields))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.fields == [path]
+    assert text in refused.descriptions[0]
+
+
+async def test_all_problems_come_together(live: Live) -> None:
+    refused = await refusal(create_scenario(live, name="", evaluators=[spec("regexp")], max_messages=-1))
+    assert refused.fields == ["scenario.name", "scenario.max_messages", "scenario.evaluators[0].type"]
+
+
+async def test_names_and_ids_are_unique(live: Live) -> None:
+    first = await create_scenario(live, id="mine")
+    assert first.id == "mine"
+    refused = await refusal(create_scenario(live))
+    assert refused.code is grpc.StatusCode.ALREADY_EXISTS
+    assert refused.message == 'Scenario with name "Booking" already exists'
+    refused = await refusal(create_scenario(live, id="mine", name="Other"))
+    assert refused.fields == ["scenario.id"]
+    second = await create_scenario(live, name="Other")
+    stub = ScenarioServiceStub(live.channel)
+    update = scenarios_pb.UpdateScenarioRequest(
+        scenario=Scenario(id=second.id, name="Booking"), update_mask={"paths": ["name"]}
+    )
+    assert (await refusal(stub.UpdateScenario(update))).reason == "RESOURCE_EXISTS"
+
+
+async def test_an_update_that_would_leave_nothing_to_check_is_refused_and_changes_nothing(live: Live) -> None:
+    created = await create_scenario(live)
+    stub = ScenarioServiceStub(live.channel)
+    for mask, fields in ((["evaluators"], ["scenario"]), (["owner"], ["update_mask.paths[0]"])):
+        request = scenarios_pb.UpdateScenarioRequest(
+            scenario=Scenario(id=created.id), update_mask={"paths": mask}
+        )
+        assert (await refusal(stub.UpdateScenario(request))).fields == fields
+    got = await stub.GetScenario(scenarios_pb.GetScenarioRequest(scenario_id=created.id))
+    assert got.scenario == created
+
+
+async def test_a_simulated_user_is_told_the_scenario_but_not_its_success_criteria(live: Live) -> None:
+    created = await create_scenario(
+        live,
+        instructions="You want to move your booking",
+        success_criteria="The agent confirms Friday",
+        evaluators=[],
+    )
+    persona = (
+        await PersonaServiceStub(live.channel).CreatePersona(
+            personas_pb.CreatePersonaRequest(persona=Persona(name="Maria", description="in a hurry"))
+        )
+    ).persona
+    request = scenarios_pb.GetScenarioPromptRequest(scenario_id=created.id, persona_id=persona.id)
+    prompt = await ScenarioServiceStub(live.channel).GetScenarioPrompt(request)
+    assert "You want to move your booking" in prompt.system_prompt
+    assert "Maria" in prompt.system_prompt
+    assert "in a hurry" in prompt.system_prompt
+    assert "confirms Friday" not in str(prompt)
+
+
+async def test_values_of_headers_are_never_shown_and_survive_an_update(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALD_SECRET_KEY", "s3cret")
+    stub = ConnectorServiceStub(live.channel)
+    headers = {"authorization": "Bearer ${EVALD_SECRET_KEY}", "x-tenant": "blue"}
+    made = Connector(name="agent", type="http", base_url="http://127.0.0.1:9", headers=headers)
+    created = (await stub.CreateConnector(connectors_pb.CreateConnectorRequest(connector=made))).connector
+    assert dict(created.headers) == {"authorization": "Bearer ${EVALD_SECRET_KEY}", "x-tenant": "***"}
+    created.base_url = "http://127.0.0.1:8"
+    updated = (await stub.UpdateConnector(connectors_pb.UpdateConnectorRequest(connector=created))).connector
+    assert updated.base_url == "http://127.0.0.1:8"
+    assert dict(updated.headers) == dict(created.headers)
+    stored = await ResourceStore(live.app.database).get(ResourceKind.CONNECTOR, created.id)
+    assert stored is not None
+    assert b"blue" in stored.body
+    assert b"s3cret" not in stored.body
+
+
+async def test_a_secret_in_a_header_is_refused(live: Live) -> None:
+    made = Connector(
+        name="agent", type="http", base_url="http://127.0.0.1:9", headers={"Authorization": "Bearer abc123"}
+    )
+    request = connectors_pb.CreateConnectorRequest(connector=made)
+    refused = await refusal(ConnectorServiceStub(live.channel).CreateConnector(request))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "authorization" in refused.fields[0].lower()
+    assert "abc123" not in refused.message
+
+
+async def test_an_experiment_names_what_there_is(live: Live) -> None:
+    stored = await create_scenario(live)
+    stub = ExperimentServiceStub(live.channel)
+    made = (
+        await ConnectorServiceStub(live.channel).CreateConnector(
+            connectors_pb.CreateConnectorRequest(connector=connector())
+        )
+    ).connector
+    experiment = Experiment(name="all", scenario_ids=[stored.id], connector_id=made.id)
+    created = await stub.CreateExperiment(experiments_pb.CreateExperimentRequest(experiment=experiment))
+    assert created.experiment.id
+    bad = Experiment(
+        name="bad", scenario_ids=[stored.id, stored.id, "x"], persona_ids=["y"], connector_id="z"
+    )
+    refused = await refusal(stub.CreateExperiment(experiments_pb.CreateExperimentRequest(experiment=bad)))
+    assert refused.fields == [
+        "experiment.scenario_ids[1]",
+        "experiment.scenario_ids[2]",
+        "experiment.persona_ids[0]",
+        "experiment.connector_id",
+    ]
+
+
+async def test_types_of_connectors_say_what_their_config_is(live: Live) -> None:
+    types = await ConnectorServiceStub(live.channel).ListConnectorTypes(
+        connectors_pb.ListConnectorTypesRequest()
+    )
+    names = [one.type for one in types.connector_types]
+    assert names == ["grpc", "http", "langgraph", "openai-chat", "replay"]
+    assert all('"properties"' in one.config_schema_json for one in types.connector_types)
+
+
+async def test_garbage_is_refused_by_every_method_as_no_message(live: Live) -> None:
+    for service, methods in (
+        ("Scenario", ("Create", "Get", "Update", "Delete")),
+        ("Persona", ("Create",)),
+        ("Connector", ("Create", "Test")),
+        ("Experiment", ("Create",)),
+    ):
+        for method in methods:
+            refused = await refusal(
+                live.raw(f"/evald.v1.{service}Service/{method}{service}", b"\xff\xff\xff")
+            )
+            assert refused.reason == "UNREADABLE_MESSAGE"

@@ -1,0 +1,315 @@
+"""Runs over a real channel: started, watched from any number, listed, cancelled, resumed, imported, refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from evald.v1 import connector_service_pb2 as connectors_pb
+from evald.v1 import experiment_service_pb2 as experiments_pb
+from evald.v1 import persona_service_pb2 as personas_pb
+from evald.v1 import run_service_pb2 as runs_pb
+from evald.v1 import scenario_service_pb2 as scenarios_pb
+from evald.v1.connector_service_pb2 import Connector
+from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
+from evald.v1.context_pb2 import Persona, Scenario
+from evald.v1.experiment_service_pb2 import Experiment
+from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
+from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
+from evald.v1.run_service_pb2 import Run, WatchRunResponse
+from evald.v1.run_service_pb2_grpc import RunServiceStub
+from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+
+from .live import Live, refusal, serving, spec, until
+
+RECORDED = [
+    {"role": "user", "content": "Move my booking"},
+    {"role": "assistant", "content": "To which day?"},
+    {"role": "user", "content": "Friday"},
+    {"role": "assistant", "content": "Moved to Friday: BK-12345"},
+]
+METRIC = spec("response-length")
+REFERENCE = spec("regex", {"pattern": r"BK-\d{5}"}, turn_policy=2)
+
+
+class Floor:
+    """The stubs of a server, and something to run."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.runs = RunServiceStub(live.channel)
+
+    async def scenario(self, *specs: Any, name: str = "Booking", **fields: Any) -> Scenario:
+        scenario = Scenario(name=name, evaluators=specs or [METRIC, REFERENCE], **fields)
+        request = scenarios_pb.CreateScenarioRequest(scenario=scenario)
+        return (await ScenarioServiceStub(self.live.channel).CreateScenario(request)).scenario
+
+    async def connector(self, *, name: str = "agent", **fields: Any) -> Connector:
+        connector = Connector(name=name, **({"type": "replay"} | fields))
+        if connector.type == "replay":
+            connector.config.update({"messages": RECORDED})
+        request = connectors_pb.CreateConnectorRequest(connector=connector)
+        return (await ConnectorServiceStub(self.live.channel).CreateConnector(request)).connector
+
+    async def start(self, scenario: Scenario, connector: Connector, **fields: Any) -> Run:
+        request = runs_pb.StartRunRequest(scenario_id=scenario.id, connector_id=connector.id, **fields)
+        return (await self.runs.StartRun(request)).run
+
+    async def watch(self, run_id: str, after: int = 0) -> list[WatchRunResponse]:
+        request = runs_pb.WatchRunRequest(run_id=run_id, after_sequence=after)
+        return [event async for event in self.runs.WatchRun(request)]
+
+    async def get(self, run_id: str) -> Run:
+        return (await self.runs.GetRun(runs_pb.GetRunRequest(run_id=run_id))).run
+
+    async def played(self, **fields: Any) -> Run:
+        """A run that has ended."""
+        run = await self.start(await self.scenario(**fields), await self.connector())
+        await self.watch(run.id)
+        return await self.get(run.id)
+
+
+async def silent_agent() -> tuple[asyncio.Server, str]:
+    """An agent that takes connections and never answers, and its address."""
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_run_is_played_turn_by_turn_and_kept() -> None:
+    async with serving() as live:
+        run = await Floor(live).played()
+        assert run.status == runs_pb.RUN_STATUS_COMPLETED
+        assert run.verdict == 1
+        assert run.result.success
+        assert [message.text for message in run.messages] == [one["content"] for one in RECORDED]
+        first, second = run.turns
+        assert [first.is_final, second.is_final] == [False, True]
+        assert [result.verdict for result in first.evaluation.results] == [1, 4]
+        assert [result.verdict for result in second.evaluation.results] == [1, 1]
+        assert [(turn.first_message, turn.message_count) for turn in run.turns] == [(0, 2), (2, 2)]
+        assert list(run.output.evaluator_results) == list(second.evaluation.results)
+        assert run.output.metrics["response-length"] == len(RECORDED[3]["content"])
+        assert run.scenario.name == "Booking"
+        assert run.connector.type == "replay"
+
+
+async def test_a_watch_goes_on_from_any_number_without_loss_or_doubles() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        events = await floor.watch(run.id)
+        kinds = [event.WhichOneof("event") for event in events]
+        assert kinds[-1] == "end"
+        assert kinds.count("message") == 4
+        assert kinds.count("result") == 4
+        assert kinds.count("turn") == 2
+        numbers = [event.sequence for event in events]
+        assert numbers == sorted(set(numbers))
+        for position, event in enumerate(events):
+            assert await floor.watch(run.id, after=event.sequence) == events[position + 1 :]
+
+
+async def test_every_filter_finds_its_runs_and_pages_hold_each_once() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        booking, other = (
+            await floor.scenario(),
+            await floor.scenario(spec("contains", {"text": "zebra"}), name="Other"),
+        )
+        agent = await floor.connector()
+        ids = [(await floor.start(scenario, agent)).id for scenario in (booking, other, booking, booking)]
+        for run_id in ids:
+            await floor.watch(run_id)
+
+        async def listed(**fields: Any) -> list[str]:
+            page = await floor.runs.ListRuns(runs_pb.ListRunsRequest(**fields))
+            return [run.id for run in page.runs]
+
+        assert await listed() == ids[::-1]
+        assert await listed(oldest_first=True) == ids
+        assert await listed(scenario_id=booking.id) == [ids[3], ids[2], ids[0]]
+        assert await listed(connector_id=agent.id, verdict=2) == [ids[1]]
+        assert await listed(failed_evaluator="contains") == [ids[1]]
+        assert await listed(failed_evaluator="regex") == []
+        assert await listed(status=runs_pb.RUN_STATUS_ERROR) == []
+        found, token = [], ""
+        while True:
+            page = await floor.runs.ListRuns(runs_pb.ListRunsRequest(page_size=3, page_token=token))
+            assert not any(run.messages or run.turns for run in page.runs)
+            found += [run.id for run in page.runs]
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == ids[::-1]
+        (with_messages,) = (
+            await floor.runs.ListRuns(runs_pb.ListRunsRequest(page_size=1, include_messages=True))
+        ).runs
+        assert len(with_messages.messages) == 4
+
+
+async def test_an_experiment_runs_each_scenario_with_each_persona() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        scenarios = [await floor.scenario(name=name) for name in ("a", "b")]
+        personas = []
+        for name in ("Maria", "Omar"):
+            request = personas_pb.CreatePersonaRequest(persona=Persona(name=name, script=["hello"]))
+            personas.append((await PersonaServiceStub(live.channel).CreatePersona(request)).persona)
+        experiment = Experiment(
+            name="all",
+            scenario_ids=[one.id for one in scenarios],
+            persona_ids=[one.id for one in personas],
+            connector_id=(await floor.connector()).id,
+        )
+        made = await ExperimentServiceStub(live.channel).CreateExperiment(
+            experiments_pb.CreateExperimentRequest(experiment=experiment)
+        )
+        started = await floor.runs.StartRuns(
+            runs_pb.StartRunsRequest(experiment_id=made.experiment.id, request_id="8f14e45f")
+        )
+        pairs = [(run.scenario.name, run.persona.name) for run in started.runs]
+        assert pairs == [("a", "Maria"), ("a", "Omar"), ("b", "Maria"), ("b", "Omar")]
+        assert {run.execution_id for run in started.runs} == {started.execution_id}
+        again = await floor.runs.StartRuns(
+            runs_pb.StartRunsRequest(experiment_id=made.experiment.id, request_id="8f14e45f")
+        )
+        assert [run.id for run in again.runs] == [run.id for run in started.runs]
+        for run in started.runs:
+            await floor.watch(run.id)
+        page = await floor.runs.ListRuns(runs_pb.ListRunsRequest(execution_id=started.execution_id))
+        assert len(page.runs) == 4
+
+
+async def test_a_running_run_can_be_cancelled_and_not_deleted_and_an_ended_one_the_other_way_round() -> None:
+    agent, address = await silent_agent()
+    async with agent, serving() as live:
+        floor = Floor(live)
+        connector = await floor.connector(type="http", base_url=address)
+        run = await floor.start(await floor.scenario(messages=[{"role": "user", "text": "hi"}]), connector)
+
+        async def running() -> bool:
+            return (await floor.get(run.id)).status == runs_pb.RUN_STATUS_RUNNING
+
+        await until(running)
+        refused = await refusal(floor.runs.DeleteRun(runs_pb.DeleteRunRequest(run_id=run.id)))
+        assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+        assert refused.reason == "RUN_STATUS"
+        cancelled = await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run.id))
+        assert cancelled.run.status == runs_pb.RUN_STATUS_CANCELLED
+        assert (await floor.watch(run.id))[-1].end.status == runs_pb.RUN_STATUS_CANCELLED
+        for method, request in (
+            (floor.runs.CancelRun, runs_pb.CancelRunRequest(run_id=run.id)),
+            (floor.runs.RetryRun, runs_pb.RetryRunRequest(run_id=run.id)),
+            (floor.runs.ResumeRun, runs_pb.ResumeRunRequest(run_id=run.id)),
+        ):
+            assert (await refusal(method(request))).reason == "RUN_STATUS"
+        await floor.runs.DeleteRun(runs_pb.DeleteRunRequest(run_id=run.id))
+        assert (await refusal(floor.get(run.id))).code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_an_agent_that_is_away_is_an_error_that_can_be_retried() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        connector = await floor.connector(type="http", base_url="http://127.0.0.1:9")
+        run = await floor.start(await floor.scenario(messages=[{"role": "user", "text": "hi"}]), connector)
+        end = (await floor.watch(run.id))[-1].end
+        assert end.status == runs_pb.RUN_STATUS_ERROR
+        assert end.verdict == 3
+        assert end.error.code == "CONNECTOR_UNAVAILABLE"
+        assert not end.HasField("result")
+        retried = await floor.runs.RetryRun(runs_pb.RetryRunRequest(run_id=run.id))
+        assert retried.run.attempt == 2
+        again = await floor.watch(run.id, after=end.last_sequence)
+        assert again[0].status.attempt == 2
+        assert again[-1].end.status == runs_pb.RUN_STATUS_ERROR
+
+
+async def test_a_run_is_interrupted_by_the_end_of_the_server_and_resumed_by_the_next(tmp_path: Path) -> None:
+    agent, address = await silent_agent()
+    async with agent:
+        async with serving(data_dir=tmp_path) as live:
+            floor = Floor(live)
+            connector = await floor.connector(type="http", base_url=address)
+            scenario = await floor.scenario(messages=[{"role": "user", "text": "hi"}])
+            run = await floor.start(scenario, connector)
+
+            async def running() -> bool:
+                return (await floor.get(run.id)).status == runs_pb.RUN_STATUS_RUNNING
+
+            await until(running)
+        async with serving(data_dir=tmp_path) as live:
+            floor = Floor(live)
+            assert (await floor.get(run.id)).status == runs_pb.RUN_STATUS_INTERRUPTED
+            resumed = await floor.runs.ResumeRun(runs_pb.ResumeRunRequest(run_id=run.id))
+            assert resumed.run.status in (runs_pb.RUN_STATUS_QUEUED, runs_pb.RUN_STATUS_RUNNING)
+            cancelled = await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run.id))
+            assert [message.text for message in (await floor.get(run.id)).messages] == ["hi"]
+            assert cancelled.run.attempt == 1
+
+
+async def test_a_run_is_imported_as_it_was() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        whole = Run()
+        whole.CopyFrom(run)
+        whole.id = "imported"
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=whole))
+        got = await floor.get("imported")
+        assert got.messages == run.messages
+        assert got.turns == run.turns
+        assert got.output == run.output
+        assert got.result == run.result
+        refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=whole)))
+        assert refused.reason == "RESOURCE_EXISTS"
+        whole.id, whole.status = "other", runs_pb.RUN_STATUS_RUNNING
+        refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=whole)))
+        assert refused.fields == ["run.status"]
+
+
+async def test_what_cannot_run_is_refused_before_anything_is_queued() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        scenario, connector = await floor.scenario(), await floor.connector()
+        no_id = Scenario(id="nothing")
+        refused = await refusal(floor.start(no_id, connector))
+        assert refused.code is grpc.StatusCode.NOT_FOUND
+        assert refused.fields == ["scenario_id"]
+        refused = await refusal(floor.start(scenario, connector, persona_id="nobody"))
+        assert refused.fields == ["persona_id"]
+        refused = await refusal(floor.start(scenario, Connector(id="nowhere")))
+        assert refused.fields == ["connector_id"]
+        agent = await floor.connector(name="other", type="http", base_url="http://127.0.0.1:9")
+        refused = await refusal(floor.start(scenario, agent))
+        assert "EVALD_JUDGE_MODEL" in refused.message
+        assert not (await floor.runs.ListRuns(runs_pb.ListRunsRequest())).runs
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (runs_pb.ListRunsRequest(page_size=-1), "page_size"),
+        (runs_pb.ListRunsRequest(page_token="x"), "page_token"),
+        (runs_pb.ListRunsRequest(page_token="YWJj"), "page_token"),
+        (runs_pb.ListRunsRequest(status=99), "status"),  # type: ignore[arg-type]
+        (runs_pb.ListRunsRequest(verdict=-1), "verdict"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+async def test_a_bad_list_request_is_refused(request_: runs_pb.ListRunsRequest, field: str) -> None:
+    async with serving() as live:
+        assert (await refusal(Floor(live).runs.ListRuns(request_))).fields == [field]
+
+
+async def test_a_watch_of_no_run_or_from_a_negative_number_is_refused() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        assert (await refusal(floor.watch("nothing"))).reason == "RESOURCE_NOT_FOUND"
+        assert (await refusal(floor.watch("nothing", after=-1))).fields == ["after_sequence"]

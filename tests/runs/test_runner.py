@@ -1,0 +1,372 @@
+"""Many runs at once, and what happens to a run from outside."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from evald.result import Verdict
+from evald.v1 import run_service_pb2
+from evald.v1.context_pb2 import Invocation, Persona
+from evald.v1.run_service_pb2 import Run
+from evald_server.connectors.connector import AgentRequest, ConnectorFailure
+from evald_server.monitoring import Telemetry
+from evald_server.rpc.admission import Admission
+from evald_server.runs.runner import FairQueue, Runner, RunStateProblem
+from evald_server.store.database import StoreProblem
+from evald_server.store.runs import RunEventKind
+
+from ..monitoring.scrape import families
+from ..rpc.live import until
+from .fake_store import FULL, FakeStore
+from .scripted import Answer, ScriptedAgent, engine, queued, scenario, whole
+
+QUEUED, RUNNING = run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING
+COMPLETED, ERROR = run_service_pb2.RUN_STATUS_COMPLETED, run_service_pb2.RUN_STATUS_ERROR
+INTERRUPTED, CANCELLED = run_service_pb2.RUN_STATUS_INTERRUPTED, run_service_pb2.RUN_STATUS_CANCELLED
+
+PASSES = [{"type": "scripted", "config": {"do": "pass"}}]
+
+
+class Gate(ScriptedAgent):
+    """An agent that answers only when it is let through; everything that was asked waits in `asked`."""
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__(*answers)
+        self.asked: asyncio.Queue[AgentRequest] = asyncio.Queue()
+        self._passes = asyncio.Semaphore(0)
+        self.most = self.now = 0
+
+    def open(self, count: int = 10_000) -> None:
+        """Let so many answers through."""
+        for _ in range(count):
+            self._passes.release()
+
+    async def invoke(self, request: AgentRequest) -> Invocation:
+        """When let through."""
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.asked.put_nowait(request)
+        try:
+            await self._passes.acquire()
+        finally:
+            self.now -= 1
+        return await super().invoke(request)
+
+
+class House:
+    """A runner over a store that stays when the runner goes."""
+
+    def __init__(self, agent: ScriptedAgent, store: FakeStore | None = None, **more: Any) -> None:
+        self.agent = agent
+        self.store = store or FakeStore()
+        self.telemetry = Telemetry()
+        self.engine = engine()
+        self.runner = Runner(
+            self.store,
+            self,
+            self.engine.models,  # type: ignore[attr-defined]
+            self.engine,
+            Admission(256, 256, 1.0),
+            self.telemetry,
+            **more,
+        )
+
+    def build(self, pb: Any) -> ScriptedAgent:
+        """The one agent; a connector of type "broken" cannot be built."""
+        if pb.type == "broken":
+            raise ConnectorFailure("CONNECTOR_CONFIG", "config.path: wrong")
+        return self.agent
+
+    async def submit(self, count: int = 1, **fields: Any) -> list[str]:
+        """Store and queue runs with a script of three lines."""
+        made = scenario(fields.pop("evaluators", PASSES), maxMessages=20)
+        runs = [queued(made, Persona(script=["one", "two", "three"]), **fields) for _ in range(count)]
+        await self.store.create(runs)
+        await self.runner.submit(runs)
+        return [run.id for run in runs]
+
+    async def until(self, run_id: str, *statuses: int) -> Run:
+        """The run, once it has one of these statuses."""
+        with self.runner.watch(run_id) as changed:
+            while True:
+                changed.clear()
+                run = await whole(self.store, run_id)
+                if run.status in statuses:
+                    return run
+                await changed.wait()
+
+    def counted(self, family: str) -> dict[str, float]:
+        """Samples of a counter by their only label."""
+        return {
+            "".join(sample.labels.values()): sample.value
+            for found in families(self.telemetry)
+            if found.name == family
+            for sample in found.samples
+            if sample.value
+        }
+
+
+def numbers(run_id: str, store: FakeStore) -> list[int]:
+    return [event.sequence for event in store.log[run_id]]
+
+
+async def test_runs_are_played_within_the_limit() -> None:
+    house = House(Gate(), max_runs=4)
+    ids = await house.submit(12)
+    for _ in range(4):
+        await house.agent.asked.get()
+    gauges = {
+        f.name: f.samples[0].value for f in families(house.telemetry) if f.name.startswith("evald_runs_")
+    }
+    assert gauges == {"evald_runs_running": 4, "evald_runs_queued": 8}
+    house.agent.open()
+    for run_id in ids:
+        run = await house.until(run_id, COMPLETED, ERROR)
+        assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
+        assert run.result.reason == "The conversation ended after 6 messages. All evaluators passed."
+    assert house.agent.most == 4
+    assert house.agent.closed
+    assert house.counted("evald_runs") == {"passed": 12}
+    assert house.counted("evald_run_turns") == {"": 36}
+    assert house.counted("evald_evaluations") == {"Runpassed": 36}
+
+
+def test_the_queue_serves_one_caller_after_the_other() -> None:
+    queue = FairQueue()
+    for number in range(4):
+        queue.put("big", f"big {number}")
+    queue.put("small", "small 0")
+    queue.put("late", "late 0")
+    queue.put("late", "late 0")
+    queue.remove("big 1")
+    assert len(queue) == 5
+    taken = [queue.take() for _ in range(6)]
+    assert taken == ["big 0", "small 0", "late 0", "big 2", "big 3", None]
+
+
+async def test_a_run_that_is_cancelled_ends_there() -> None:
+    house = House(Gate(), max_runs=1)
+    first, second = await house.submit(2)
+    house.agent.open(1)
+    await house.agent.asked.get()
+    await house.agent.asked.get()  # the first one's second turn
+    for run_id, turns in ((first, 1), (second, 0)):
+        run = await house.runner.cancel(run_id)
+        assert run is not None
+        assert (run.status, run.verdict, run.turn_count) == (CANCELLED, 0, turns)
+        assert house.store.log[run_id][-1].kind is RunEventKind.END
+        with pytest.raises(RunStateProblem, match="cancelled"):
+            await house.runner.cancel(run_id)
+    assert house.agent.closed
+    assert house.agent.now == 0
+    assert await house.runner.cancel("nobody") is None
+    assert house.counted("evald_runs") == {"cancelled": 2}
+
+
+async def test_a_run_in_error_is_retried_from_the_start() -> None:
+    agent = ScriptedAgent("fine", ConnectorFailure("CONNECTOR_TIMEOUT", "no answer within 30 s"), "fine")
+    house = House(agent)
+    (run_id,) = await house.submit()
+    run = await house.until(run_id, ERROR)
+    assert (run.error.code, run.error.message) == ("CONNECTOR_TIMEOUT", "no answer within 30 s")
+    assert Verdict(run.verdict) is Verdict.ERROR
+    last, thread = run.last_sequence, run.thread_id
+    with pytest.raises(RunStateProblem, match="error"):
+        await house.runner.resume(run_id)
+    again = await house.runner.retry(run_id)
+    assert again is not None
+    assert (again.status, again.attempt, again.turn_count, again.last_sequence) == (QUEUED, 2, 0, last + 1)
+    run = await house.until(run_id, COMPLETED)
+    assert (Verdict(run.verdict), run.turn_count, run.attempt) == (Verdict.PASSED, 3, 2)
+    assert not run.HasField("error")
+    assert run.thread_id != thread
+    assert len(run.messages) == 6
+    assert numbers(run_id, house.store)[0] == last + 1
+    with pytest.raises(RunStateProblem, match="completed"):
+        await house.runner.retry(run_id)
+
+
+async def test_a_connector_that_cannot_be_built_is_an_error() -> None:
+    house = House(ScriptedAgent())
+    run = queued(scenario(PASSES), connector_id="c")
+    run.connector.type = "broken"
+    await house.store.create([run])
+    await house.runner.submit([run])
+    ended = await house.until(run.id, ERROR)
+    assert ended.error.code == "CONNECTOR_CONFIG"
+
+
+async def test_a_bug_ends_its_run_alone_and_tells_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(ScriptedAgent(KeyError("secret-7f3a at /etc/passwd"), "fine"), max_runs=1)
+    first, second = await house.submit(2)
+    run = await house.until(first, ERROR)
+    assert run.error.code == "INTERNAL"
+    assert "secret" not in str(run.error)
+    assert run.error.message.split("incident ")[1][:12] in caplog.text
+    assert (await house.until(second, COMPLETED)).verdict == Verdict.PASSED
+
+
+async def test_draining_interrupts_and_the_next_server_goes_on() -> None:
+    first = House(Gate(), max_runs=2)
+    ids = await first.submit(3)
+    first.agent.open(1)
+    for _ in range(3):
+        await first.agent.asked.get()
+    await first.runner.drain(0)
+    runs = [await whole(first.store, run_id) for run_id in ids]
+    assert sorted(run.status for run in runs) == [QUEUED, INTERRUPTED, INTERRUPTED]
+    assert first.counted("evald_runs") == {"interrupted": 2}
+    before = {run.id: [turn.SerializeToString() for turn in run.turns] for run in runs}
+
+    second = House(ScriptedAgent(), first.store)
+    await second.runner.start()
+    for run in runs:
+        if run.status == INTERRUPTED:
+            assert await second.runner.resume(run.id) is not None
+        ended = await second.until(run.id, COMPLETED)
+        assert (Verdict(ended.verdict), ended.turn_count) == (Verdict.PASSED, 3)
+        assert [turn.SerializeToString() for turn in ended.turns][: len(before[run.id])] == before[run.id]
+        assert [m.text for m in ended.messages if m.role == "user"] == ["one", "two", "three"]
+
+
+async def test_draining_lets_a_step_end() -> None:
+    house = House(Gate())
+    (run_id,) = await house.submit()
+    await house.agent.asked.get()
+    draining = asyncio.create_task(house.runner.drain(30))
+    await asyncio.sleep(0)
+    house.agent.open(1)
+    await draining
+    run = await whole(house.store, run_id)
+    assert run.status == INTERRUPTED
+    assert [message.role for message in run.messages] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("commits", range(2, 9))
+async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> None:
+    """Kill: nothing is written any more. What was committed is never asked for or evaluated again."""
+    store = FakeStore()
+    first = House(ScriptedAgent("a", "b", "c"), store, store_seconds=0)
+    alive = True
+
+    def die() -> None:
+        nonlocal alive
+        alive = alive and store.commits < commits
+        if not alive:
+            raise FULL
+
+    store.before_write = die
+    (run_id,) = await first.submit()
+    await until(lambda: not alive)
+    await first.runner.drain(0)
+    killed = await whole(store, run_id)
+    events = list(store.log[run_id])
+    store.before_write = lambda: None
+    assert killed.status in (RUNNING, QUEUED)
+
+    second = House(ScriptedAgent("a", "b", "c"), store)
+    await second.runner.start()
+    if killed.status == RUNNING:
+        assert (await whole(store, run_id)).status == INTERRUPTED
+        assert await second.runner.resume(run_id) is not None
+    run = await second.until(run_id, COMPLETED)
+    assert (Verdict(run.verdict), run.turn_count, len(run.messages)) == (Verdict.PASSED, 3, 6)
+    assert store.log[run_id][: len(events)] == events
+    answered = sum(message.role == "assistant" for message in killed.messages)
+    assert len(second.agent.requests) == 3 - answered
+    assert [turn.turn for turn in run.turns] == [1, 2, 3]
+
+
+async def test_a_resumed_turn_keeps_what_its_answer_cost() -> None:
+    store = FakeStore()
+    first = House(ScriptedAgent(), store, store_seconds=0)
+    store.before_write = lambda: _fail_from(store, 4)
+    (run_id,) = await first.submit(evaluators=[{"type": "latency-budget", "config": {"maxMs": 10}}])
+    await until(lambda: store.commits >= 4)
+    await first.runner.drain(0)
+    store.before_write = lambda: None
+    second = House(ScriptedAgent(), store)
+    await second.runner.start()
+    await second.runner.resume(run_id)
+    run = await second.until(run_id, COMPLETED)
+    assert run.turns[0].evaluation.results[0].value == 5
+    assert run.output.total_latency.ToMilliseconds() == 15
+    assert run.output.average_latency.ToMilliseconds() == 5
+
+
+def _fail_from(store: FakeStore, commits: int) -> None:
+    if store.commits >= commits:
+        raise FULL
+
+
+@pytest.mark.parametrize("commits", range(1, 9))
+async def test_a_store_that_comes_back_is_waited_for(commits: int) -> None:
+    store = FakeStore()
+    failures = iter([FULL, StoreProblem("STORAGE_UNAVAILABLE", "locked")])
+
+    def fail_twice() -> None:
+        if store.commits == commits:
+            for problem in failures:
+                raise problem
+
+    store.before_write = fail_twice
+    house = House(ScriptedAgent(), store)
+    (run_id,) = await house.submit()
+    run = await house.until(run_id, COMPLETED)
+    assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
+    assert len(house.agent.requests) == 3
+
+
+async def test_a_commit_whose_answer_was_lost_is_not_repeated() -> None:
+    store = FakeStore()
+    save, lost = store.save, []
+
+    async def lose(run: Run, events: Any = ()) -> None:
+        await save(run, events)
+        if len(lost) < 3:
+            lost.append(run.last_sequence)
+            raise StoreProblem("STORAGE_UNAVAILABLE", "the connection was lost")
+
+    store.save = lose  # type: ignore[method-assign]
+    house = House(ScriptedAgent(), store)
+    (run_id,) = await house.submit()
+    run = await house.until(run_id, COMPLETED)
+    assert len(lost) == 3
+    assert len(run.messages) == 6
+    assert numbers(run_id, store) == sorted(set(numbers(run_id, store)))
+
+
+async def test_nothing_is_acknowledged_that_the_store_does_not_take() -> None:
+    store = FakeStore()
+    house = House(Gate(), store, store_seconds=0)
+    (run_id,) = await house.submit()
+    await house.agent.asked.get()
+    stored = list(store.log[run_id])
+    store.before_write = lambda: _fail_from(store, 0)
+    house.agent.open(1)
+    await until(lambda: not house.agent.now)
+    with pytest.raises(StoreProblem):
+        await house.runner.cancel(run_id)
+    assert store.log[run_id] == stored
+    store.before_write = lambda: None
+    cancelled = await house.runner.cancel(run_id)
+    assert cancelled is not None
+    assert cancelled.status == CANCELLED
+    assert store.log[run_id][:-1] == stored
+
+
+async def test_an_interrupted_run_says_so_when_the_store_is_back() -> None:
+    store = FakeStore()
+    house = House(Gate(), store, store_seconds=0)
+    (run_id,) = await house.submit()
+    await house.agent.asked.get()
+    store.before_write = lambda: _fail_from(store, 0)
+    house.agent.open()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    store.before_write = lambda: None
+    run = await house.until(run_id, INTERRUPTED)
+    assert await house.runner.resume(run_id) is not None
+    run = await house.until(run_id, COMPLETED)
+    assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
