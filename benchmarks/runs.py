@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
@@ -118,7 +119,11 @@ def runs(lab: Lab) -> list[Row]:
     """The overhead of a turn, without a store and with one on disk."""
     rows = []
     for figure, limit, play in (
-        ("overhead of a turn of a run with five evaluators, without a store, ms of a processor", 1, _unstored),
+        (
+            "overhead of a turn of a run with five evaluators, without a store, ms of a processor",
+            1,
+            _unstored,
+        ),
         ("the same with all of it stored in SQLite, ms", 3, _stored),
     ):
         asyncio.run(play())
@@ -138,7 +143,7 @@ async def _unstored() -> float:
 async def _stored() -> float:
     """Return the milliseconds that a turn takes."""
     with TemporaryDirectory() as folder:
-        database = Database(f"sqlite:///{folder}/evald.sqlite3")
+        database = Database(Path(folder) / "evald.sqlite3")
         await database.start()
         try:
             store, queued = RunStore(database), _queued()
