@@ -4,14 +4,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .building import built, failure, texts, turn
-
-AGENT = Path(__file__).parents[2] / "examples/agents/booking.py"
 
 DIALOGUE = [
     ("Hi", "I can book an appointment for you. For which day of the week?"),
@@ -24,7 +21,15 @@ DIALOGUE = [
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[dict[str, str]]:
     """Where the agent listens, by type of connector."""
-    command = [sys.executable, str(AGENT), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "evald_server.cli.demo_agent",
+        "--grpc",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout

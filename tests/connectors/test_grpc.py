@@ -58,7 +58,7 @@ async def test_an_agent_gets_the_turn_and_the_headers_and_is_heard() -> None:
         got.append(dict(context.invocation_metadata() or ()))
         usage = {"input_tokens": 3}
         return response(
-            messages=FINE, token_usage=usage, cost={"currency_code": "EUR", "amount": 2}, model="a-1"
+            messages=FINE, token_usage=usage, cost={"currency_code": "USD", "amount": 2}, model="a-1"
         )
 
     async with serving(respond) as target, built("grpc", target, headers={"X-Tenant": "acme"}) as agent:
@@ -69,7 +69,7 @@ async def test_an_agent_gets_the_turn_and_the_headers_and_is_heard() -> None:
     assert request.messages[0].text == "Hi"
     assert (metadata["x-tenant"], metadata["x-user"]) == ("acme", "u1")
     assert texts(invocation) == [("assistant", "fine")]
-    assert (invocation.token_usage.input_tokens, invocation.cost.currency_code) == (3, "EUR")
+    assert (invocation.token_usage.input_tokens, invocation.cost.amount) == (3, 2)
     assert duration_ms(invocation.latency) > 0
     assert invocation.HasField("start_time")
 
@@ -101,8 +101,15 @@ BAD: dict[str, tuple[bytes, str]] = {
     "silence": (response(messages=[{"role": "assistant"}]), "messages[0]: no content"),
     "both": (response(messages=FINE, messages_json="[]"), "wanted one of them"),
     "bad-json": (response(messages_json="[{"), "invocation.messages: not valid JSON"),
-    "negative-cost": (response(messages=FINE, cost={"amount": -1}), "cost.amount: got -1.0"),
-    "endless-cost": (response(messages=FINE, cost={"amount": float("inf")}), "cost.amount: got inf"),
+    "another-currency": (response(messages=FINE, cost={"currency_code": "EUR"}), "got 'EUR', wanted 'USD'"),
+    "negative-cost": (
+        response(messages=FINE, cost={"currency_code": "USD", "amount": -1}),
+        "cost.amount: got -1.0",
+    ),
+    "endless-cost": (
+        response(messages=FINE, cost={"currency_code": "USD", "amount": float("inf")}),
+        "cost.amount: got inf",
+    ),
     "negative-usage": (response(messages=FINE, token_usage={"input_tokens": -1}), "token_usage: got -1"),
     "negative-latency": (response(messages=FINE, latency={"seconds": -1}), "latency: got a negative time"),
     "too-long": (response(messages=[{"role": "assistant", "text": "x" * (9 << 20)}]), "longer than 8 MiB"),

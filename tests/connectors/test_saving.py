@@ -111,6 +111,12 @@ def test_what_can_work_is_accepted(pb: Any) -> None:
     connectors().build(pb)
 
 
+def test_numbers_that_json_cannot_carry_are_refused() -> None:
+    pb = stored("http", URL)
+    pb.config.fields["body"].number_value = float("nan")
+    assert connectors().violations(pb)[0][0] == "connector.config"
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     pb = stored(
         "http", URL, {"timeoutSeconds": 0, "maxAttempts": 0}, {"Authorization": "Bearer x", "Host": "y"}
@@ -130,7 +136,7 @@ def test_types_describe_themselves_and_their_schemas_are_what_is_checked() -> No
         check_config(schema, {"model": "x", "toolResult": {}})
 
 
-PUBLIC = {"listen": "0.0.0.0:0", "insecure_public": True}
+PUBLIC: dict[str, Any] = {"listen": "0.0.0.0:0", "insecure_public": True}
 
 
 @pytest.mark.parametrize(

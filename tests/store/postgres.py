@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -60,17 +61,18 @@ class Postgres:
         return True
 
     def _start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        demoted = self._demote
-        return subprocess.Popen(
+        as_user: dict[str, Any] = {}
+        if self._demote:
+            as_user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [str(self._programs / program), *arguments],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            user=self._user.pw_uid if demoted else None,
-            group=self._user.pw_gid if demoted else None,
-            extra_groups=[] if demoted else None,
+            **as_user,
         )
+        return process
 
     def _run(self, program: str, *arguments: str) -> None:
         process = self._start(program, *arguments)

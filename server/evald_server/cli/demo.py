@@ -312,7 +312,7 @@ def _show_scenario(server: DemoServer) -> None:
     command = ["runs", "start", "Appointment", "--persona", "Maria", "--connector", "salon"]
     _tell(f"evald import {_SCENARIO.name}; evald {' '.join(command)}")
     say("")
-    with serve_agent() as agent:
+    with serve_agent() as (agent, _):
         run_async(_run_scenario(parse([*command, "--server", server.address]), agent))
 
 

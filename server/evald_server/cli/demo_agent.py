@@ -1,100 +1,149 @@
-"""A small agent with two tools, for `evald demo` and to try scenarios with.
+"""A small agent with two tools, to try connectors and scenarios with, and for `evald demo`.
 
-It books appointments by a handful of rules, without a model, and serves evald.agent.v1.AgentService:
-python -m evald_server.cli.demo_agent [HOST:PORT]
+It books appointments by rules, without a model, so it says the same every time. It keeps no state: what it
+knows is in the messages, as with most agents over HTTP. It serves gRPC and HTTP:
+python -m evald_server.cli.demo_agent --grpc 127.0.0.1:50071 --http 127.0.0.1:8071
 """
 
+import argparse
 import json
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import grpc
 
 from evald.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
-from evald.v1 import message_pb2
+from evald.messages import fill_messages
 
-_FREE: Final = {"thursday": ("11:00",), "friday": ("10:00", "15:30")}
-
-
-def find_slots(day: str) -> dict[str, Any]:
-    """Return the free times of a day."""
-    return {"day": day, "slots": _FREE.get(day, ())}
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday")
+SLOTS = ("09:00", "10:30", "14:00")
 
 
-def book(day: str, time: str) -> dict[str, Any]:
-    """Book a time and return the reference."""
-    if time not in _FREE.get(day, ()):
-        return {"error": "not free"}
-    return {"reference": f"BK-{10_000 + 100 * sorted(_FREE).index(day) + int(time[:2])}"}
+def find_slots(day: str) -> list[str]:
+    """Tool: the free slots of a day."""
+    return [slot for at, slot in enumerate(SLOTS) if (DAYS.index(day) + at) % 3]
 
 
-_TOOLS: Final[dict[str, Callable[..., dict[str, Any]]]] = {"find_slots": find_slots, "book": book}
+def book(day: str, slot: str) -> dict[str, str]:
+    """Tool: book a slot. Returns the reference."""
+    return {"reference": f"BK-{DAYS.index(day) + 1}{slot.replace(':', '')}"}
 
 
-def answer(messages: Sequence[message_pb2.ChatMessage]) -> Iterator[message_pb2.ChatMessage]:
-    """Yield what the agent says to a conversation: tool calls, their results, and a text."""
-    said = [message.text.lower() for message in messages if message.role == "user"]
-    days = [day for text in said for day in _FREE if day in text]
-    times = re.findall(r"\b\d\d:\d\d\b", said[-1]) if said else []
+TOOLS: dict[str, Callable[..., Any]] = {"find_slots": find_slots, "book": book}
+
+
+def respond(said: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the messages that the agent adds. said: role and text of the conversation so far."""
+    user = [text.lower() for role, text in said if role == "user"]
+    days = [day for text in user for day in DAYS if day in text]
+    slots = re.findall(r"\b\d\d:\d\d\b", user[-1]) if user else []
     if not days:
-        yield _says("Which day suits you? We are open on Thursday and Friday.")
-        return
-    name, arguments = "find_slots", {"day": days[-1]}
-    if times:
-        name, arguments = "book", {"day": days[-1], "time": times[-1]}
-    call_id = f"call_{len(messages)}"
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    yield message_pb2.ChatMessage(
-        role="assistant", tool_calls=[message_pb2.ToolCall(id=call_id, type="function", function=function)]
-    )
-    result = _TOOLS[name](**arguments)
-    yield message_pb2.ChatMessage(role="tool", tool_call_id=call_id, name=name, text=json.dumps(result))
-    day = days[-1].title()
-    if "reference" in result:
-        yield _says(f"Booked: {day} at {times[-1]}. Your reference is {result['reference']}.")
-    elif result.get("slots"):
-        yield _says(f"On {day} you can come at {' or '.join(result['slots'])}. When shall I book it?")
-    else:
-        yield _says(f"I am sorry, that is not free. Shall I look for another time on {day}?")
+        return [_says("I can book an appointment for you. For which day of the week?")]
+    day = days[-1]
+    if not slots:
+        call, free = _calls("find_slots", day=day)
+        return [*call, _says(f"On {day.title()} I have {' and '.join(free)}. Which one?")]
+    if slots[-1] not in find_slots(day):
+        return [_says(f"{slots[-1]} is taken on {day.title()}. I have {' and '.join(find_slots(day))}.")]
+    call, booked = _calls("book", day=day, slot=slots[-1])
+    return [*call, _says(f"Booked: {day.title()} at {slots[-1]}. Your reference is {booked['reference']}.")]
 
 
-def _says(text: str) -> message_pb2.ChatMessage:
-    return message_pb2.ChatMessage(role="assistant", text=text)
+def _says(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
 
 
-class BookingAgent(agent_service_pb2_grpc.AgentServiceServicer):
-    """Answers as `answer` does."""
+def _calls(name: str, **arguments: str) -> tuple[list[dict[str, Any]], Any]:
+    """Call a tool. Returns the two messages that show it, and its result."""
+    result = TOOLS[name](**arguments)
+    call = {
+        "id": f"call-{name}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)},
+    ], result
 
-    def Invoke(  # noqa: N802 - gRPC's name
+
+class BookingService(agent_service_pb2_grpc.AgentServiceServicer):
+    """The agent over gRPC: connector type "grpc"."""
+
+    def Invoke(  # noqa: N802 - the contract's name
         self, request: agent_service_pb2.InvokeRequest, context: grpc.ServicerContext
     ) -> agent_service_pb2.InvokeResponse:
         """Answer what the user said last."""
         response = agent_service_pb2.InvokeResponse()
-        response.invocation.messages.extend(answer(request.messages))
+        said = [(message.role, message.text) for message in request.messages]
+        fill_messages(respond(said), response.invocation.messages)
         return response
 
 
+class BookingHandler(BaseHTTPRequestHandler):
+    """The agent over HTTP: connector type "http", without any config."""
+
+    def do_POST(self) -> None:
+        """Answer {"messages": [...]} with {"messages": [...]}: those that are new."""
+        try:
+            data = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
+            said = [(str(one["role"]), str(one.get("content") or "")) for one in data["messages"]]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._send(400, {"error": 'wanted {"messages": [{"role": "user", "content": "..."}]}'})
+            return
+        self._send(200, {"messages": respond(said)})
+
+    def _send(self, status: int, data: Any) -> None:
+        body = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
+
+
 @contextmanager
-def serve_agent(address: str = "127.0.0.1:0") -> Iterator[str]:
-    """Serve the agent. Yields its address."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=4))
-    agent_service_pb2_grpc.add_AgentServiceServicer_to_server(BookingAgent(), server)
-    port = server.add_insecure_port(address)
+def serve_agent(grpc_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0") -> Iterator[list[str]]:
+    """Serve the agent. Yields both addresses, gRPC first; port 0 picks a free one."""
+    server = grpc.server(ThreadPoolExecutor(8))
+    agent_service_pb2_grpc.add_AgentServiceServicer_to_server(BookingService(), server)
+    host, _, port = http_address.rpartition(":")
+    web = ThreadingHTTPServer((host, int(port)), BookingHandler)
+    grpc_port = server.add_insecure_port(grpc_address)
     server.start()
+    threading.Thread(target=web.serve_forever, daemon=True).start()
     try:
-        yield f"{address.rpartition(':')[0]}:{port}"
+        yield [f"{grpc_address.rpartition(':')[0]}:{grpc_port}", f"{host}:{web.server_port}"]
     finally:
-        server.stop(None).wait()
+        web.shutdown()
+        web.server_close()
+        server.stop(1).wait()
+
+
+def main() -> None:
+    """Serve on both addresses until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(description="A small agent with two tools.")
+    parser.add_argument("--grpc", default="127.0.0.1:50071", metavar="HOST:PORT", help="port 0: any free one")
+    parser.add_argument("--http", default="127.0.0.1:8071", metavar="HOST:PORT", help="port 0: any free one")
+    options = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with serve_agent(options.grpc, options.http) as addresses:
+        sys.stdout.write("booking agent: grpc {}, http {}\n".format(*addresses))
+        sys.stdout.flush()
+        stop.wait()
 
 
 if __name__ == "__main__":
-    with serve_agent(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50062") as served:
-        sys.stdout.write(f"the agent listens on {served}\n")
-        sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+    main()

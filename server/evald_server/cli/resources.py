@@ -164,7 +164,7 @@ def _print_line(kind: StoredKind, resource: Any) -> None:
 
 
 async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
-    if bool(args.names) == bool(args.file):
+    if len(args.names) + bool(args.file) != 1:
         raise usage_error("wanted a connector to test", "evald connectors test NAME_OR_ID, or --file FILE")
     request = connector_service_pb2.TestConnectorRequest(message=args.message)
     if args.file:

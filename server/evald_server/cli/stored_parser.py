@@ -101,7 +101,7 @@ def _named_actions(add: _Actions, one: str) -> None:
     _import_options(add("import", f"create or update {one}s", _IMPORT))
     if one == "connector":
         test = add("test", "send a message to an agent")
-        _names(test, one, "?")
+        _names(test, one, "*")
         test.add_argument("--file", metavar="FILE", help="a connector that is not stored")
         test.add_argument("--message", metavar="TEXT", default="", help="what to say [Hello]")
         types = add("types", "list the types of connectors, or show the config of one")
@@ -125,8 +125,7 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
         "--limit", metavar="N", type=whole_number(100_000), default=50, help="most runs to list [50]"
     )
     _run(add("show", "show a run: its conversation with the results of every turn"))
-    watch = add("watch", "show a run as it goes on")
-    _run(watch)
+    _run(add("watch", "show runs as they go on"), "+")
     retry = add("retry", "start a run over that ended in error")
     resume = add("resume", "go on with a run that was interrupted")
     for parser in (retry, resume):

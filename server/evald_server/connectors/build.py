@@ -87,6 +87,13 @@ class Connectors:
             return [*found, (f"{path}.type", f"unknown type {pb.type[:60]!r}{hint}")]
         data = struct_to_dict(pb.config)
         try:
+            json.dumps(data, allow_nan=False)
+        except ValueError:
+            return [
+                *found,
+                (f"{path}.config", "holds NaN or infinity, which JSON cannot carry; wanted numbers"),
+            ]
+        try:
             config: Any = connector.config_model.model_validate(data)
         except ValidationError as problem:
             return found + [

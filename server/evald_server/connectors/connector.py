@@ -1,5 +1,6 @@
 """What a run knows of a connector: one turn in, one `Invocation` out."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -52,20 +53,25 @@ class Connector(Protocol):
 
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
         """Return the agent's answer: at least one message, and what is known of it. Raises ConnectorFailure."""
+        ...
 
     def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
         """Return what the recorded user says next; None when there is nothing more, or no recording."""
+        return None
 
     @property
     def brings_user(self) -> bool:
         """Whether the user's messages come from here. Each answer is then the whole turn, as it was recorded."""
+        return False
 
     @property
     def opening(self) -> ChatMessages:
         """What was recorded before the user's first message; a run without messages of its own begins with it."""
+        return ()
 
     async def aclose(self) -> None:
         """Close all connections."""
+        return
 
 
 class ConnectorConfig(BaseModel):
@@ -86,7 +92,7 @@ class ConnectorOptions(NamedTuple):
     max_messages: int
 
 
-class AgentConnector:
+class AgentConnector(Connector):
     """Base class of the connectors. The first paragraph of a subclass's docstring is its description.
 
     A constructor does no input and output. It raises Refusal for an address, and InvalidInput for a part of the
@@ -97,26 +103,6 @@ class AgentConnector:
     label: ClassVar[str]
     config_model: ClassVar[type[ConnectorConfig]]
 
+    @abstractmethod
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:
-        raise NotImplementedError
-
-    async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """See Connector."""
-        raise NotImplementedError
-
-    def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
-        """See Connector."""
-        return None
-
-    @property
-    def brings_user(self) -> bool:
-        """See Connector."""
-        return False
-
-    @property
-    def opening(self) -> ChatMessages:
-        """See Connector."""
-        return ()
-
-    async def aclose(self) -> None:
-        """See Connector."""
+        """Build one from what is stored."""

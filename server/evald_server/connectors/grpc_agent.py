@@ -1,7 +1,6 @@
 """Connector `grpc`: an agent that serves `evald.agent.v1.AgentService`."""
 
 import asyncio
-import math
 import time
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation
+from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation, to_cost
 from .connector import (
     AgentRequest,
     ConnectorConfig,
@@ -132,8 +131,11 @@ class GrpcAgent(NetworkAgent):
                 raise bad_answer(f"invocation.{problem}") from None
             invocation.ClearField("messages_json")
         check_invocation(invocation, self._options.max_messages)
-        if invocation.HasField("cost") and not 0 <= invocation.cost.amount < math.inf:
-            raise bad_answer(f"invocation.cost.amount: got {invocation.cost.amount}, wanted 0 or more")
+        if invocation.HasField("cost"):
+            if invocation.cost.currency_code != "USD":
+                got = invocation.cost.currency_code[:60]
+                raise bad_answer(f"invocation.cost.currency_code: got {got!r}, wanted 'USD'")
+            to_cost(invocation.cost.amount, "invocation.cost.amount")
         for _, count in invocation.token_usage.ListFields():
             if count < 0:
                 raise bad_answer(f"invocation.token_usage: got {count}, wanted 0 or more")

@@ -117,8 +117,9 @@ class AgentHttp:
             "content-type": "application/json",
             "user-agent": "evald",
             "accept-encoding": "identity",
-            "idempotency-key": key,
         }
+        if key:
+            sent["idempotency-key"] = key
         sent.setdefault(
             "accept", "application/json" if new_stream is None else "text/event-stream, application/x-ndjson"
         )
@@ -298,8 +299,10 @@ def _tls_context() -> ssl.SSLContext:
 def _open_transport() -> "httpx2.AsyncHTTPTransport":
     import httpx2
 
+    # Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
+    limits = httpx2.Limits(keepalive_expiry=2.0)
     # Without proxies, which would resolve the name again.
-    return httpx2.AsyncHTTPTransport(verify=_tls_context(), trust_env=False, retries=0)
+    return httpx2.AsyncHTTPTransport(verify=_tls_context(), trust_env=False, retries=0, limits=limits)
 
 
 def _connect_problem(error: BaseException) -> str:

@@ -104,7 +104,7 @@ class ChatChunks:
         self._about: dict[str, Any] = {}
         self._texts: list[str] = []
         self._refusals: list[str] = []
-        self._calls: dict[Any, dict[str, Any]] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
         self._finish: Any = None
 
     def add(self, event: Any) -> None:
@@ -117,7 +117,7 @@ class ChatChunks:
             delta = choice.get("delta") if isinstance(choice, Mapping) else None
             if not isinstance(delta, Mapping):
                 raise bad_answer("choices[0].delta: missing; wanted chunks of a chat completion")
-            if choice.get("index", 0) != 0:
+            if choice.get("index"):
                 raise bad_answer("choices: got a second answer, wanted one; remove n from config.parameters")
             self._add_delta(delta)
             self._finish = choice.get("finish_reason") or self._finish
@@ -127,16 +127,17 @@ class ChatChunks:
             if isinstance(piece := delta.get(key), str):
                 pieces.append(piece)
                 self.started |= bool(piece)
-        for call in delta.get("tool_calls") or ():
+        calls = delta.get("tool_calls") or []
+        for call in calls if isinstance(calls, list) else [calls]:
             if not isinstance(call, Mapping):
                 raise bad_answer("choices[0].delta.tool_calls: wanted objects")
             self.started = True
-            found = self._calls.setdefault(call.get("index", len(self._calls)), {"name": "", "arguments": []})
-            function = call.get("function")
-            if isinstance(call.get("id"), str):
-                found["id"] = call["id"]
+            index, function = call.get("index"), call.get("function")
+            place = index if isinstance(index, int) else len(self._calls)
+            found = self._calls.setdefault(place, {"id": None, "name": None, "arguments": []})
+            found["id"] = found["id"] or call.get("id")
             if isinstance(function, Mapping):
-                found["name"] += str(function.get("name") or "")
+                found["name"] = found["name"] or function.get("name")
                 found["arguments"].append(str(function.get("arguments") or ""))
 
     def finish(self) -> Any:

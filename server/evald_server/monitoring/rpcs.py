@@ -33,24 +33,50 @@ _GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
 
 
 class RpcTally:
-    """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method."""
+    """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method.
 
-    __slots__ = ("codes", "durations", "labels", "received_count", "sent_count", "started_count")
+    Its series begin with its first call, because a server has more methods than anybody uses. durations and codes
+    are None until then. If there is no room for them, they are those of `other`, which shows its counts too.
+    """
 
-    def __init__(self, labels: tuple[str, str, str], durations: Histogram, codes: CodeCounts) -> None:
+    __slots__ = (
+        "_limit",
+        "_other",
+        "codes",
+        "durations",
+        "labels",
+        "received_count",
+        "sent_count",
+        "started_count",
+    )
+
+    def __init__(self, labels: tuple[str, str, str], limit: SeriesLimit, other: "RpcTally | None") -> None:
         self.labels = labels
-        self.durations = durations
-        self.codes = codes
+        self.durations: Histogram | None = None
+        self.codes: CodeCounts | None = None
         self.started_count = 0
         self.received_count = 0
         self.sent_count = 0
+        self._limit = limit
+        self._other = other
+        if other is None:
+            self.durations, self.codes = Histogram(DURATION_BOUNDS), CodeCounts(len(GRPC_CODES))
+
+    @property
+    def shared(self) -> bool:
+        """Whether its calls are shown as those of `other`."""
+        return self._other is not None and self.codes is self._other.codes
 
     def started(self) -> None:
         """Count the start of a call."""
+        if self.codes is None:
+            self._open()
         self.started_count += 1
 
     def handled(self, code_name: str, seconds: float) -> None:
         """Count the end of a call. code_name: of a `grpc.StatusCode`; any other counts as UNKNOWN."""
+        if self.codes is None or self.durations is None:
+            self.codes, self.durations = self._open()
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
         self.durations.observe(seconds)
 
@@ -62,14 +88,26 @@ class RpcTally:
         """Count messages to the caller."""
         self.sent_count += n
 
+    def _open(self) -> tuple[CodeCounts, Histogram]:
+        other, limit = self._other, self._limit
+        assert other is not None
+        assert other.codes is not None
+        assert other.durations is not None
+        self.codes, self.durations = other.codes, other.durations
+        # Started, received and sent. Each code reserves its own series.
+        if limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
+            self.codes = CodeCounts(len(GRPC_CODES), lambda: limit.reserve("code", 1), other.codes)
+            self.durations = Histogram(DURATION_BOUNDS)
+        return self.codes, self.durations
+
 
 class RpcMetrics:
     """Creates and exports the tallies of gRPC methods."""
 
     def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
+        self._other = RpcTally((OTHER, OTHER, OTHER), limit, None)
         self._tallies: dict[tuple[str, str, str], RpcTally] = {}
-        self._other = RpcTally((OTHER, OTHER, OTHER), Histogram(DURATION_BOUNDS), CodeCounts(len(GRPC_CODES)))
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
         """Return the tally of a gRPC method, the same object each time.
@@ -78,13 +116,7 @@ class RpcMetrics:
         """
         key = (grpc_type, service, method)
         found = self._tallies.get(key)
-        if found is not None:
-            return found
-        # Started, received and sent. Each code reserves its own series.
-        if not self._limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
-            return self._tallies.setdefault(self._other.labels, self._other)
-        codes = CodeCounts(len(GRPC_CODES), lambda: self._limit.reserve("code", 1), self._other.codes)
-        return self._tallies.setdefault(key, RpcTally(key, Histogram(DURATION_BOUNDS), codes))
+        return found or self._tallies.setdefault(key, RpcTally(key, self._limit, self._other))
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
@@ -100,11 +132,16 @@ class RpcMetrics:
             "How long RPCs took in the server until they completed.",
             labels=names,
         )
-        for tally in list(self._tallies.values()):
+        called = [tally for tally in list(self._tallies.values()) if tally.codes is not None]
+        shared = [tally for tally in called if tally.shared]
+        for tally in [tally for tally in called if not tally.shared] + [self._other] * bool(shared):
+            assert tally.codes is not None
+            assert tally.durations is not None
+            counted = shared if tally is self._other else [tally]
             labels = dict(zip(names, tally.labels, strict=True))
-            add_count(started, labels, tally.started_count)
-            add_count(received, labels, tally.received_count)
-            add_count(sent, labels, tally.sent_count)
+            add_count(started, labels, sum(one.started_count for one in counted))
+            add_count(received, labels, sum(one.received_count for one in counted))
+            add_count(sent, labels, sum(one.sent_count for one in counted))
             add_histogram(durations, tally.labels, tally.durations)
             for code, count in zip(GRPC_CODES.values(), tally.codes.cells[:], strict=True):
                 if count:

@@ -1,5 +1,6 @@
 """A limit on the number of series, so that a flood of names does not make scrapes slow."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from prometheus_client.core import Metric
@@ -59,7 +60,9 @@ def overflow_family(*limits: SeriesLimit) -> Metric:
         "evald_label_overflow",
         "Lookups that found no room for one more value of a label and counted as other instead.",
     )
+    lookups: Counter[str] = Counter()
     for limit in limits:
-        for label, lookups in limit.overflows.items():
-            add_count(overflow, {"label": label}, lookups)
+        lookups.update(limit.overflows)
+    for label, count in lookups.items():
+        add_count(overflow, {"label": label}, count)
     return overflow

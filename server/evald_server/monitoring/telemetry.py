@@ -25,10 +25,9 @@ from .series_limit import SeriesLimit, overflow_family
 # Series that every scrape has: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
 # evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24).
 _FIXED_SERIES = 194
-
 # "detail": histograms, last value and pass ratio of a type. "caller": sets of callers' labels. "code": a closed
 # list for each evaluator and method.
-_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "rpc": 64, "caller": 50, "reason": 16}
+_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
 
 # Passed evaluations that get an exemplar. Reading the metadata of every call costs 2 % of the calls a second.
 _TRACED_ONE_IN = 64
@@ -41,7 +40,8 @@ class Telemetry(Collector):
 
     clock: monotonic seconds. max_types: limit of evaluator types with verdicts of their own; the rest share
     evaluator="other". max_series: limit of series in a scrape. Types whose histograms do not fit keep their
-    verdicts; their durations and errors join "other", their scores and values are left out.
+    verdicts; their durations and errors join "other", their scores and values are left out. max_rpc_series: how many
+    of these are for RPCs: about 25 methods that are called; the rest share grpc_method="other".
     `evald_label_overflow_total` counts all that. allowed_labels: the keys of a caller's labels that
     `evald_evaluations_total` carries. Raises ValueError if max_series is too small for max_types, or a label name
     is not allowed.
@@ -53,19 +53,21 @@ class Telemetry(Collector):
         clock: Callable[[], float] = time.monotonic,
         max_types: int = 150,
         max_series: int = 2000,
+        max_rpc_series: int = 500,
         allowed_labels: Sequence[str] = (),
     ) -> None:
-        fixed = _FIXED_SERIES + len(ASSERTION_VERDICTS) * max_types
+        fixed = _FIXED_SERIES + max_rpc_series + len(ASSERTION_VERDICTS) * max_types
         if max_series < fixed:
             raise ValueError(
-                f"max_series: got {max_series}, wanted at least {fixed}: {_FIXED_SERIES} that are always there "
-                f"and {len(ASSERTION_VERDICTS)} for each of max_types {max_types}"
+                f"max_series: got {max_series}, wanted at least {fixed}: {_FIXED_SERIES} that are always there, "
+                f"{max_rpc_series} of RPCs, and {len(ASSERTION_VERDICTS)} for each of max_types {max_types}"
             )
         limit = self._limit = SeriesLimit(max_series - fixed, {**_MAX_VALUES, "evaluator": max_types})
         self._evaluators = EvaluatorMetrics(limit, clock)
         self._evaluations = EvaluationMetrics(limit, allowed_labels)
         self._judges = JudgeMetrics(limit)
-        self._rpcs = RpcMetrics(limit)
+        self._rpc_limit = SeriesLimit(max_rpc_series, {"rpc": float("inf"), "code": float("inf")})
+        self._rpcs = RpcMetrics(self._rpc_limit)
         self._remotes = RemoteMetrics(limit)
         self._saturation = Saturation(limit, clock)
         self.runs = RunMetrics()
@@ -136,7 +138,7 @@ class Telemetry(Collector):
         yield from self._remotes.families()
         yield from self._saturation.families()
         yield from self.runs.families()
-        yield overflow_family(self._limit, self._judges.model_limit)
+        yield overflow_family(self._limit, self._rpc_limit, self._judges.model_limit)
         build = GaugeMetricFamily(
             "evald_build_info", "Always 1. The labels say what runs.", labels=list(self._build)
         )
