@@ -15,7 +15,7 @@ import grpc
 
 from evald.v1 import evaluation_service_pb2
 
-from . import load, processes, remotes, runs, stored_runs, workload
+from . import beside_runs, load, processes, remotes, runs, stored_runs, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
@@ -266,6 +266,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "remote-beside-bad": remotes.beside_bad,
     "remote-crowd": remotes.crowd,
     "runs": runs.runs,
+    "beside-runs": beside_runs.beside_runs,
     "stored-runs": stored_runs.lists,
     "stored-turns": stored_runs.turns,
     "tools": tools,

@@ -130,8 +130,9 @@ class RunService:
         with self._runner.watch(request.run_id) as changed:
             while True:
                 changed.clear()
-                run = await self._load(request.run_id)
                 events = await self._store.events(request.run_id, after, _EVENTS)
+                # After the events, because the last one shows the run as it is then.
+                run = await self._load(request.run_id)
                 for event in events:
                     for response in expand(event, _shown(run), after):
                         await stream.send(response.SerializeToString())
