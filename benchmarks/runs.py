@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
@@ -142,7 +143,7 @@ async def _unstored() -> float:
 async def _stored() -> float:
     """Return the milliseconds that a turn takes."""
     with TemporaryDirectory() as folder:
-        database = Database(f"sqlite:///{folder}/evald.sqlite3")
+        database = Database(Path(folder) / "evald.sqlite3")
         await database.start()
         try:
             store, queued = RunStore(database), _queued()

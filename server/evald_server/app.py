@@ -63,6 +63,9 @@ _SLACK_BYTES: Final = 4 << 20
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
+# Between two looks for runs that are older, or more, than the settings allow.
+_TRIM_PERIOD_SECONDS: Final = 600.0
+
 # After the drain, the time for calls to receive their response or final status.
 _FINAL_STATUS_SECONDS: Final = 0.5
 
@@ -164,6 +167,7 @@ class App:
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises StartError if the data directory or an address is not available."""
@@ -238,6 +242,8 @@ class App:
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
+        if settings.runs_max_age is not None or settings.runs_max_count is not None:
+            self._trimming = asyncio.create_task(self._trim_runs())
         self._health.set_serving(True)
         if not is_loopback(host):
             _log.warning("listening on %s without encryption and authentication", self.address)
@@ -274,6 +280,8 @@ class App:
             self._lag.cancel()
         if self._judges is not None:
             self._judges.cancel()
+        if self._trimming is not None:
+            self._trimming.cancel()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
         await self.batch_processes.aclose()
@@ -345,6 +353,19 @@ class App:
 
     def _judge_available(self, available: bool) -> None:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
+
+    async def _trim_runs(self) -> None:
+        """Delete old runs, now and every ten minutes."""
+        store, settings = RunStore(self.database), self.settings
+        while True:
+            try:
+                deleted = await store.trim(max_age=settings.runs_max_age, max_count=settings.runs_max_count)
+            except StoreProblem as problem:
+                _log.warning("old runs could not be deleted: %s", problem.message)
+            else:
+                if deleted:
+                    _log.info("deleted %d runs by runs_max_age and runs_max_count", deleted)
+            await asyncio.sleep(_TRIM_PERIOD_SECONDS)
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()

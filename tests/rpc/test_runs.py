@@ -313,3 +313,21 @@ async def test_a_watch_of_no_run_or_from_a_negative_number_is_refused() -> None:
         floor = Floor(live)
         assert (await refusal(floor.watch("nothing"))).reason == "RESOURCE_NOT_FOUND"
         assert (await refusal(floor.watch("nothing", after=-1))).fields == ["after_sequence"]
+
+
+async def test_no_more_runs_are_kept_than_the_settings_allow(tmp_path: Path) -> None:
+    async with serving(data_dir=tmp_path) as live:
+        floor = Floor(live)
+        scenario, connector = await floor.scenario(), await floor.connector()
+        ids = [(await floor.start(scenario, connector)).id for _ in range(5)]
+        for run_id in ids:
+            await floor.watch(run_id)
+    async with serving(data_dir=tmp_path, runs_max_count=2) as live:
+        runs = RunServiceStub(live.channel)
+
+        async def trimmed() -> bool:
+            return len((await runs.ListRuns(runs_pb.ListRunsRequest())).runs) == 2
+
+        await until(trimmed)
+        page = await runs.ListRuns(runs_pb.ListRunsRequest())
+        assert [run.id for run in page.runs] == [ids[4], ids[3]]

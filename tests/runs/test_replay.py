@@ -11,11 +11,12 @@ import pytest
 from google.protobuf import json_format
 
 from evald.convert import spec_to_pb
-from evald.v1.context_pb2 import Invocation
+from evald.v1 import connector_service_pb2
 from evald.v1.evaluation_service_pb2 import EvaluateSessionRequest as Frame
-from evald.v1.message_pb2 import ChatMessage
 from evald.v1.result_pb2 import AggregatedEvaluation
-from evald_server.connectors.connector import AgentRequest
+from evald_server.config import Settings
+from evald_server.connectors.build import Connectors
+from evald_server.connectors.connector import Connector
 from evald_server.runs.simulator import RecordedUser
 
 from ..rpc.live import serving
@@ -46,35 +47,29 @@ SPECS: Sequence[Mapping[str, Any]] = (
 )
 
 
-def recordings(path: Path = DATA) -> Iterator[list[ChatMessage]]:
-    """The conversations."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield messages(json.loads(line)["messages"])
-
-
 class Recording:
-    """A connector that says what was recorded."""
+    """A recorded conversation. opening: before the user's first message. turns: question and answer."""
 
-    brings_user = True
-
-    def __init__(self, recorded: Sequence[ChatMessage]) -> None:
+    def __init__(self, data: Sequence[Mapping[str, Any]]) -> None:
+        self.data = data
+        recorded = messages(data)
         starts = [index for index, message in enumerate(recorded) if message.role == "user"]
         self.opening = recorded[: starts[0]]
         spans = [recorded[start:end] for start, end in pairwise([*starts, len(recorded)])]
         self.turns = [span for span in spans if len(span) > 1]  # the user's last word has no answer
 
-    async def invoke(self, request: AgentRequest) -> Invocation:
-        """The turn's answer."""
-        return Invocation(messages=self.turns[request.turn - 1][1:])
+    def connector(self) -> Connector:
+        """What plays it."""
+        pb = connector_service_pb2.Connector(id="1", name="recorded", type="replay")
+        pb.config.update({"messages": self.data})
+        return Connectors(Settings()).build(pb)
 
-    def user_message(self, messages: Sequence[ChatMessage]) -> ChatMessage | None:
-        """The turn's question."""
-        said = sum(message.role == "user" for message in messages)
-        return self.turns[said][0] if said < len(self.turns) else None
 
-    async def aclose(self) -> None:
-        """Nothing to close."""
+def recordings(path: Path = DATA) -> Iterator[Recording]:
+    """The conversations."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield Recording(json.loads(line)["messages"])
 
 
 def frames(recording: Recording) -> Iterator[Frame]:
@@ -105,11 +100,11 @@ def plain(summary: AggregatedEvaluation, results: Sequence[Any]) -> Mapping[str,
     return shown
 
 
-async def compare(recorded: Sequence[ChatMessage], live: Any) -> int:
+async def compare(recording: Recording, live: Any) -> int:
     """Play and send one recording. How many turns it has."""
-    recording = Recording(recorded)
+    connector = recording.connector()
     made = scenario(SPECS, maxMessages=1000, onAssertionFailure="ASSERTION_FAILURE_POLICY_CONTINUE")
-    run = await play(made, recording, RecordedUser(recording))
+    run = await play(made, connector, RecordedUser(connector))
     *events, _last = await live.session(frames(recording))
     assert run.turn_count == len(recording.turns)
     for turn in run.turns:
@@ -125,15 +120,15 @@ async def compare(recorded: Sequence[ChatMessage], live: Any) -> int:
 
 async def test_a_replayed_recording_gives_what_a_session_gives() -> None:
     async with serving() as live:
-        turns = [await compare(recorded, live) for recorded in recordings()]
+        turns = [await compare(recording, live) for recording in recordings()]
     assert len(turns) == 12
     assert sum(turns) > 60
 
 
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_a_recording_may_be_cut_by_the_limit(limit: int) -> None:
-    recording = Recording(next(recordings()))
-    run = await play(scenario(SPECS[-3:], maxMessages=2 * limit), recording, RecordedUser(recording))
+    connector = next(recordings()).connector()
+    run = await play(scenario(SPECS[-3:], maxMessages=2 * limit), connector, RecordedUser(connector))
     assert run.turn_count == limit
     assert run.turns[-1].is_final
     assert run.output.max_messages_reached

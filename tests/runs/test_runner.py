@@ -370,3 +370,14 @@ async def test_an_interrupted_run_says_so_when_the_store_is_back() -> None:
     assert await house.runner.resume(run_id) is not None
     run = await house.until(run_id, COMPLETED)
     assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
+
+
+async def test_a_change_is_made_to_its_end_when_its_caller_goes_away() -> None:
+    agent = ScriptedAgent(ConnectorFailure("CONNECTOR_TIMEOUT", "late"), "fine")
+    house = House(agent)
+    (run_id,) = await house.submit()
+    await house.until(run_id, ERROR)
+    calling = asyncio.create_task(house.runner.retry(run_id))
+    await asyncio.sleep(0)
+    calling.cancel()
+    assert (await house.until(run_id, COMPLETED)).attempt == 2

@@ -1,5 +1,6 @@
 """RunService."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -246,10 +247,16 @@ class RunService:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
-        stored = await self._store.create(runs, request_id)
-        if [run.id for run in stored] == [run.id for run in runs]:
-            await self._runner.submit(stored)
-        return stored
+        """Store runs and have them played. Returns those of an earlier call with the same request_id."""
+
+        async def queue() -> list[Run]:
+            stored = await self._store.create(runs, request_id)
+            if [run.id for run in stored] == [run.id for run in runs]:
+                await self._runner.submit(stored)
+            return stored
+
+        # Finished even when the caller goes away: what is stored as queued must be in the queue.
+        return await asyncio.shield(asyncio.create_task(queue()))
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)

@@ -159,6 +159,7 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._changes: set[asyncio.Task[Any]] = set()  # a task that nobody refers to may be collected
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
@@ -180,6 +181,29 @@ class Runner:
 
     async def cancel(self, run_id: str) -> run_service_pb2.Run | None:
         """End a run; None if there is none. Raises RunStateProblem when it has ended, and StoreProblem."""
+        return await self._to_its_end(self._cancel(run_id))
+
+    async def retry(self, run_id: str) -> run_service_pb2.Run | None:
+        """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
+        return await self._to_its_end(self._retry(run_id))
+
+    async def resume(self, run_id: str) -> run_service_pb2.Run | None:
+        """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
+        return await self._to_its_end(self._resume(run_id))
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change of which no half must be left, although its caller may go away meanwhile."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._change_ended)
+        return await asyncio.shield(task)
+
+    def _change_ended(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller, if there still is one, has it
+
+    async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
         async with self._lock(run_id):
             self._queue.remove(run_id)
             task = self._tasks.get(run_id)
@@ -194,8 +218,7 @@ class Runner:
             await self._save(run, [end_event(run, _CANCELLED)], 0)
             return run
 
-    async def retry(self, run_id: str) -> run_service_pb2.Run | None:
-        """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
+    async def _retry(self, run_id: str) -> run_service_pb2.Run | None:
         async with self._lock(run_id):
             run = await self._standing(run_id, _ERROR, "only a run that ended in error can be retried")
             if run is None:
@@ -210,8 +233,7 @@ class Runner:
             await self.submit([run])
             return run
 
-    async def resume(self, run_id: str) -> run_service_pb2.Run | None:
-        """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
+    async def _resume(self, run_id: str) -> run_service_pb2.Run | None:
         async with self._lock(run_id):
             run = await self._standing(run_id, _INTERRUPTED, "only an interrupted run can be resumed")
             if run is None:

@@ -233,6 +233,9 @@ class Database:
             if self._url is not None:
                 _take_server_lock(connection)
             with connection.begin():
+                if self._url is not None:
+                    # A migration of a large table takes its time.
+                    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                 if self._is_in_memory:
                     # The same tables without Alembic, whose import would add 0.15 s to every start.
                     METADATA.create_all(connection)

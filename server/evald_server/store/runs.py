@@ -398,14 +398,13 @@ def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: 
     columns = RUNS.c
     # The order, and the range of times, on a column that every index of a filter has at its end.
     number = RUN_FAILURES.c.number if wanted.failed_evaluator else columns.number
-    statement = select(columns.number, RUN_STATES.c.body)
+    statement = select(number)
     if wanted.failed_evaluator:
         statement = (
             statement.select_from(RUN_FAILURES)
             .join(RUNS, columns.number == number)
             .where(RUN_FAILURES.c.evaluator == wanted.failed_evaluator[: rollups.MAX_KEY])
         )
-    statement = statement.join(RUN_STATES, RUN_STATES.c.number == columns.number)
     for name in _EQUAL:
         if value := getattr(wanted, name):
             statement = statement.where(columns[name] == value)
@@ -415,7 +414,10 @@ def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: 
         statement = statement.where(number < wanted.until + _MAX_SKEW, columns.created < wanted.until)
     if after is not None:
         statement = statement.where(number > after if oldest_first else number < after)
-    return statement.order_by(number if oldest_first else number.desc()).limit(limit)
+    # The page first: else PostgreSQL reads the states of all runs that are newer than it.
+    page = statement.order_by(number if oldest_first else number.desc()).limit(limit).subquery()
+    listed = select(page.c.number, RUN_STATES.c.body).join(RUN_STATES, RUN_STATES.c.number == page.c.number)
+    return listed.order_by(page.c.number if oldest_first else page.c.number.desc())
 
 
 def _whole(row: "Row[bytes, bytes]") -> Run:
