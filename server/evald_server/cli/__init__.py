@@ -21,13 +21,16 @@ _MODULES = {
 # What `evald[server]` installs beside the SDK, by the names that Python imports. All optional there, so that
 # this module must not import them.
 _SERVER_PACKAGES = (
+    "alembic",
     "grpc_reflection",
+    "httpx2",
     "openai",
     "prometheus_client",
     "pydantic_settings",
     "rapidfuzz",
     "re2",
     "rich",
+    "sqlalchemy",
     "yaml",
 )
 
