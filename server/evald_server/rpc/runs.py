@@ -21,7 +21,7 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
-from evald_server.store.runs import RunEvent, RunFilter, RunStore
+from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunStore
 
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
@@ -130,9 +130,12 @@ class RunService:
         with self._runner.watch(request.run_id) as changed:
             while True:
                 changed.clear()
-                run = await self._load(request.run_id)
                 events = await self._store.events(request.run_id, after, _EVENTS)
+                # After the events: the last one shows the run as it has ended, not as it was shortly before.
+                run = await self._load(request.run_id)
                 for event in events:
+                    if event.kind is RunEventKind.END and run.status in _GOING_ON:
+                        break  # it goes on again since the events were read, which drops this one
                     for response in expand(event, _shown(run), after):
                         await stream.send(response.SerializeToString())
                     after = event.sequence
