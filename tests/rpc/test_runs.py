@@ -21,6 +21,7 @@ from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.run_service_pb2 import Run, WatchRunResponse
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store.runs import RunEvent, RunStore
 
 from .live import Live, refusal, serving, spec, until
 
@@ -114,6 +115,50 @@ async def test_a_watch_goes_on_from_any_number_without_loss_or_doubles() -> None
         assert numbers == sorted(set(numbers))
         for position, event in enumerate(events):
             assert await floor.watch(run.id, after=event.sequence) == events[position + 1 :]
+
+
+async def test_a_watch_that_reads_while_the_run_ends_shows_it_as_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent, address = await silent_agent()
+    async with agent, serving() as live:
+        floor = Floor(live)
+        connector = await floor.connector(type="http", base_url=address)
+        run = await floor.start(await floor.scenario(messages=[{"role": "user", "text": "hi"}]), connector)
+        events = RunStore.events
+
+        async def after_the_end(self: RunStore, run_id: str, *arguments: int) -> list[RunEvent]:
+            monkeypatch.setattr(RunStore, "events", events)
+            await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run_id))
+            return await events(self, run_id, *arguments)
+
+        async def running() -> bool:
+            return (await floor.get(run.id)).status == runs_pb.RUN_STATUS_RUNNING
+
+        await until(running)
+        monkeypatch.setattr(RunStore, "events", after_the_end)
+        assert (await floor.watch(run.id))[-1].end.status == runs_pb.RUN_STATUS_CANCELLED
+
+
+async def test_a_watch_that_reads_an_end_before_a_retry_goes_on_to_the_next_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        connector = await floor.connector(type="http", base_url="http://127.0.0.1:9")
+        run = await floor.start(await floor.scenario(messages=[{"role": "user", "text": "hi"}]), connector)
+        await floor.watch(run.id)
+        events = RunStore.events
+
+        async def before_the_retry(self: RunStore, run_id: str, *arguments: int) -> list[RunEvent]:
+            read = await events(self, run_id, *arguments)
+            monkeypatch.setattr(RunStore, "events", events)
+            await floor.runs.RetryRun(runs_pb.RetryRunRequest(run_id=run_id))
+            return read
+
+        monkeypatch.setattr(RunStore, "events", before_the_retry)
+        ends = [event.end for event in await floor.watch(run.id) if event.HasField("end")]
+        assert [(end.status, end.attempt) for end in ends] == [(runs_pb.RUN_STATUS_ERROR, 2)]
 
 
 async def test_every_filter_finds_its_runs_and_pages_hold_each_once() -> None:

@@ -21,7 +21,7 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
-from evald_server.store.runs import RunEvent, RunFilter, RunStore
+from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunStore
 
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
@@ -131,9 +131,11 @@ class RunService:
             while True:
                 changed.clear()
                 events = await self._store.events(request.run_id, after, _EVENTS)
-                # After the events, because the last one shows the run as it is then.
+                # After the events: the last one shows the run as it has ended, not as it was shortly before.
                 run = await self._load(request.run_id)
                 for event in events:
+                    if event.kind is RunEventKind.END and run.status in _GOING_ON:
+                        break  # it goes on again since the events were read, which drops this one
                     for response in expand(event, _shown(run), after):
                         await stream.send(response.SerializeToString())
                     after = event.sequence

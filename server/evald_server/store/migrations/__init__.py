@@ -21,12 +21,12 @@ def migrate(connection: Connection) -> None:
     version = text("SELECT version_num FROM alembic_version")
     if inspect(connection).has_table("alembic_version") and connection.scalar(version) == HEAD:
         return
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Only now: importing Alembic takes longer than everything else here.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
