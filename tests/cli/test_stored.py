@@ -192,7 +192,7 @@ def test_an_agent_that_is_not_there_is_inconclusive_and_can_be_retried(
     run_id = re.search(r"next: evald runs retry (\S+)", shown)
     assert run_id
     assert "attempt 2: it starts over" in cli("runs", "retry", run_id[1], code=3)
-    assert "the run is error and cannot be resumed" in cli("runs", "resume", run_id[1], code=2)
+    assert "can be resumed" in cli("runs", "resume", run_id[1], code=2)
 
 
 def test_an_agent_can_be_tried_before_it_is_stored(cli: Any, agent: str, tmp_path: Path) -> None:
