@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,16 +106,23 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
         "EVALD_TEST_GRPC": server_process.grpc,
         "EVALD_TEST_HTTP": server_process.http,
     }
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(RUNNER), str(path)],
-        cwd=_workplace(tmp_path),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert run.returncode == 0, f"{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
+    log = tmp_path / "page.log"
+    with log.open("wb") as output:
+        page = subprocess.Popen(
+            [sys.executable, "-W", "error", str(RUNNER), str(path)],
+            cwd=_workplace(tmp_path),
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            code = page.wait(timeout=120)
+        finally:
+            # What a page has started in the background, and would have stopped in its last block.
+            with suppress(ProcessLookupError):
+                os.killpg(page.pid, signal.SIGKILL)
+    assert code == 0, log.read_text()[-8000:]
 
 
 # Pages whose blocks users copy into code of their own, which they check.
