@@ -1,6 +1,8 @@
 """Scenarios, personas, connectors and experiments over a real channel: stored, changed, listed, refused with paths."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,9 +19,10 @@ from evald.v1.experiment_service_pb2 import Experiment
 from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store.database import FILE_NAME
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .live import CONTAINS, Live, refusal, serving, spec
+from .live import CONTAINS, Live, refusal, request, serving, spec
 
 REPLAY = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
 
@@ -248,6 +251,29 @@ async def test_types_of_connectors_say_what_their_config_is(live: Live) -> None:
     names = [one.type for one in types.connector_types]
     assert names == ["grpc", "http", "langgraph", "openai-chat", "replay"]
     assert all('"properties"' in one.config_schema_json for one in types.connector_types)
+
+
+async def test_a_database_that_cannot_be_written_refuses_what_it_would_keep_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with serving(data_dir=tmp_path) as live:
+        await create_scenario(live, name="before")
+        other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+        try:
+            other.execute("BEGIN EXCLUSIVE")
+            refused = await refusal(create_scenario(live, name="meanwhile"))
+            assert refused.code is grpc.StatusCode.UNAVAILABLE
+            assert refused.reason == "STORAGE_UNAVAILABLE"
+            assert refused.retry is not None
+            assert str(tmp_path) not in refused.message
+            assert (await live.unary(request(CONTAINS))).summary.success
+            other.execute("ROLLBACK")
+        finally:
+            other.close()
+        await create_scenario(live, name="after")
+        stub = ScenarioServiceStub(live.channel)
+        listed = await stub.ListScenarios(scenarios_pb.ListScenariosRequest())
+        assert [one.name for one in listed.scenarios] == ["before", "after"]
 
 
 async def test_garbage_is_refused_by_every_method_as_no_message(live: Live) -> None:
