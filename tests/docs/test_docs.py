@@ -101,6 +101,7 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("EVALD_", "MAKE"))}
     environment |= {
         "PATH": f"{_commands(tmp_path)}:{Path(sys.executable).parent}:{environment['PATH']}",
+        "COLUMNS": "120",  # what is printed wraps at the width of whoever runs the tests
         "EVALD_SERVER": server_process.grpc,
         "EVALD_TEST_FORKS": str(forks),
         "EVALD_TEST_GRPC": server_process.grpc,

@@ -85,6 +85,9 @@ REASONS_KINDS = {
     "WORKER_SILENT": errors.Unavailable,
     "STORAGE_FULL": errors.Overloaded,
     "STORAGE_UNAVAILABLE": errors.Unavailable,
+    "RESOURCE_NOT_FOUND": errors.InvalidRequest,
+    "RESOURCE_EXISTS": errors.InvalidRequest,
+    "RUN_STATUS": errors.InvalidRequest,
     "UNKNOWN_METHOD": errors.Unsupported,
     "INTERNAL": errors.ServerError,
 }
