@@ -109,6 +109,7 @@ class RunLoop:
         self._pb = _context(run)
         self._conversation = Conversation(self._pb.messages)
         self._count = 0  # user and assistant messages
+        self._timed = 0  # turns with a latency
         self._calls: list[context_pb2.Invocation] = []  # of the turn that is not evaluated yet
         self._turns: list[run_service_pb2.RunTurn] = []  # that were evaluated before this start
         self._turn = run_service_pb2.RunTurn()  # the last one evaluated
@@ -142,6 +143,7 @@ class RunLoop:
         elif event.kind is RunEventKind.TURN:
             turn = run_service_pb2.RunTurn.FromString(event.body)
             self._turns.append(turn)
+            self._timed += turn.HasField("latency")
             self._turn_end = turn.first_message + turn.message_count
             self._calls = []
 
@@ -172,7 +174,10 @@ class RunLoop:
         run = self.run
         run.ClearField("complete_time")
         self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
-        if not run.HasField("start_time"):
+        if run.HasField("start_time"):
+            # Later by the pause, so that the next start does not count it either.
+            run.start_time.FromNanoseconds(time.time_ns() - round(1e9 * (time.monotonic() - self._began)))
+        else:
             run.start_time.GetCurrentTime()
             self._add_messages(self._seeds, "INVALID_SCENARIO")
             self._check_room()
@@ -191,10 +196,11 @@ class RunLoop:
 
     async def _converse(self) -> None:
         while True:
-            if self._awaits_user:
-                said = await self._say()
-                if not said or self._count >= self._rules.max_messages:
-                    break
+            if self._awaits_user and not await self._say():
+                break
+            # Also when the user's last word was stored by an earlier start.
+            if not self._calls and self._count >= self._rules.max_messages:
+                break
             while not self._has_answered:
                 await self._call_agent()
             if await self._evaluate():
@@ -286,7 +292,8 @@ class RunLoop:
         self.run.turn_count = turn.turn
         self._calls = []
         self._remember(turn, findings)
-        add_turn(self.run.output, turn, self._rules.criteria)
+        self._timed += turn.HasField("latency")
+        add_turn(self.run.output, turn, self._rules.criteria, self._timed)
         self._put(RunEventKind.TURN, turn)
         has_last_word = self._count < self._rules.max_messages and not self._user.is_done(self._pb.messages)
         if cause is None or (cause is end and has_last_word):

@@ -115,12 +115,16 @@ def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent
 
 
 def add_turn(
-    output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int]
+    output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int], timed: int
 ) -> None:
-    """Add a turn to what a run gave so far. criteria: indexes of the results that say whether they are met."""
-    nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
-    output.total_latency.FromNanoseconds(nanos)
-    output.average_latency.FromNanoseconds(nanos // turn.turn)
+    """Add a turn to what a run gave so far.
+
+    criteria: indexes of the results that say whether they are met. timed: how many turns have a latency.
+    """
+    if turn.HasField("latency"):
+        nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
+        output.total_latency.FromNanoseconds(nanos)
+        output.average_latency.FromNanoseconds(nanos // timed)
     for result in turn.evaluation.results:
         said = result.metadata.fields
         if result.index in criteria and "successMet" in said:
