@@ -333,8 +333,7 @@ async def test_criteria_end_a_run_at_the_same_turn_wherever_they_are_written(mod
 async def test_criteria_that_are_null_are_none() -> None:
     made = scenario([judge(successCriteria=None, failureCriteria="is rude", **EVERY_TURN)], maxMessages=6)
     run = await play(made, None, None, UNMET)
-    without = scenario([judge(failureCriteria="is rude", **EVERY_TURN)], maxMessages=6)
-    assert run.result == (await play(without, None, None, UNMET)).result
+    assert (run.turn_count, Verdict(run.verdict)) == (3, PASSED)
 
 
 async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -> None:

@@ -47,6 +47,10 @@ class RunFailure(Exception):
         self.message = message
 
 
+class TypesMissing(Exception):
+    """A run that has begun cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+
+
 class RunUser(Protocol):
     """Speaks for the user."""
 
@@ -125,6 +129,10 @@ class RunLoop:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
+        except TypesMissing as problem:
+            self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
+            self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
+            await self._commit()
         except (RunFailure, ConnectorFailure) as problem:
             await self.fail(problem.code, problem.message)
 
@@ -156,7 +164,11 @@ class RunLoop:
             await self._engine.prepare(*call)
             return self._engine.plan(*call)
         except (InvalidPlan, InvalidContext) as problem:
-            raise RunFailure("INVALID_SCENARIO", f"The scenario cannot be evaluated: {problem}") from None
+            text = f"The scenario cannot be evaluated: {problem}"
+            if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
+                # An error could only be retried from the start, without the conversation that there is.
+                raise TypesMissing(text) from None
+            raise RunFailure("INVALID_SCENARIO", text) from None
 
     def _make_rules(self, plan: Plan) -> None:
         self._plan = plan
@@ -173,6 +185,7 @@ class RunLoop:
     async def _begin(self) -> None:
         run = self.run
         run.ClearField("complete_time")
+        run.ClearField("error")
         self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
         if run.HasField("start_time"):
             # Later by the pause, so that the next start does not count it either.
