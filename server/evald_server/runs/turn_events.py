@@ -85,7 +85,7 @@ def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb
 
 
 def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
-    """Return the row and the events of a whole run that has ended: what `fold` puts together."""
+    """Return the row and the events of a whole run: what `fold` puts together."""
     events: list[RunEvent] = []
     row = run_service_pb2.Run()
     row.CopyFrom(run)
@@ -110,7 +110,8 @@ def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent
         add_messages(turn.first_message + turn.message_count)
         add(RunEventKind.TURN, turn.SerializeToString(), len(turn.evaluation.results) + 1)
     add_messages(len(run.messages))
-    add(RunEventKind.END, b"")
+    if has_ended(run):
+        add(RunEventKind.END, b"")
     return row, events
 
 
