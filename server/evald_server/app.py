@@ -182,6 +182,8 @@ class App:
         try:
             await self._open_database()
             await self._listen()
+            # What they call, remote evaluators too, may take some time to come: callers do not wait for it.
+            self.runner.begin()
         except BaseException:
             await self.database.close()
             self._release_data_dir()

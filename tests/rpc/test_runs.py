@@ -1,11 +1,13 @@
 """Runs over a real channel: started, watched from any number, listed, cancelled, resumed, imported, refused."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.v1 import connector_service_pb2 as connectors_pb
 from evald.v1 import experiment_service_pb2 as experiments_pb
@@ -21,6 +23,7 @@ from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.run_service_pb2 import Run, WatchRunResponse
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEvent, RunStore
 
 from .live import Live, refusal, serving, spec, until
@@ -221,6 +224,7 @@ async def test_an_experiment_runs_each_scenario_with_each_persona() -> None:
         )
         pairs = [(run.scenario.name, run.persona.name) for run in started.runs]
         assert pairs == [("a", "Maria"), ("a", "Omar"), ("b", "Maria"), ("b", "Omar")]
+        assert not any(run.connector.HasField("config") for run in started.runs)
         assert {run.execution_id for run in started.runs} == {started.execution_id}
         again = await floor.runs.StartRuns(
             runs_pb.StartRunsRequest(experiment_id=made.experiment.id, request_id="8f14e45f")
@@ -319,6 +323,78 @@ async def test_a_run_is_imported_as_it_was() -> None:
         assert refused.fields == ["run.status"]
 
 
+async def test_an_imported_run_that_was_interrupted_goes_on_and_is_watched_to_its_end() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        half = await floor.played()
+        half.id, half.status = "half", runs_pb.RUN_STATUS_INTERRUPTED
+        del half.messages[2:], half.turns[1:]
+        half.turn_count = 1
+        half.ClearField("verdict")
+        half.ClearField("result")
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=half))
+        assert not any(event.HasField("end") for event in await floor.watch("half"))
+        await floor.runs.ResumeRun(runs_pb.ResumeRunRequest(run_id="half"))
+        ends = [event.end for event in await floor.watch("half") if event.HasField("end")]
+        assert [(end.status, end.turn_count) for end in ends] == [(runs_pb.RUN_STATUS_COMPLETED, 2)]
+
+
+async def test_what_may_be_a_secret_of_an_imported_run_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[Run] = []
+
+    async def import_run(self: RunStore, run: Run, events: Sequence[RunEvent]) -> None:
+        stored.append(run)
+
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.connector.headers["x-key"] = run.persona.headers["x-key"] = "plain"
+        monkeypatch.setattr(RunStore, "import_run", import_run)
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        assert "plain" not in str(stored)
+
+
+async def test_what_no_server_can_have_played_is_not_imported() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = Run(id="\x1b" * 101, status=-3, verdict=77)  # type: ignore[arg-type]
+        run.scenario.max_messages = 2**31 - 1
+        run.result.score = float("nan")
+        run.output.metrics["cost"] = float("inf")
+        run.turns.add(turn=1, first_message=-3, message_count=2)
+        run.create_time.seconds = 1 << 60
+        refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
+        assert refused.fields == [
+            "run.id",
+            "run.status",
+            "run.verdict",
+            "run.scenario.max_messages",
+            "run.turns[0]",
+            "run.result.score",
+            'run.output.metrics["cost"]',
+            "run.create_time",
+        ]
+
+
+async def test_a_repeated_start_plays_what_an_earlier_one_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        scenario, connector = await floor.scenario(), await floor.connector()
+        create = RunStore.create
+
+        async def lose_the_answer(self: RunStore, runs: Sequence[Run], request_id: str = "") -> list[Run]:
+            monkeypatch.setattr(RunStore, "create", create)
+            await create(self, runs, request_id)
+            raise StoreProblem("STORAGE_UNAVAILABLE", "the connection was lost")
+
+        monkeypatch.setattr(RunStore, "create", lose_the_answer)
+        assert (
+            await refusal(floor.start(scenario, connector, request_id="r"))
+        ).reason == "STORAGE_UNAVAILABLE"
+        run = await floor.start(scenario, connector, request_id="r")
+        assert (await floor.watch(run.id))[-1].end.status == runs_pb.RUN_STATUS_COMPLETED
+
+
 async def test_what_cannot_run_is_refused_before_anything_is_queued() -> None:
     async with serving() as live:
         floor = Floor(live)
@@ -343,6 +419,10 @@ async def test_what_cannot_run_is_refused_before_anything_is_queued() -> None:
         (runs_pb.ListRunsRequest(page_size=-1), "page_size"),
         (runs_pb.ListRunsRequest(page_token="x"), "page_token"),
         (runs_pb.ListRunsRequest(page_token="YWJj"), "page_token"),
+        (runs_pb.ListRunsRequest(page_token="wrI="), "page_token"),  # a digit, but not of 0 to 9
+        (runs_pb.ListRunsRequest(page_token="OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk5"), "page_token"),
+        (runs_pb.ListRunsRequest(since=Timestamp(seconds=1 << 62)), "since"),
+        (runs_pb.ListRunsRequest(until=Timestamp(seconds=1 << 62)), "until"),
         (runs_pb.ListRunsRequest(status=99), "status"),  # type: ignore[arg-type]
         (runs_pb.ListRunsRequest(verdict=-1), "verdict"),  # type: ignore[arg-type]
     ],

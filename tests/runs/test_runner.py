@@ -221,6 +221,7 @@ async def test_draining_interrupts_and_the_next_server_goes_on() -> None:
 
     second = House(ScriptedAgent(), first.store)
     await second.runner.start()
+    second.runner.begin()
     for run in runs:
         if run.status == INTERRUPTED:
             assert await second.runner.resume(run.id) is not None
@@ -267,6 +268,7 @@ async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> Non
 
     second = House(ScriptedAgent("a", "b", "c"), store)
     await second.runner.start()
+    second.runner.begin()
     if killed.status == RUNNING:
         assert (await whole(store, run_id)).status == INTERRUPTED
         assert await second.runner.resume(run_id) is not None
@@ -288,6 +290,7 @@ async def test_a_resumed_turn_keeps_what_its_answer_cost() -> None:
     store.before_write = lambda: None
     second = House(ScriptedAgent(), store)
     await second.runner.start()
+    second.runner.begin()
     await second.runner.resume(run_id)
     run = await second.until(run_id, COMPLETED)
     assert run.turns[0].evaluation.results[0].value == 5
@@ -381,3 +384,107 @@ async def test_a_change_is_made_to_its_end_when_its_caller_goes_away() -> None:
     await asyncio.sleep(0)
     calling.cancel()
     assert (await house.until(run_id, COMPLETED)).attempt == 2
+
+
+async def test_a_queued_run_waits_however_long_the_store_is_away() -> None:
+    house = House(ScriptedAgent(), store_seconds=0)
+    get, failures = house.store.get, [FULL]
+
+    async def away(run_id: str) -> Run | None:
+        if failures:
+            raise failures.pop()
+        return await get(run_id)
+
+    house.store.get = away  # type: ignore[method-assign]
+    (run_id,) = await house.submit()
+    await until(lambda: not failures)
+    assert (await house.until(run_id, COMPLETED)).turn_count == 3
+
+
+async def test_a_bug_while_the_store_is_away_leaves_an_interrupted_run() -> None:
+    store = FakeStore()
+    house = House(Gate(KeyError("bug"), "fine"), store, store_seconds=0)
+    (run_id,) = await house.submit()
+    await house.agent.asked.get()
+    failures = iter([FULL])
+
+    def fail_once() -> None:
+        for problem in failures:
+            raise problem
+
+    store.before_write = fail_once
+    house.agent.open()
+    await house.until(run_id, INTERRUPTED)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_run_that_could_not_be_cancelled_is_not_left_in_limbo(begun: bool) -> None:
+    store = FakeStore()
+    house = House(Gate(), store, max_runs=1)
+    runs = await house.submit(2)
+    await house.agent.asked.get()
+    store.before_write = lambda: _fail_from(store, 0)
+    with pytest.raises(StoreProblem):
+        await house.runner.cancel(runs[not begun])
+    store.before_write = lambda: None
+    house.agent.open()
+    await house.until(runs[not begun], INTERRUPTED if begun else COMPLETED)
+
+
+async def test_a_run_that_ends_while_it_is_cancelled_wakes_its_watchers_and_is_counted() -> None:
+    store = FakeStore()
+    house = House(ScriptedAgent(), store)
+    save, saving, go_on = store.save, asyncio.Event(), asyncio.Event()
+
+    async def slow(run: Run, events: Any = ()) -> None:
+        if run.status == COMPLETED:
+            saving.set()
+            await go_on.wait()
+        await save(run, events)
+
+    store.save = slow  # type: ignore[method-assign]
+    (run_id,) = await house.submit()
+    await saving.wait()
+    with house.runner.watch(run_id) as changed:
+        cancelling = asyncio.create_task(house.runner.cancel(run_id))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(RunStateProblem, match="completed"):
+            await cancelling
+        assert changed.is_set()
+    assert house.counted("evald_runs") == {"passed": 1}
+
+
+async def test_nothing_is_played_before_the_server_is_ready() -> None:
+    house = House(Gate())
+    run = queued(scenario(PASSES, maxMessages=4))
+    await house.store.create([run])
+    await house.runner.start()
+    await asyncio.sleep(0)
+    gauges = {
+        f.name: f.samples[0].value for f in families(house.telemetry) if f.name.startswith("evald_runs_")
+    }
+    assert gauges == {"evald_runs_running": 0, "evald_runs_queued": 1}
+    house.runner.begin()
+    await house.agent.asked.get()
+    await house.runner.drain(0)
+
+
+async def test_a_run_keeps_its_conversation_until_its_evaluators_are_there() -> None:
+    store = FakeStore()
+    house = House(ScriptedAgent(), store)
+    run = queued(scenario([{"type": "from-remote"}], maxMessages=4), Persona(script=["one"]))
+    run.start_time.GetCurrentTime()
+    await store.create([run])
+    await house.runner.submit([run])
+    held = await house.until(run.id, INTERRUPTED, ERROR)
+    assert held.status == INTERRUPTED
+    assert "from-remote" in held.error.message
+
+    row = await store.get(run.id)
+    assert row is not None
+    row.scenario.evaluators[0].type = "response-length"
+    store.rows[run.id] = row.SerializeToString()
+    await house.runner.resume(run.id)
+    assert not (await house.until(run.id, COMPLETED)).HasField("error")

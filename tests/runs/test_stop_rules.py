@@ -35,6 +35,7 @@ MET, UNMET = criteria(True, why="ok"), criteria(False, why="not yet")
 FAILURE, BOTH = criteria(False, True, why="gave up"), criteria(True, True, why="both")
 SUCCESS = {"successCriteria": "books"}
 EITHER = {**SUCCESS, "failureCriteria": "gives up"}
+EVERY_TURN = {"failureCriteriaMode": "every_turn"}
 EVERY = {"failureCriteriaMode": "FAILURE_CRITERIA_MODE_EVERY_TURN"}
 CONTINUE = {"onAssertionFailure": "ASSERTION_FAILURE_POLICY_CONTINUE"}
 
@@ -327,6 +328,12 @@ async def test_criteria_end_a_run_at_the_same_turn_wherever_they_are_written(mod
     assert (run.turn_count, Verdict(run.verdict), run.result.reason) == (3, PASSED, "ok")
     assert run.output.evaluation.success_met
     assert run.output.evaluation.confidence == pytest.approx(0.9)
+
+
+async def test_criteria_that_are_null_are_none() -> None:
+    made = scenario([judge(successCriteria=None, failureCriteria="is rude", **EVERY_TURN)], maxMessages=6)
+    run = await play(made, None, None, UNMET)
+    assert (run.turn_count, Verdict(run.verdict)) == (3, PASSED)
 
 
 async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -> None:

@@ -30,6 +30,7 @@ async def test_a_run_is_retried_interrupted_and_resumed() -> None:
         second = House(Gate(), store)
         second.agent.open()
         await second.runner.start()
+        second.runner.begin()
         assert await second.runner.resume(run_id) is not None
         run = await second.until(run_id, COMPLETED)
         assert (Verdict(run.verdict), run.turn_count, run.attempt, len(run.messages)) == (

@@ -81,3 +81,17 @@ async def test_what_calls_spent_adds_up_and_what_one_does_not_say_is_not_zero() 
     assert not turn.HasField("cost")
     assert run.cost.amount == 0.5
     assert run.token_usage.input_tokens == 300
+
+
+async def test_the_average_latency_is_that_of_the_turns_that_have_one() -> None:
+    silent = Invocation()
+    silent.messages.add(role="assistant", text="fine")
+    timed = Invocation()
+    timed.CopyFrom(silent)
+    timed.latency.FromMilliseconds(100)
+    run = await play(scenario(SPECS, maxMessages=4), ScriptedAgent(silent, timed))
+    assert run.turn_count == 2
+    assert run.output.average_latency.ToMilliseconds() == 100
+    assert not (await play(scenario(SPECS, maxMessages=2), ScriptedAgent(silent))).output.HasField(
+        "total_latency"
+    )

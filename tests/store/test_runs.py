@@ -10,7 +10,7 @@ from evald.v1 import context_pb2, evaluator_pb2, result_pb2, run_service_pb2
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
 from evald_server.store.rollups import HOUR, Rollup
-from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunNotFound, RunStore
+from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunGoesOn, RunNotFound, RunStore
 
 Run = run_service_pb2.Run
 
@@ -294,10 +294,18 @@ async def test_a_run_that_broke_counts_as_error_and_one_that_was_stopped_as_noth
     assert [(one.error, one.failed, one.passed) for one in await store.rollups(0, 2**60)] == [(1, 0, 0)]
 
 
+@pytest.mark.parametrize("status", [QUEUED, RUNNING])
+async def test_a_run_that_goes_on_is_not_deleted(store: RunStore, status: int) -> None:
+    await store.create([a_run("one", status=status)])
+    with pytest.raises(RunGoesOn):
+        await store.delete("one")
+    assert await store.get("one") is not None
+
+
 async def test_delete_leaves_nothing_of_a_run(store: RunStore) -> None:
     for name in ("one", "two"):
         [run] = await store.create([a_run(name)])
-        run.last_sequence = 3
+        run.last_sequence, run.status = 3, COMPLETED
         await store.save(run, [turn(3, result("a", FAILED))])
     assert await store.delete("one")
     assert not await store.delete("one")
@@ -309,15 +317,15 @@ async def test_delete_leaves_nothing_of_a_run(store: RunStore) -> None:
     assert [event.sequence for event in await store.events("one")] == [1]
 
 
-async def test_unfinished_runs_are_found_oldest_first_with_snapshots(store: RunStore) -> None:
+async def test_unfinished_runs_are_found_oldest_first_with_names(store: RunStore) -> None:
     statuses = [QUEUED, COMPLETED, RUNNING, INTERRUPTED, BROKE, QUEUED]
     for number, status in enumerate(statuses):
         run = a_run(str(number), NOON - number, status=status)
-        run.scenario.instructions = f"of {number}"
+        run.scenario.name, run.scenario.instructions = f"of {number}", "long"
         await store.create([run])
     found = await store.unfinished()
-    assert [(run.id, run.scenario.instructions) for run in found] == [
-        (number, f"of {number}") for number in ("5", "2", "0")
+    assert [(run.id, run.scenario) for run in found] == [
+        (number, context_pb2.Scenario(name=f"of {number}")) for number in ("5", "2", "0")
     ]
 
 

@@ -41,6 +41,7 @@ def run_services(
         engine,
         connectors,
         judge_problem,
+        max_messages,
         scenarios=scenarios,
         personas=personas,
         connector_service=connector_service,

@@ -1,10 +1,14 @@
 """RunService."""
 
 import asyncio
+import math
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import uuid4
+
+from google.protobuf.message import Message
 
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
@@ -21,7 +25,15 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
-from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunStore
+from evald_server.store.runs import (
+    RunEvent,
+    RunEventKind,
+    RunFilter,
+    RunGoesOn,
+    RunNotFound,
+    RunStore,
+    listed,
+)
 
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
@@ -40,6 +52,15 @@ _EVENTS: Final = 200  # read at a time
 _GOING_ON: Final = (pb.RUN_STATUS_QUEUED, pb.RUN_STATUS_RUNNING)
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
+_IMPORTED: Final = (
+    pb.RUN_STATUS_COMPLETED,
+    pb.RUN_STATUS_ERROR,
+    pb.RUN_STATUS_CANCELLED,
+    pb.RUN_STATUS_INTERRUPTED,
+)
+
+# Characters of an imported run's id.
+_MAX_ID: Final = 100
 
 
 class RunService:
@@ -52,6 +73,7 @@ class RunService:
         engine: Engine,
         connectors: Connectors,
         judge_problem: Callable[[str], str],
+        max_messages: int,
         *,
         scenarios: ScenarioService,
         personas: PersonaService,
@@ -64,6 +86,7 @@ class RunService:
         self._engine = engine
         self._connectors = connectors
         self._judge_problem = judge_problem
+        self._max_messages = max_messages
         self._scenarios = scenarios
         self._personas = personas
         self._connector_service = connector_service
@@ -91,7 +114,9 @@ class RunService:
         scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         connector = await self._connector_service.load(request.connector_id, "connector_id")
-        await self._check(scenario, persona, connector)
+        brings_user = await self._check_connector(connector)
+        await self._check_scenario(scenario)
+        self._check_user(scenario, persona, brings_user=brings_user)
         run = _new_run(scenario, persona, connector)
         (stored,) = await self._queue([run], request.request_id)
         return pb.StartRunResponse(run=_shown(stored)).SerializeToString()
@@ -101,23 +126,25 @@ class RunService:
         request = parse(pb.StartRunsRequest, data, "evald.v1.StartRunsRequest")
         experiment = await self._experiments.load(request.experiment_id, "experiment_id")
         connector = await self._connector_service.load(experiment.connector_id, "experiment.connector_id")
+        brings_user = await self._check_connector(connector)
         execution_id = await self._store.next_execution_id()
         runs: list[Run] = []
+        personas: dict[str, Persona | None] = {"": None}
         for scenario_id in experiment.scenario_ids:
             scenario = await self._scenarios.load(scenario_id, "experiment.scenario_ids")
+            await self._check_scenario(scenario)
             for persona_id in experiment.persona_ids or scenario.persona_ids or ("",):
-                persona = (
-                    await self._personas.load(persona_id, "experiment.persona_ids") if persona_id else None
-                )
-                await self._check(scenario, persona, connector)
-                run = _new_run(scenario, persona, connector)
+                if persona_id not in personas:
+                    personas[persona_id] = await self._personas.load(persona_id, "experiment.persona_ids")
+                self._check_user(scenario, personas[persona_id], brings_user=brings_user)
+                run = _new_run(scenario, personas[persona_id], connector)
                 run.experiment_id, run.execution_id = experiment.id, execution_id
                 runs.append(run)
                 if len(runs) > MAX_RUNS:
                     raise invalid("experiment_id", f"the experiment has more than {MAX_RUNS} runs")
         stored = await self._queue(runs, request.request_id)
         response = pb.StartRunsResponse(
-            runs=[_shown(run) for run in stored], execution_id=stored[0].execution_id
+            runs=[_shown(listed(run)) for run in stored], execution_id=stored[0].execution_id
         )
         return response.SerializeToString()
 
@@ -134,9 +161,12 @@ class RunService:
                 # After the events: the last one shows the run as it has ended, not as it was shortly before.
                 run = await self._load(request.run_id)
                 for event in events:
-                    if event.kind is RunEventKind.END and run.status in _GOING_ON:
-                        break  # it goes on again since the events were read, which drops this one
-                    for response in expand(event, _shown(run), after):
+                    if event.kind is RunEventKind.END:
+                        if event.sequence < run.last_sequence:
+                            after = event.sequence
+                            continue  # it goes on again since then
+                        run = _shown(run)
+                    for response in expand(event, run, after):
                         await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
@@ -158,7 +188,7 @@ class RunService:
             if not 0 <= getattr(request, field) <= largest:
                 raise invalid(field, f"got {getattr(request, field)}, wanted a value this server knows")
         place = read_token(request.page_token) if request.page_token else ""
-        if place and not place.isdigit():
+        if place and not re.fullmatch("[0-9]{1,18}", place):
             raise bad_token()
         wanted = RunFilter(
             scenario_id=request.scenario_id,
@@ -169,8 +199,8 @@ class RunService:
             status=request.status,
             verdict=request.verdict,
             failed_evaluator=request.failed_evaluator,
-            since=request.since.ToMicroseconds() if request.HasField("since") else 0,
-            until=request.until.ToMicroseconds() if request.HasField("until") else 0,
+            since=_microseconds(request, "since", "since"),
+            until=_microseconds(request, "until", "until"),
         )
         found = await self._store.list(
             wanted, after=int(place) if place else None, limit=size + 1, oldest_first=request.oldest_first
@@ -205,10 +235,10 @@ class RunService:
     async def import_run(self, data: bytes, _context: Context) -> bytes:
         """Store a run that has ended elsewhere."""
         run = parse(pb.ImportRunRequest, data, "evald.v1.ImportRunRequest").run
-        if not run.id:
-            raise invalid("run.id", "missing; wanted the id that the run had where it came from")
-        if run.status in (pb.RUN_STATUS_UNSPECIFIED, *_GOING_ON) or run.status > _LARGEST_STATUS:
-            raise invalid("run.status", f"got {run.status}, wanted that of a run that has ended")
+        found = self._import_problems(run)
+        if found:
+            raise refusal(found)
+        run = _shown(run)
         try:
             await self._store.import_run(*unfold(run))
         except IdTaken:
@@ -219,14 +249,71 @@ class RunService:
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a run that has ended."""
         request = parse(pb.DeleteRunRequest, data, "evald.v1.DeleteRunRequest")
-        run = await self._load(request.run_id)
-        if run.status in _GOING_ON:
-            raise _wrong_status("the run goes on; cancel it, and then delete it")
-        await self._store.delete(request.run_id)
+        try:
+            if not await self._store.delete(request.run_id):
+                raise _no_run(request.run_id)
+        except RunGoesOn:
+            raise _wrong_status("the run goes on; cancel it, and then delete it") from None
         return pb.DeleteRunResponse().SerializeToString()
 
-    async def _check(self, scenario: Scenario, persona: Persona | None, connector: Connector) -> None:
-        """Raises CallError or InvalidPlan for what cannot run: it may have been right when it was stored."""
+    def _import_problems(self, run: Run) -> list[BadField]:
+        """Return what is wrong with a run that another server played."""
+        found = []
+        if not run.id or len(run.id) > _MAX_ID or not run.id.isprintable():
+            found.append(
+                BadField(
+                    "run.id",
+                    f"got {len(run.id)} characters, wanted the id that the run had where it came from: "
+                    f"1 to {_MAX_ID} printable characters",
+                )
+            )
+        if run.status not in _IMPORTED:
+            found.append(BadField("run.status", f"got {run.status}, wanted that of a run that has ended"))
+        if not 0 <= run.verdict <= _LARGEST_VERDICT:
+            found.append(BadField("run.verdict", f"got {run.verdict}, wanted a value this server knows"))
+        if run.scenario.max_messages > self._max_messages:
+            found.append(
+                BadField(
+                    "run.scenario.max_messages",
+                    f"got {run.scenario.max_messages}, wanted at most {self._max_messages}",
+                )
+            )
+        numbers = {"run.result.score": run.result.score}
+        numbers |= {
+            f'run.output.metrics["{name[:100]}"]': value for name, value in run.output.metrics.items()
+        }
+        for position, turn in enumerate(run.turns):
+            path = f"run.turns[{position}]"
+            first, count = turn.first_message, turn.message_count
+            if min(turn.turn, first, count) < 0 or first + count > len(run.messages):
+                found.append(
+                    BadField(
+                        path,
+                        f"got turn {turn.turn} with {count} messages from {first}, wanted some of the "
+                        f"{len(run.messages)} of the run",
+                    )
+                )
+            numbers[f"{path}.evaluation.score"] = turn.evaluation.score
+            for index, result in enumerate(turn.evaluation.results):
+                numbers[f"{path}.evaluation.results[{index}].score"] = result.score
+                numbers[f"{path}.evaluation.results[{index}].value"] = result.value
+        found += [
+            BadField(path, f"got {number}, wanted a finite number")
+            for path, number in numbers.items()
+            if not math.isfinite(number)
+        ]
+        for name in ("create_time", "start_time", "update_time", "complete_time"):
+            try:
+                _microseconds(run, name, f"run.{name}")
+            except CallError as problem:
+                found += problem.violations
+        return found
+
+    async def _check_connector(self, connector: Connector) -> bool:
+        """Return whether the connector brings the user. Raises CallError.
+
+        What cannot run may have been right when it was stored: this, and the scenario.
+        """
         found = await self._connector_service.problems(connector)
         if found:
             raise refusal(found)
@@ -235,6 +322,10 @@ class RunService:
         except ConnectorFailure as problem:
             raise invalid("connector", problem.message) from None
         await built.aclose()
+        return built.brings_user
+
+    async def _check_scenario(self, scenario: Scenario) -> None:
+        """Raises InvalidPlan."""
         specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
         context = EvaluatorContext()
         if not specs or scenario.criteria_policy != CRITERIA_POLICY_EVALUATORS_ONLY:
@@ -242,7 +333,10 @@ class RunService:
                 setattr(context.scenario, field, getattr(scenario, field))
         await self._engine.prepare(specs, b"", context)
         self._engine.plan(specs, b"", context)
-        simulated = not built.brings_user and not (persona is not None and persona.script)
+
+    def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
+        """Raises CallError when nobody can speak for the user."""
+        simulated = not brings_user and not (persona is not None and persona.script)
         spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
         if simulated and spoken[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
@@ -254,8 +348,8 @@ class RunService:
 
         async def queue() -> list[Run]:
             stored = await self._store.create(runs, request_id)
-            if [run.id for run in stored] == [run.id for run in runs]:
-                await self._runner.submit(stored)
+            # Also those of an earlier call: its answer may have been lost before they were in the queue.
+            await self._runner.submit(stored)
             return stored
 
         # Finished even when the caller goes away: what is stored as queued must be in the queue.
@@ -270,6 +364,8 @@ class RunService:
             return _shown(_there(run_id, await change(run_id)))
         except RunStateProblem as problem:
             raise _wrong_status(str(problem)) from None
+        except RunNotFound:
+            raise _no_run(run_id) from None
 
     async def _whole(self, run_id: str) -> Run:
         run = await self._load(run_id)
@@ -314,11 +410,24 @@ def _shown(run: Run) -> Run:
 
 def _there(run_id: str, run: Run | None) -> Run:
     if run is None:
-        problem = BadField(
-            "run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
-        )
-        raise CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+        raise _no_run(run_id)
     return run
+
+
+def _no_run(run_id: str) -> CallError:
+    problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
+    return CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+
+
+def _microseconds(message: Message, name: str, path: str) -> int:
+    """Return a time in a field, 0 if there is none. Raises CallError."""
+    if not message.HasField(name):
+        return 0
+    try:
+        microseconds: int = getattr(message, name).ToMicroseconds()
+    except ValueError:
+        raise invalid(path, "wanted a time between the years 1 and 9999") from None
+    return microseconds
 
 
 def _wrong_status(text: str) -> CallError:

@@ -47,6 +47,10 @@ class RunFailure(Exception):
         self.message = message
 
 
+class TypesMissing(Exception):
+    """A run that has begun cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+
+
 class RunUser(Protocol):
     """Speaks for the user."""
 
@@ -109,6 +113,7 @@ class RunLoop:
         self._pb = _context(run)
         self._conversation = Conversation(self._pb.messages)
         self._count = 0  # user and assistant messages
+        self._timed = 0  # turns with a latency
         self._calls: list[context_pb2.Invocation] = []  # of the turn that is not evaluated yet
         self._turns: list[run_service_pb2.RunTurn] = []  # that were evaluated before this start
         self._turn = run_service_pb2.RunTurn()  # the last one evaluated
@@ -124,6 +129,10 @@ class RunLoop:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
+        except TypesMissing as problem:
+            self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
+            self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
+            await self._commit()
         except (RunFailure, ConnectorFailure) as problem:
             await self.fail(problem.code, problem.message)
 
@@ -142,6 +151,7 @@ class RunLoop:
         elif event.kind is RunEventKind.TURN:
             turn = run_service_pb2.RunTurn.FromString(event.body)
             self._turns.append(turn)
+            self._timed += turn.HasField("latency")
             self._turn_end = turn.first_message + turn.message_count
             self._calls = []
 
@@ -154,7 +164,11 @@ class RunLoop:
             await self._engine.prepare(*call)
             return self._engine.plan(*call)
         except (InvalidPlan, InvalidContext) as problem:
-            raise RunFailure("INVALID_SCENARIO", f"The scenario cannot be evaluated: {problem}") from None
+            text = f"The scenario cannot be evaluated: {problem}"
+            if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
+                # An error could only be retried from the start, without the conversation that there is.
+                raise TypesMissing(text) from None
+            raise RunFailure("INVALID_SCENARIO", text) from None
 
     def _make_rules(self, plan: Plan) -> None:
         self._plan = plan
@@ -171,8 +185,12 @@ class RunLoop:
     async def _begin(self) -> None:
         run = self.run
         run.ClearField("complete_time")
+        run.ClearField("error")
         self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
-        if not run.HasField("start_time"):
+        if run.HasField("start_time"):
+            # Later by the pause, so that the next start does not count it either.
+            run.start_time.FromNanoseconds(time.time_ns() - round(1e9 * (time.monotonic() - self._began)))
+        else:
             run.start_time.GetCurrentTime()
             self._add_messages(self._seeds, "INVALID_SCENARIO")
             self._check_room()
@@ -191,10 +209,11 @@ class RunLoop:
 
     async def _converse(self) -> None:
         while True:
-            if self._awaits_user:
-                said = await self._say()
-                if not said or self._count >= self._rules.max_messages:
-                    break
+            if self._awaits_user and not await self._say():
+                break
+            # Also when the user's last word was stored by an earlier start.
+            if not self._calls and self._count >= self._rules.max_messages:
+                break
             while not self._has_answered:
                 await self._call_agent()
             if await self._evaluate():
@@ -286,7 +305,8 @@ class RunLoop:
         self.run.turn_count = turn.turn
         self._calls = []
         self._remember(turn, findings)
-        add_turn(self.run.output, turn, self._rules.criteria)
+        self._timed += turn.HasField("latency")
+        add_turn(self.run.output, turn, self._rules.criteria, self._timed)
         self._put(RunEventKind.TURN, turn)
         has_last_word = self._count < self._rules.max_messages and not self._user.is_done(self._pb.messages)
         if cause is None or (cause is end and has_last_word):

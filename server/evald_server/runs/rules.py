@@ -1,8 +1,10 @@
 """What the results of its turns mean for a run: when it stops, and how it has ended."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
+
+from google.protobuf.struct_pb2 import Value
 
 from evald.v1 import context_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.plan import Plan
@@ -76,10 +78,8 @@ class RunRules:
             for planned, spec in zip(plan.evaluators[:own], plan.template.specs, strict=False)
             if planned.definition.type == _JUDGE and planned.counts and not planned.negate
         }
-        self._success = frozenset(
-            i for i, config in configs.items() if any(k in config for k in _SUCCESS_KEYS)
-        )
-        failure = frozenset(i for i, config in configs.items() if any(k in config for k in _FAILURE_KEYS))
+        self._success = frozenset(i for i, config in configs.items() if _has_text(config, _SUCCESS_KEYS))
+        failure = frozenset(i for i, config in configs.items() if _has_text(config, _FAILURE_KEYS))
         self.criteria = self._success | failure
         self._every_turn = frozenset(
             i
@@ -177,6 +177,11 @@ class RunRules:
         if cause is StopCause.LIMIT:
             return Conclusion(_PASSED, f"Completed {self.max_messages} messages. {last.reason}.")
         return Conclusion(_PASSED, f"The conversation ended after {message_count} messages. {last.reason}.")
+
+
+def _has_text(config: Mapping[str, Value], keys: Iterable[str]) -> bool:
+    # A null stands for no criteria.
+    return any(key in config and config[key].string_value for key in keys)
 
 
 def _has_own_criteria(scenario: context_pb2.Scenario) -> bool:

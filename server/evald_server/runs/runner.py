@@ -20,7 +20,7 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.judge.prompt_request import JudgeModels
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
-from evald_server.store.runs import RunEvent
+from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop
 from .simulator import run_user
@@ -130,7 +130,7 @@ class _Draining(Exception):
 
 
 class Runner:
-    """Plays the stored runs of a server. Call `start` first and `drain` last.
+    """Plays the stored runs of a server. Call `start` first, then `begin`, and `drain` last.
 
     max_runs: how many at a time. store_seconds: how long a run waits for a store that cannot be written before it
     is interrupted.
@@ -159,17 +159,24 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._unplayed: dict[str, run_service_pb2.Run] = {}  # to be queued again when their tasks have ended
         self._changes: set[asyncio.Task[Any]] = set()  # a task that nobody refers to may be collected
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
     async def start(self) -> None:
-        """Mark runs that were cut off as interrupted, and queue those that wait. Raises StoreProblem."""
+        """Mark runs that were cut off as interrupted, and queue those that wait. Raises StoreProblem.
+
+        They are played from `begin` on.
+        """
         for run in await self._store.unfinished():
             if run.status == _RUNNING:
                 await self._interrupt(run)
             else:
                 self._put(run)
+
+    def begin(self) -> None:
+        """Play what is queued."""
         self._fill()
 
     async def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
@@ -181,15 +188,15 @@ class Runner:
 
     async def cancel(self, run_id: str) -> run_service_pb2.Run | None:
         """End a run; None if there is none. Raises RunStateProblem when it has ended, and StoreProblem."""
-        return await self._to_its_end(self._cancel(run_id))
+        return await self._to_its_end(self._change(run_id, self._cancel))
 
     async def retry(self, run_id: str) -> run_service_pb2.Run | None:
         """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
-        return await self._to_its_end(self._retry(run_id))
+        return await self._to_its_end(self._change(run_id, self._retry))
 
     async def resume(self, run_id: str) -> run_service_pb2.Run | None:
         """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
-        return await self._to_its_end(self._resume(run_id))
+        return await self._to_its_end(self._change(run_id, self._resume))
 
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Make a change of which no half must be left, although its caller may go away meanwhile."""
@@ -203,44 +210,53 @@ class Runner:
         if not task.cancelled():
             task.exception()  # its caller, if there still is one, has it
 
-    async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
+    async def _change(
+        self, run_id: str, change: Callable[[str], Coroutine[Any, Any, run_service_pb2.Run | None]]
+    ) -> run_service_pb2.Run | None:
+        """Change a run. When it is not known what is stored of that, the run is settled in the background."""
         async with self._lock(run_id):
-            self._queue.remove(run_id)
-            task = self._tasks.get(run_id)
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-            run = await self._store.get(run_id)
-            if run is None:
-                return None
-            if has_ended(run):
-                raise RunStateProblem(f"the run has ended: it is {_name(run)}")
-            await self._save(run, [end_event(run, _CANCELLED)], 0)
-            return run
+            try:
+                return await change(run_id)
+            except StoreProblem:
+                if run_id not in self._tasks and not self._draining:
+                    self._run_task(run_id, self._settle(run_id))
+                raise
+
+    async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
+        self._queue.remove(run_id)
+        task = self._tasks.get(run_id)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        run = await self._store.get(run_id)
+        if run is None:
+            return None
+        if has_ended(run):
+            raise RunStateProblem(f"the run has ended: it is {_name(run)}")
+        await self._save(run, [end_event(run, _CANCELLED)], 0)
+        return run
 
     async def _retry(self, run_id: str) -> run_service_pb2.Run | None:
-        async with self._lock(run_id):
-            run = await self._standing(run_id, _ERROR, "only a run that ended in error can be retried")
-            if run is None:
-                return None
-            for name in _OF_ONE_ATTEMPT:
-                run.ClearField(name)
-            run.attempt += 1
-            # Agents that remember conversations begin a new one.
-            run.thread_id = f"{run.id}-{run.attempt}"
-            await self._store.restart(run, [status_event(run, _QUEUED)])
-            self._wake(run_id)
-            await self.submit([run])
-            return run
+        run = await self._standing(run_id, _ERROR, "only a run that ended in error can be retried")
+        if run is None:
+            return None
+        for name in _OF_ONE_ATTEMPT:
+            run.ClearField(name)
+        run.attempt += 1
+        # Agents that remember conversations begin a new one.
+        run.thread_id = f"{run.id}-{run.attempt}"
+        await self._store.restart(run, [status_event(run, _QUEUED)])
+        self._wake(run_id)
+        await self.submit([run])
+        return run
 
     async def _resume(self, run_id: str) -> run_service_pb2.Run | None:
-        async with self._lock(run_id):
-            run = await self._standing(run_id, _INTERRUPTED, "only an interrupted run can be resumed")
-            if run is None:
-                return None
-            await self._save(run, [status_event(run, _QUEUED)], 0)
-            await self.submit([run])
-            return run
+        run = await self._standing(run_id, _INTERRUPTED, "only an interrupted run can be resumed")
+        if run is None:
+            return None
+        await self._save(run, [status_event(run, _QUEUED)], 0)
+        await self.submit([run])
+        return run
 
     @contextlib.contextmanager
     def watch(self, run_id: str) -> Iterator[asyncio.Event]:
@@ -290,13 +306,25 @@ class Runner:
             if run_id is None:
                 return
             if run_id not in self._tasks:
-                task = asyncio.create_task(self._execute(run_id))
-                self._tasks[run_id] = task
-                task.add_done_callback(partial(self._ended, run_id))
+                self._run_task(run_id, self._execute(run_id))
+
+    def _run_task(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks[run_id] = task
+        task.add_done_callback(partial(self._ended, run_id))
 
     def _ended(self, run_id: str, _task: asyncio.Task[None]) -> None:
         del self._tasks[run_id]
+        run = self._unplayed.pop(run_id, None)
+        if run is not None and not self._draining:
+            self._put(run)
         self._fill()
+
+    async def _settle(self, run_id: str) -> None:
+        """Say where a run stands that nobody plays, once the store is back."""
+        await asyncio.sleep(_AWAY_SECONDS)
+        with contextlib.suppress(RunNotFound):  # it was deleted
+            await self._interrupt_stored(run_id)
 
     async def _execute(self, run_id: str) -> None:
         """Play a run. Whatever happens, what was acknowledged is stored, and the run says where it stands."""
@@ -310,11 +338,12 @@ class Runner:
                     raise  # who cancels stores that
                 await self._interrupt_stored(run_id)
             except Exception as problem:  # noqa: BLE001 - a fault in one run must not end others
-                await self._break(run_id, problem)
-        except StoreProblem:
-            _log.error(
-                "run %s: that it was interrupted could not be stored; the next start will do it", run_id
-            )
+                try:
+                    await self._break(run_id, problem)
+                except StoreProblem:
+                    await self._interrupt_stored(run_id)
+        except RunNotFound:
+            pass  # it was deleted
 
     async def _play(self, run_id: str) -> None:
         run = await self._patiently(partial(self._store.get, run_id))
@@ -359,15 +388,24 @@ class Runner:
             await self._save(run, [end_event(run, _ERROR)])
 
     async def _interrupt_stored(self, run_id: str) -> None:
-        """Mark a run as interrupted, however long the store takes; while draining it has one try."""
+        """Mark a run as interrupted, or have it queued again if it has not begun, however long the store takes.
+
+        While draining it has one try.
+        """
         while True:
             try:
                 run = await self._patiently(partial(self._store.get, run_id))
                 if run is not None and run.status == _RUNNING:
                     await self._interrupt(run)
+                elif run is not None and run.status == _QUEUED:
+                    self._unplayed[run_id] = run
             except StoreProblem:
                 if self._draining:
-                    raise
+                    _log.error(
+                        "run %s: that it was interrupted could not be stored; the next start will do it",
+                        run_id,
+                    )
+                    return
             else:
                 return
             await asyncio.sleep(_AWAY_SECONDS)
@@ -384,11 +422,16 @@ class Runner:
 
         Raises StoreProblem, and _Draining when the run has to stop here.
         """
-        await self._patiently(partial(self._store.save, run, events), seconds)
-        self._wake(run.id)
-        if has_ended(run) or run.status == _INTERRUPTED:
-            self._count(run)
-        elif self._draining and run.status == _RUNNING:
+
+        async def save() -> None:
+            await self._store.save(run, events)
+            # Here, because a task that is cancelled meanwhile goes no further than this.
+            self._wake(run.id)
+            if has_ended(run) or run.status == _INTERRUPTED:
+                self._count(run)
+
+        await self._patiently(save, seconds)
+        if self._draining and run.status == _RUNNING:
             raise _Draining
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None) -> T:

@@ -85,7 +85,7 @@ def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb
 
 
 def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
-    """Return the row and the events of a whole run that has ended: what `fold` puts together."""
+    """Return the row and the events of a whole run: what `fold` puts together."""
     events: list[RunEvent] = []
     row = run_service_pb2.Run()
     row.CopyFrom(run)
@@ -110,17 +110,22 @@ def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent
         add_messages(turn.first_message + turn.message_count)
         add(RunEventKind.TURN, turn.SerializeToString(), len(turn.evaluation.results) + 1)
     add_messages(len(run.messages))
-    add(RunEventKind.END, b"")
+    if has_ended(run):
+        add(RunEventKind.END, b"")
     return row, events
 
 
 def add_turn(
-    output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int]
+    output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int], timed: int
 ) -> None:
-    """Add a turn to what a run gave so far. criteria: indexes of the results that say whether they are met."""
-    nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
-    output.total_latency.FromNanoseconds(nanos)
-    output.average_latency.FromNanoseconds(nanos // turn.turn)
+    """Add a turn to what a run gave so far.
+
+    criteria: indexes of the results that say whether they are met. timed: how many turns have a latency.
+    """
+    if turn.HasField("latency"):
+        nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
+        output.total_latency.FromNanoseconds(nanos)
+        output.average_latency.FromNanoseconds(nanos // timed)
     for result in turn.evaluation.results:
         said = result.metadata.fields
         if result.index in criteria and "successMet" in said:

@@ -125,6 +125,10 @@ class RunNotFound(Exception):
     """There is no run with the id: it was deleted."""
 
 
+class RunGoesOn(Exception):
+    """The run is queued or running."""
+
+
 class RunStore:
     """Runs in a database. All methods raise StoreProblem; what has been awaited is durable."""
 
@@ -202,22 +206,29 @@ class RunStore:
         )
 
     async def delete(self, run_id: str) -> bool:
-        """Delete a run. Returns False when there is none."""
+        """Delete a run. Returns False when there is none. Raises RunGoesOn."""
 
         def work(connection: Connection) -> bool:
-            number = connection.scalar(_NUMBER, {"run_id": run_id})
-            if number is None:
+            row = connection.execute(_STATE, {"run_id": run_id}).first()
+            if row is None:
                 return False
-            _delete(connection, [number])
+            if row.status in UNFINISHED:
+                raise RunGoesOn(run_id)
+            _delete(connection, [row.number])
             return True
 
         return await self._database.write(work)
 
     async def unfinished(self) -> list[Run]:
-        """Return the runs that are queued or running, oldest first, with snapshots."""
-        wanted = _WITH_SNAPSHOTS.where(RUNS.c.status.in_(UNFINISHED)).order_by(RUNS.c.number)
+        """Return the runs that are queued or running, oldest first, as `list` does."""
+        wanted = (
+            select(RUN_STATES.c.body)
+            .join(RUNS, RUNS.c.number == RUN_STATES.c.number)
+            .where(RUNS.c.status.in_(UNFINISHED))
+            .order_by(RUNS.c.number)
+        )
         return await self._database.read(
-            lambda connection: [_whole(row) for row in connection.execute(wanted)]
+            lambda connection: [Run.FromString(body) for body in connection.scalars(wanted)]
         )
 
     async def next_execution_id(self) -> int:
@@ -418,6 +429,11 @@ def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: 
     page = statement.order_by(number if oldest_first else number.desc()).limit(limit).subquery()
     listed = select(page.c.number, RUN_STATES.c.body).join(RUN_STATES, RUN_STATES.c.number == page.c.number)
     return listed.order_by(page.c.number if oldest_first else page.c.number.desc())
+
+
+def listed(run: Run) -> Run:
+    """Return a run as `RunStore.list` does, with the names of its snapshots alone."""
+    return Run.FromString(_body(run))
 
 
 def _whole(row: "Row[bytes, bytes]") -> Run:

@@ -1,0 +1,73 @@
+"""A run that was cut off ends as if nothing had happened."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from evald.result import Verdict
+from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_RUNNING, Run
+from evald_server.runs.loop import RunLoop
+from evald_server.store.runs import RunEvent
+
+from ..judge.scripted import criteria
+from .fake_store import FakeStore
+from .scripted import ScriptedAgent, Talker, engine, go_on, parts, queued, scenario
+
+UNMET, MET = criteria(False, why="not yet"), criteria(True, why="ok")
+
+
+class _Killed(Exception):
+    pass
+
+
+async def _play_until(
+    store: FakeStore, run_id: str, agent: ScriptedAgent, judge: object, messages: int
+) -> None:
+    """Play a run until it is cut off right after so many messages were stored."""
+
+    async def save(run: Run, events: Sequence[RunEvent]) -> None:
+        await store.save(run, events)
+        if run.output.message_count == messages and run.status == RUN_STATUS_RUNNING:
+            raise _Killed
+
+    run = await store.get(run_id)
+    assert run is not None
+    events = await store.events(run_id)
+    with pytest.raises(_Killed):
+        await RunLoop(
+            run,
+            events,
+            parts(judge),
+            connector=agent,
+            user=Talker(),
+            save=save,  # type: ignore[arg-type]
+        ).drive()
+
+
+async def test_the_last_word_at_the_limit_is_not_answered_after_a_restart() -> None:
+    store, agent, judge = FakeStore(), ScriptedAgent(), engine(UNMET, UNMET, MET)
+    run = queued(scenario(successCriteria="books", maxMessages=5))
+    await store.create([run])
+    await _play_until(store, run.id, agent, judge, 5)
+    ended = await go_on(store, run.id, agent, Talker(), parts(judge))
+    assert len(agent.requests) == 2
+    assert (ended.status, Verdict(ended.verdict)) == (RUN_STATUS_COMPLETED, Verdict.FAILED)
+    assert len(ended.messages) == 5
+
+
+async def test_no_pause_counts_as_time_of_the_run() -> None:
+    store, agent, shared = FakeStore(), ScriptedAgent(), engine()
+    limit = {"type": "completed-within", "config": {"limitMs": 60_000}}
+    run = queued(scenario([limit], maxMessages=8))
+    await store.create([run])
+    for messages in (3, 5):
+        await _play_until(store, run.id, agent, shared, messages)
+        row = await store.get(run.id)
+        assert row is not None
+        row.complete_time.CopyFrom(row.update_time)
+        for time in (row.start_time, row.update_time, row.complete_time):
+            time.seconds -= 3600  # the server was down for an hour
+        store.rows[run.id] = row.SerializeToString()
+    ended = await go_on(store, run.id, agent, Talker(), parts(shared))
+    assert Verdict(ended.verdict) is Verdict.PASSED
+    assert ended.complete_time.seconds - ended.start_time.seconds < 60
