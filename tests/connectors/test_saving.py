@@ -182,6 +182,12 @@ HEADERS: dict[str, tuple[dict[str, str], str]] = {
     "a-subscription": ({"Ocp-Apim-Subscription-Key": "abc"}, "got a literal value"),
     "a-key-in-a-plain-header": ({"x-note": "sk-abcdefghijklmnop"}, "got a literal value"),
     "a-bearer-in-a-plain-header": ({"x-note": "Bearer abcdefghijkl"}, "got a literal value"),
+    "a-word-beside-a-variable": ({"Authorization": "Basic abc${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-word-that-is-no-scheme": ({"Authorization": "abc ${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-cookie-beside-a-variable": ({"Cookie": "session=abc; a=${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-key-beside-a-variable": ({"x-note": "sk-abcdefghijklmnop ${EVALD_SECRET_A}"}, "got a literal value"),
+    "x-authorization": ({"X-Authorization": "abc"}, "got a literal value"),
+    "x-cookie": ({"X-Cookie": "a=abc"}, "got a literal value"),
     "another-variable": (
         {"x-a": "${PATH}"},
         "'PATH' is not allowed; wanted one that begins with EVALD_SECRET_",
@@ -222,6 +228,12 @@ def test_variables_and_plain_values_are_accepted_and_only_names_are_shown(header
     assert not connectors(connector_secrets=["OTHER"]).violations(stored("http", URL, headers=headers))
     for name, value in mask_headers(headers).items():
         assert value == (headers[name] if "${" in headers[name] else "***")
+
+
+def test_a_value_with_more_than_variables_is_not_shown() -> None:
+    headers = {"x-note": "hunter2 ${EVALD_SECRET_A}"}
+    assert not connectors().violations(stored("http", URL, headers=headers))
+    assert mask_headers(headers) == {"x-note": "***"}
 
 
 def test_a_later_header_of_the_same_name_counts_and_variables_are_filled_in() -> None:

@@ -58,8 +58,8 @@ def bad_answer(message: str) -> ConnectorFailure:
 
 def excerpt(content: bytes, redactor: Redactor) -> str:
     """Return the beginning of what an agent sent, quoted and without secrets; "" when there is nothing to show."""
-    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB.
-    text = redactor.redact_text(content[: 16 << 10].decode(errors="replace"))
+    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB, and may be escaped.
+    text = redactor.redact_text(content[: 64 << 10].decode(errors="replace"))
     text = " ".join(text[:4096].split())
     return f": {printable(text)!r}" if text else ""
 

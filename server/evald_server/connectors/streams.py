@@ -63,7 +63,8 @@ class EventLines:
         if not self.done:
             for line in (b"".join(self._rest), b""):
                 self._line(line)
-        return self._pieces.finish()
+        # Once more, because pieces may make up a secret together.
+        return self._redactor.redact_json(self._pieces.finish())
 
     def _line(self, line: bytes) -> None:
         if not self._sse:
