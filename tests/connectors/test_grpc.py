@@ -99,6 +99,22 @@ BAD: dict[str, tuple[bytes, str]] = {
     "the-user": (response(messages=[{"role": "user", "text": "x"}]), "messages[0].role: got 'user'"),
     "no-role": (response(messages=[{"text": "x"}]), "messages[0].role: got ''"),
     "silence": (response(messages=[{"role": "assistant"}]), "messages[0]: no content"),
+    "another-role": (response(messages=[{"role": "banana", "text": "x"}]), "messages[0].role: got 'banana'"),
+    "a-number-that-is-none": (
+        response(messages=[{**FINE[0], "metadata": {"x": [float("nan")]}}]),
+        "invocation.messages[0]: holds NaN",
+    ),
+    "a-number-that-is-none-in-a-block": (
+        response(
+            messages=[
+                {
+                    "role": "assistant",
+                    "blocks": {"items": [{"type": "text", "text": "x", "fields": {"y": float("inf")}}]},
+                }
+            ]
+        ),
+        "invocation.messages[0]: holds NaN",
+    ),
     "both": (response(messages=FINE, messages_json="[]"), "wanted one of them"),
     "bad-json": (response(messages_json="[{"), "invocation.messages: not valid JSON"),
     "another-currency": (response(messages=FINE, cost={"currency_code": "EUR"}), "got 'EUR', wanted 'USD'"),

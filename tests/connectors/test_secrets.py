@@ -94,7 +94,7 @@ async def test_a_secret_that_the_agent_repeats_escaped_comes_back_in_no_way(
         invocation, failed = await agent.invoke(turn()), await failure(agent)
     for told in (str(invocation), failed.message):
         assert "[redacted]" in told
-        assert "47" not in told
+        assert "ush" not in told
 
 
 @pytest.mark.parametrize(

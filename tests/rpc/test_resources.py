@@ -150,7 +150,17 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a message without a role": (
         {"messages": [{"text": "a"}]},
         "scenario.messages[0].role",
-        "wanted user, assistant",
+        "wanted one of user, assistant",
+    ),
+    "a message of nobody": (
+        {"messages": [{"role": "banana", "text": "a"}]},
+        "scenario.messages[0].role",
+        'got "banana"',
+    ),
+    "a message that nobody can read": (
+        {"messages": [{"role": "user", "blocks": {"items": [{"type": "tool_use"}]}}]},
+        "scenario.messages[0].blocks.items[0].type",
+        "tool_use",
     ),
     "an unknown persona": ({"persona_ids": ["nobody"]}, "scenario.persona_ids[0]", "no persona has the id"),
     "too many personas": ({"persona_ids": [""] * 1001}, "scenario.persona_ids", "got 1001 ids"),

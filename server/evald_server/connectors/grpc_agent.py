@@ -1,6 +1,7 @@
 """Connector `grpc`: an agent that serves `evald.agent.v1.AgentService`."""
 
 import asyncio
+import json
 import time
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from evald.agent.v1 import agent_service_pb2
 from evald.errors import InvalidInput
 from evald.fields import did_you_mean
 from evald.messages import parse_messages_json
+from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
@@ -131,6 +133,14 @@ class GrpcAgent(NetworkAgent):
                 raise bad_answer(f"invocation.{problem}") from None
             invocation.ClearField("messages_json")
         check_invocation(invocation, self._options.max_messages)
+        for index, message in enumerate(invocation.messages):
+            try:
+                for struct in (message.metadata, *(block.fields for block in message.blocks.items)):
+                    json.dumps(struct_to_dict(struct), allow_nan=False)
+            except ValueError:
+                raise bad_answer(
+                    f"invocation.messages[{index}]: holds NaN or infinity, which JSON cannot carry"
+                ) from None
         if invocation.HasField("cost"):
             if invocation.cost.currency_code != "USD":
                 got = invocation.cost.currency_code[:60]

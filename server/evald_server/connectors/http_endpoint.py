@@ -15,7 +15,7 @@ from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.redaction import Redactor
 
-from .answers import bad_answer, find_response, run_sized, set_times, to_cost, to_invocation
+from .answers import bad_answer, check_reported, find_response, run_sized, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -133,6 +133,7 @@ class HttpEndpoint(HttpAgent):
 
     def _found(self, data: Any) -> TurnData:
         """Find messages, usage, cost and model where the config says, else where agents usually have them."""
+        check_reported(data)
         config = self._config
 
         def at(path: str | None, *, wanted: bool = False) -> Any:
