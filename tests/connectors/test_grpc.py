@@ -74,6 +74,13 @@ async def test_an_agent_gets_the_turn_and_the_headers_and_is_heard() -> None:
     assert invocation.HasField("start_time")
 
 
+async def test_a_persona_s_header_that_cannot_be_sent_is_told() -> None:
+    async with serving(always(response(messages=FINE))) as target, built("grpc", target) as agent:
+        failed = await failure(agent, turn(headers={"x!y": "1"}))
+    assert failed.code == "CONNECTOR_CONFIG"
+    assert "gRPC cannot send" in failed.message
+
+
 async def test_the_agent_s_own_latency_counts() -> None:
     data = response(messages=FINE, latency={"seconds": 7}, time_to_first_token={"nanos": 5})
     async with serving(always(data)) as target, built("grpc", target) as agent:

@@ -470,6 +470,21 @@ async def test_trying_a_connector_says_what_came_of_it() -> None:
         assert failed.error.startswith("CONNECTOR_UNAVAILABLE: the agent at http://127.0.0.1:")
 
 
+async def test_a_trial_ends_although_the_agent_hangs() -> None:
+    async with wire(Answer(b"", "hang")) as server, built("http", server.base_url) as agent:
+        tried = await try_connector(agent, timeout_seconds=0.2)
+    assert tried.error.startswith("CONNECTOR_TIMEOUT: no answer within the 0.2 s")
+    assert not tried.success
+
+
+async def test_a_request_that_is_too_large_is_not_sent() -> None:
+    config = {"body": ["{{messages}}"] * 10}
+    async with wire(answer(200, {"text": "fine"})) as server, built("http", server.base_url, config) as agent:
+        failed = await failure(agent, turn("x" * (4 << 20)))
+        assert (failed.code, server.requests) == ("CONNECTOR_CONFIG", [])
+    assert "at most 33554432" in failed.message
+
+
 async def test_nothing_of_one_conversation_reaches_the_next() -> None:
     """No cookies are kept."""
     async with wire(answer(200, {"text": "fine"}, set_cookie="session=1")) as server:

@@ -75,6 +75,23 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "config.body",
         "as the whole value",
     ),
+    "a-long-url": (stored("http", f"{URL}/{'x' * 2048}"), "base_url", "wanted at most 2048"),
+    "a-long-path": (stored("http", URL, {"path": "/" + "x" * 2048}), "config.path", "2048"),
+    "messages-again-and-again": (
+        stored("http", URL, {"body": ["{{messages}}"] * 11}),
+        "config.body",
+        "11 times {{messages}}; wanted at most 10",
+    ),
+    "a-message-again-and-again": (
+        stored("http", URL, {"body": "{{message}}" * 101}),
+        "config.body",
+        "at most 100",
+    ),
+    "a-header-of-http-alone": (
+        stored("grpc", "127.0.0.1:1", headers={"x!y": "1"}),
+        "headers['x!y']",
+        "gRPC cannot send",
+    ),
     "no-assistant": (stored("langgraph", URL), "config.assistantId", "missing"),
 }
 

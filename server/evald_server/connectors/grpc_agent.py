@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
@@ -75,6 +77,7 @@ class GrpcAgent(NetworkAgent):
         self, pb: connector_service_pb2.Connector, config: GrpcConfig, options: ConnectorOptions
     ) -> None:
         super().__init__(pb, config, options)
+        _check_names(pb.headers)
         self._target = options.targets.read_grpc(pb.base_url)
         self._config = config
         self._tls = None
@@ -92,6 +95,10 @@ class GrpcAgent(NetworkAgent):
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """See NetworkAgent."""
+        try:
+            _check_names(headers.values)
+        except InvalidInput as problem:
+            raise ConnectorFailure("CONNECTOR_CONFIG", str(problem)) from None
         channel = await self._connected()
         pb = agent_service_pb2.InvokeRequest(
             thread_id=request.thread_id,
@@ -199,3 +206,12 @@ class GrpcAgent(NetworkAgent):
             said = f"it does not serve evald.agent.v1.AgentService ({said})"
         code: FailureCode = "CONNECTOR_REFUSED" if status in _REFUSED else "CONNECTOR_UNAVAILABLE"
         return ConnectorFailure(code, f"{where}: {status.name}: {said}", retryable=status not in _REFUSED)
+
+
+def _check_names(headers: Iterable[str]) -> None:
+    """Raise InvalidInput for the name of a header, a persona's too, that gRPC cannot send."""
+    for name in headers:
+        if not re.fullmatch("[0-9a-z_.-]+", name.lower()):
+            raise InvalidInput(
+                f"headers[{name!r}]", "a name that gRPC cannot send", "letters, digits, _, . and -"
+            )

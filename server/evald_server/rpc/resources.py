@@ -26,7 +26,7 @@ LARGEST_PAGE: Final = 1000
 
 _MAX_NAME: Final = 200
 _MAX_ID: Final = 100
-_MAX_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 
 # Ids that one resource may name; each is looked up.
 _MAX_IDS: Final = 1000
@@ -228,8 +228,8 @@ class ResourceService(Generic[Resource]):
         if len(resource.id) > _MAX_ID or not resource.id.isprintable():
             found.append(BadField(f"{self.kind}.id", f"wanted at most {_MAX_ID} printable characters"))
         size = resource.ByteSize()
-        if size > _MAX_BYTES:
-            found.append(BadField(str(self.kind), f"{size} bytes; at most {_MAX_BYTES} are allowed"))
+        if size > MAX_BYTES:
+            found.append(BadField(str(self.kind), f"{size} bytes; at most {MAX_BYTES} are allowed"))
         else:
             found += await self.problems(resource)
         if found:
