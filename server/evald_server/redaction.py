@@ -1,8 +1,11 @@
 """Removes secrets from texts that leave the server."""
 
+import html
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 _REDACTED: Final = "[redacted]"
 
@@ -14,11 +17,18 @@ _LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bb
 _MIN_SECRET_LENGTH: Final = 6
 
 
+_ESCAPE: Final = re.compile(
+    r"\\u(?P<unit>[0-9a-fA-F]{4})|\\(?P<sign>[\"\\/])|%(?P<byte>[0-9a-fA-F]{2})|&#?\w{1,10};"
+)
+# JSON that is a text in JSON has its escapes escaped.
+_MAX_ESCAPES: Final = 3
+
+
 class Redactor:
     """Removes the configured API keys from everything that leaves the server."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}
+        known = {spelling for secret in secrets for spelling in spellings(secret)}
         longest_first = sorted(known, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
 
@@ -30,14 +40,53 @@ class Redactor:
         """Return JSON-like data without the configured keys."""
         return data if self._known is None else self._clean(data)
 
-    def _clean(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._without_known(value)
-        if isinstance(value, Mapping):
-            return {self._clean(key): self._clean(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._clean(inner) for inner in value]
-        return value
+    def _clean(self, data: Any) -> Any:
+        """Copy the data level by level, because an endpoint may nest them deeper than calls can be."""
+        root = [data]
+        copies: list[Any] = [root]
+        while copies:
+            copy = copies.pop()
+            for key, value in list(copy.items() if isinstance(copy, dict) else enumerate(copy)):
+                if isinstance(value, str):
+                    copy[key] = self._without_known(value)
+                elif isinstance(value, Mapping):
+                    copy[key] = {self._without_known(name): inner for name, inner in value.items()}
+                    copies.append(copy[key])
+                elif isinstance(value, list | tuple):
+                    copy[key] = list(value)
+                    copies.append(copy[key])
+        return root[0]
 
     def _without_known(self, text: str) -> str:
-        return text if self._known is None else self._known.sub(_REDACTED, text)
+        if self._known is None:
+            return text
+        clean = plain = self._known.sub(_REDACTED, text)
+        for _ in range(_MAX_ESCAPES):
+            before, plain = plain, _ESCAPE.sub(_unescaped, plain)
+            if plain == before:
+                break
+            if self._known.search(plain):
+                clean = plain = self._known.sub(_REDACTED, plain)
+        return clean
+
+
+def spellings(secret: str) -> set[str]:
+    """Return a secret as it is, and as it is escaped in JSON, in addresses and in HTML; none of a short one."""
+    if len(secret) < _MIN_SECRET_LENGTH:
+        return set()
+    in_json = json.dumps(secret)[1:-1]
+    in_addresses = (quote(secret, safe=""), quote(secret), quote_plus(secret))
+    return {
+        secret,
+        in_json,
+        in_json.replace("/", r"\/"),
+        *in_addresses,
+        *(re.sub("%..", lambda match: match[0].lower(), one) for one in in_addresses),
+        html.escape(secret),
+        html.escape(secret, quote=False),
+    }
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    number = match["unit"] or match["byte"]
+    return chr(int(number, 16)) if number else match["sign"] or html.unescape(match[0])

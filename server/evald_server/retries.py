@@ -45,11 +45,12 @@ def parse_retry_after(
         return seconds
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        wait = (date - now()).total_seconds()
+    except (ValueError, OverflowError):
         return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return min(_MAX_RETRY_AFTER_SECONDS, max(0.0, (date - now()).total_seconds()))
+    return min(_MAX_RETRY_AFTER_SECONDS, max(0.0, wait))
 
 
 def _number(text: str | None) -> float | None:

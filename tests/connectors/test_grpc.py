@@ -74,6 +74,13 @@ async def test_an_agent_gets_the_turn_and_the_headers_and_is_heard() -> None:
     assert invocation.HasField("start_time")
 
 
+async def test_a_persona_s_header_that_cannot_be_sent_is_told() -> None:
+    async with serving(always(response(messages=FINE))) as target, built("grpc", target) as agent:
+        failed = await failure(agent, turn(headers={"x!y": "1"}))
+    assert failed.code == "CONNECTOR_CONFIG"
+    assert "gRPC cannot send" in failed.message
+
+
 async def test_the_agent_s_own_latency_counts() -> None:
     data = response(messages=FINE, latency={"seconds": 7}, time_to_first_token={"nanos": 5})
     async with serving(always(data)) as target, built("grpc", target) as agent:
@@ -99,6 +106,22 @@ BAD: dict[str, tuple[bytes, str]] = {
     "the-user": (response(messages=[{"role": "user", "text": "x"}]), "messages[0].role: got 'user'"),
     "no-role": (response(messages=[{"text": "x"}]), "messages[0].role: got ''"),
     "silence": (response(messages=[{"role": "assistant"}]), "messages[0]: no content"),
+    "another-role": (response(messages=[{"role": "banana", "text": "x"}]), "messages[0].role: got 'banana'"),
+    "a-number-that-is-none": (
+        response(messages=[{**FINE[0], "metadata": {"x": [float("nan")]}}]),
+        "invocation.messages[0]: holds NaN",
+    ),
+    "a-number-that-is-none-in-a-block": (
+        response(
+            messages=[
+                {
+                    "role": "assistant",
+                    "blocks": {"items": [{"type": "text", "text": "x", "fields": {"y": float("inf")}}]},
+                }
+            ]
+        ),
+        "invocation.messages[0]: holds NaN",
+    ),
     "both": (response(messages=FINE, messages_json="[]"), "wanted one of them"),
     "bad-json": (response(messages_json="[{"), "invocation.messages: not valid JSON"),
     "another-currency": (response(messages=FINE, cost={"currency_code": "EUR"}), "got 'EUR', wanted 'USD'"),

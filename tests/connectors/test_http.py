@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from evald.structs import duration_ms
+from evald.v1 import context_pb2
 from evald_server.connectors.build import try_connector
+from evald_server.connectors.connector import AgentRequest, ConnectorOptions
+from evald_server.connectors.headers import HeaderSecrets, ResolvedHeaders
+from evald_server.connectors.network_agent import NetworkAgent
+from evald_server.connectors.targets import AgentTargets
 
 from ..judge.wire import Answer, answer, chunk, completion, events, wire
-from .building import built, failure, messages, texts, turn
+from .building import built, failure, messages, stored, texts, turn
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"slot":9}'}}
 LANGCHAIN_CALL = {"name": "book", "args": {"slot": 9}, "id": "c1"}
@@ -48,6 +53,10 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         [("assistant", "fine")],
     ),
     "nested": ({"output": {"message": {"content": "fine"}}, "ok": True}, [("assistant", "fine")]),
+    "responses-api-with-an-odd-reason": (
+        {"output": [{"type": "message", "content": "fine"}], "incomplete_details": {"reason": ["x"]}},
+        [("assistant", "fine")],
+    ),
     "responses-api": (
         {
             "object": "response",
@@ -237,6 +246,29 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "null": (answer(200, b"null"), BAD, "got null"),
     "a-number": (answer(200, b"3"), BAD, "got 3"),
     "an-error": (answer(200, {"error": {"message": "out of order"}}), BAD, "out of order"),
+    **{
+        f"a-report-of-an-error-by-{next(iter(said))}": (
+            answer(200, {"message": "no", **said}),
+            BAD,
+            "reports an error",
+        )
+        for said in (
+            {"status": "error"},
+            {"success": False},
+            {"ok": False},
+            {"errors": ["no"]},
+            {"type": "error"},
+        )
+    },
+    "another-role": (answer(200, {"role": "banana", "content": "x"}), BAD, "role"),
+    "a-system-message": (answer(200, [{"role": "system", "content": "x"}]), BAD, "got 'system'"),
+    "half-a-surrogate-in-a-key": (answer(200, b'{"\\ud800": 1}'), BAD, "the keys"),
+    "a-cost-of-many-digits": (
+        answer(200, '{"text": "x", "cost": 1' + "0" * 400 + "}"),
+        BAD,
+        "hundreds of digits",
+    ),
+    "a-list-as-a-type": (answer(200, {"output": [{"type": ["x"]}]}), BAD, "output"),
     "no-message": (answer(200, {"messages": []}), BAD, "no message of the agent"),
     "only-the-user": (answer(200, {"messages": [USER]}), BAD, "no message of the agent"),
     "null-content": (answer(200, {"role": "assistant", "content": None}), BAD, "no answer"),
@@ -306,7 +338,29 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         BAD,
         "without a finish_reason",
     ),
-    "endless-line": ("ndjson", answer(200, b"x" * (9 << 20)), BAD, "longer than 8 MiB"),
+    "an-error-event-without-data": (
+        "sse",
+        answer(200, events({"text": "fi"}, done=False) + "event: error\n\n"),
+        BAD,
+        "an error",
+    ),
+    "an-error-by-its-type": (
+        "sse",
+        answer(200, events({"text": "fi"}, {"type": "error", "message": "no"})),
+        BAD,
+        "an error",
+    ),
+    "an-error-in-a-line": ("ndjson", answer(200, '{"text": "fi"}\n{"type": "error"}\n'), BAD, "an error"),
+    "html-after-the-start": (
+        "sse",
+        answer(200, events({"text": "fi"}, done=False) + "<html>\n"),
+        BAD,
+        "<html>",
+    ),
+    "too-many-values": ("ndjson", answer(200, json.dumps([1] * 200_000)), BAD, "or more keys and values"),
+    "too-deep": ("ndjson", answer(200, "[" * 10_000), BAD, "deeper"),
+    "endless-line": ("ndjson", answer(200, b"x" * (2 << 20)), BAD, "longer than 1 MiB"),
+    "endless-lines": ("sse", answer(200, (b"data: " + b"x" * 60_000 + b"\n") * 20), BAD, "longer than 1 MiB"),
     "trickle": (
         "sse",
         answer(200, events({"text": "fi"}, done=False), length=999, end="hang"),
@@ -324,6 +378,42 @@ async def test_a_fault_of_a_stream_is_no_answer(name: str) -> None:
         failed = await failure(agent)
         assert failed.code == code
         assert words in failed.message
+
+
+async def test_data_that_nothing_can_read_are_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALD_SECRET_AGENT", "hush-4711-hush")
+    headers = {"authorization": "${EVALD_SECRET_AGENT}"}
+    deep = '{"text": "fine", "x": ' + "[" * 600 + "]" * 600 + "}"
+    async with wire(answer(200, deep)) as server, built("http", server.base_url, {}, headers) as agent:
+        assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+
+
+@pytest.mark.parametrize("fault", [TypeError, OverflowError, RecursionError, UnicodeError])
+async def test_an_answer_that_breaks_its_reader_is_told_and_logged_without_its_text(
+    fault: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenAgent(NetworkAgent):
+        async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
+            raise fault("what the agent said")
+
+    options = ConnectorOptions(AgentTargets(()), HeaderSecrets(()), {}, 1)
+    failed = await failure(BrokenAgent(stored("http"), None, options))
+    assert (failed.code, failed.message) == (BAD, "the answer cannot be read")
+    assert fault.__name__ in caplog.text
+    assert "said" not in caplog.text
+
+
+async def test_a_failure_that_repeats_the_agent_is_short_and_printable() -> None:
+    body = {
+        "role": "assistant",
+        "content": "x",
+        "tool_calls": [{"\ud800\n" * 50 + str(at): 1} for at in range(50)],
+    }
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        failed = await failure(agent)
+    assert failed.code == BAD
+    assert len(failed.message) <= 2000
+    assert failed.message.isprintable()
 
 
 async def test_an_endless_stream_is_left_at_its_limit() -> None:
@@ -378,6 +468,21 @@ async def test_trying_a_connector_says_what_came_of_it() -> None:
         failed = await try_connector(agent, "Anybody?")
         assert (failed.success, list(failed.messages)) == (False, [])
         assert failed.error.startswith("CONNECTOR_UNAVAILABLE: the agent at http://127.0.0.1:")
+
+
+async def test_a_trial_ends_although_the_agent_hangs() -> None:
+    async with wire(Answer(b"", "hang")) as server, built("http", server.base_url) as agent:
+        tried = await try_connector(agent, timeout_seconds=0.2)
+    assert tried.error.startswith("CONNECTOR_TIMEOUT: no answer within the 0.2 s")
+    assert not tried.success
+
+
+async def test_a_request_that_is_too_large_is_not_sent() -> None:
+    config = {"body": ["{{messages}}"] * 10}
+    async with wire(answer(200, {"text": "fine"})) as server, built("http", server.base_url, config) as agent:
+        failed = await failure(agent, turn("x" * (4 << 20)))
+        assert (failed.code, server.requests) == ("CONNECTOR_CONFIG", [])
+    assert "at most 33554432" in failed.message
 
 
 async def test_nothing_of_one_conversation_reaches_the_next() -> None:

@@ -138,6 +138,11 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "CONNECTOR_BAD_ANSWER",
         "role: missing",
     ),
+    "a-list-as-an-id": (
+        {"messages": [{"type": "ai", "content": 3, "id": ["x"]}]},
+        "CONNECTOR_BAD_ANSWER",
+        "content: got 3",
+    ),
     "a-failed-run": (
         {"__error__": {"error": "ValueError", "message": "out of order"}},
         "CONNECTOR_UNAVAILABLE",

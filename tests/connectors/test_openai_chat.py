@@ -134,6 +134,13 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "a-number": (completion(3), BAD, "content: got 3"),
     "a-call-without-a-name": (completion(None, tool_calls=[{"id": "x"}]), BAD, "function.name: missing"),
     "a-cost": (completion() | {"usage": {"cost": "free"}}, BAD, "usage.cost: got 'free'"),
+    "an-error-in-a-choice": (
+        completion("fi")
+        | {"choices": [{**completion("fi")["choices"][0], "error": {"message": "overloaded"}}]},
+        BAD,
+        "overloaded",
+    ),
+    "an-error-at-the-end": (completion("fi", "error"), BAD, "reports an error"),
     "a-list": ([completion()], BAD, "wanted a chat completion"),
 }
 
@@ -153,6 +160,7 @@ STREAM_FAULTS: dict[str, tuple[str, str]] = {
     "no-delta": (events({"choices": [{"message": {}}]}), "delta: missing"),
     "a-second-answer": (events({"choices": [{"index": 1, "delta": {}}]}), "a second answer"),
     "calls-of-another-type": (events(chunk(tool_calls=["book"])), "wanted objects"),
+    "an-error-at-the-end": (events(chunk("fi"), chunk(finish="error")), "reports an error"),
     "sent-at-once": (json.dumps(completion()), "no stream of server-sent events"),
 }
 

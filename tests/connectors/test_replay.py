@@ -147,6 +147,19 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "connector.config.messageMeta[0].timestamp",
         "ISO 8601",
     ),
+    **{
+        f"too-much-{key}": (
+            {"messages": RECORDING, "messageMeta": [{key: value}, *META[1:]]},
+            f"connector.config.messageMeta[0].{path}",
+            "at most",
+        )
+        for key, path, value in (
+            ("latencyMs", "latency_ms", 1e300),
+            ("cost", "cost", 1e300),
+            ("timestamp", "timestamp", 1e300),
+            ("usage", "usage", {"input": 1e13}),
+        )
+    },
     "no-usage": (
         {"messages": RECORDING, "messageMeta": [{"usage": {"input": -4}}, *META[1:]]},
         "connector.config.messageMeta[0].usage.input",

@@ -75,6 +75,23 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "config.body",
         "as the whole value",
     ),
+    "a-long-url": (stored("http", f"{URL}/{'x' * 2048}"), "base_url", "wanted at most 2048"),
+    "a-long-path": (stored("http", URL, {"path": "/" + "x" * 2048}), "config.path", "2048"),
+    "messages-again-and-again": (
+        stored("http", URL, {"body": ["{{messages}}"] * 11}),
+        "config.body",
+        "11 times {{messages}}; wanted at most 10",
+    ),
+    "a-message-again-and-again": (
+        stored("http", URL, {"body": "{{message}}" * 101}),
+        "config.body",
+        "at most 100",
+    ),
+    "a-header-of-http-alone": (
+        stored("grpc", "127.0.0.1:1", headers={"x!y": "1"}),
+        "headers['x!y']",
+        "gRPC cannot send",
+    ),
     "no-assistant": (stored("langgraph", URL), "config.assistantId", "missing"),
 }
 
@@ -182,6 +199,12 @@ HEADERS: dict[str, tuple[dict[str, str], str]] = {
     "a-subscription": ({"Ocp-Apim-Subscription-Key": "abc"}, "got a literal value"),
     "a-key-in-a-plain-header": ({"x-note": "sk-abcdefghijklmnop"}, "got a literal value"),
     "a-bearer-in-a-plain-header": ({"x-note": "Bearer abcdefghijkl"}, "got a literal value"),
+    "a-word-beside-a-variable": ({"Authorization": "Basic abc${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-word-that-is-no-scheme": ({"Authorization": "abc ${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-cookie-beside-a-variable": ({"Cookie": "session=abc; a=${EVALD_SECRET_A}"}, "got a literal value"),
+    "a-key-beside-a-variable": ({"x-note": "sk-abcdefghijklmnop ${EVALD_SECRET_A}"}, "got a literal value"),
+    "x-authorization": ({"X-Authorization": "abc"}, "got a literal value"),
+    "x-cookie": ({"X-Cookie": "a=abc"}, "got a literal value"),
     "another-variable": (
         {"x-a": "${PATH}"},
         "'PATH' is not allowed; wanted one that begins with EVALD_SECRET_",
@@ -222,6 +245,12 @@ def test_variables_and_plain_values_are_accepted_and_only_names_are_shown(header
     assert not connectors(connector_secrets=["OTHER"]).violations(stored("http", URL, headers=headers))
     for name, value in mask_headers(headers).items():
         assert value == (headers[name] if "${" in headers[name] else "***")
+
+
+def test_a_value_with_more_than_variables_is_not_shown() -> None:
+    headers = {"x-note": "hunter2 ${EVALD_SECRET_A}"}
+    assert not connectors().violations(stored("http", URL, headers=headers))
+    assert mask_headers(headers) == {"x-note": "***"}
 
 
 def test_a_later_header_of_the_same_name_counts_and_variables_are_filled_in() -> None:

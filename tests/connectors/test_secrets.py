@@ -48,7 +48,7 @@ async def test_a_secret_that_the_agent_repeats_piece_by_piece_is_in_no_answer() 
     pieces = events(*({"text": piece} for piece in SECRET))
     config = {"stream": "sse"}
     async with wire(answer(200, pieces)) as server, built("http", server.base_url, config, HEADERS) as agent:
-        assert texts(await agent.invoke(turn())) == [("assistant", "*" * len(SECRET))]
+        assert texts(await agent.invoke(turn())) == [("assistant", "[redacted]")]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,30 @@ async def test_a_secret_that_the_agent_repeats_is_in_no_error_and_no_log(
         failed = await failure(agent)
     assert "hush" not in failed.message
     assert "hush" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        'hush/"47&11',
+        'hush\\/\\"47&11',
+        "\\u0068ush/\\u002247&11",
+        "hush%2f%2247%2611",
+        "hush/&quot;47&amp;11",
+    ],
+    ids=["plain", "json", "units", "address", "html"],
+)
+async def test_a_secret_that_the_agent_repeats_escaped_comes_back_in_no_way(
+    spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALD_SECRET_AGENT", 'hush/"47&11')
+    call = {"id": "1", "function": {"name": "f", "arguments": f'{{"a": "{spelling}"}}'}}
+    given = answer(200, {"content": f"a {spelling}", "tool_calls": [call]}), answer(401, f"no {spelling}")
+    async with wire(*given) as server, built("http", server.base_url, headers=HEADERS) as agent:
+        invocation, failed = await agent.invoke(turn()), await failure(agent)
+    for told in (str(invocation), failed.message):
+        assert "[redacted]" in told
+        assert "ush" not in told
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def test_no_wait_is_shorter_than_asked(asked: float, wait: float) -> None:
         ({"retry-after": "Sat, 21 Nov 2026 12:00:30 -0000"}, 30.0),
         ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
         ({"retry-after": "Sat, 21 Nov 2099 11:00:00 GMT"}, 86_400.0),
+        ({"retry-after": "Sat, 21 Nov 2026 11:00:00 +99999999999999"}, None),
         ({"retry-after": "1e9"}, 86_400.0),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "NaN"}, None),

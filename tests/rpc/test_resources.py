@@ -1,5 +1,6 @@
 """Scenarios, personas, connectors and experiments over a real channel: stored, changed, listed, refused with paths."""
 
+import base64
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -94,6 +95,48 @@ async def test_pages_hold_everything_once_and_in_order(live: Live) -> None:
     assert [one.name for one in by_name.scenarios] == ["scenario 07"]
 
 
+async def test_a_page_ends_before_it_is_too_large_for_a_client(live: Live) -> None:
+    for number in range(3):
+        await create_scenario(live, name=str(number), instructions="a" * 1_000_000)
+    stub = ScenarioServiceStub(live.channel)
+    first = await stub.ListScenarios(scenarios_pb.ListScenariosRequest())
+    rest = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(page_token=first.next_page_token))
+    assert [[one.name for one in page.scenarios] for page in (first, rest)] == [["0", "1"], ["2"]]
+    assert not rest.next_page_token
+
+
+@pytest.mark.parametrize("created", ["\u00b2", "9" * 30, ""])
+async def test_a_page_token_with_a_strange_number_is_refused(created: str, live: Live) -> None:
+    token = base64.urlsafe_b64encode(f"{created} id".encode()).decode()
+    request = scenarios_pb.ListScenariosRequest(page_token=token)
+    refused = await refusal(ScenarioServiceStub(live.channel).ListScenarios(request))
+    assert refused.fields == ["page_token"]
+
+
+async def test_fields_that_the_server_does_not_know_are_not_stored(live: Live) -> None:
+    unknown = Scenario.FromString(scenario().SerializeToString() + b"\xba\x3e\x05later")
+    stub = ScenarioServiceStub(live.channel)
+    created = (await stub.CreateScenario(scenarios_pb.CreateScenarioRequest(scenario=unknown))).scenario
+    unknown.id = created.id
+    updated = (await stub.UpdateScenario(scenarios_pb.UpdateScenarioRequest(scenario=unknown))).scenario
+    assert b"later" in unknown.SerializeToString()
+    assert b"later" not in created.SerializeToString() + updated.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"connector": connector(base_url="a" * (1 << 20))}, "connector"),
+        ({"connector": connector(), "message": "a" * ((64 << 10) + 1)}, "message"),
+    ],
+    ids=["connector", "message"],
+)
+async def test_a_trial_of_too_much_is_refused(fields: dict[str, Any], path: str, live: Live) -> None:
+    asked = connectors_pb.TestConnectorRequest(**fields)
+    refused = await refusal(ConnectorServiceStub(live.channel).TestConnector(asked))
+    assert refused.fields == [path]
+
+
 SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no name": ({"name": ""}, "scenario.name", "Name is required"),
     "nothing to check": ({"evaluators": []}, "scenario", "Scenario must have evaluation criteria"),
@@ -121,9 +164,20 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a message without a role": (
         {"messages": [{"text": "a"}]},
         "scenario.messages[0].role",
-        "wanted user, assistant",
+        "wanted one of user, assistant",
+    ),
+    "a message of nobody": (
+        {"messages": [{"role": "banana", "text": "a"}]},
+        "scenario.messages[0].role",
+        'got "banana"',
+    ),
+    "a message that nobody can read": (
+        {"messages": [{"role": "user", "blocks": {"items": [{"type": "tool_use"}]}}]},
+        "scenario.messages[0].blocks.items[0].type",
+        "tool_use",
     ),
     "an unknown persona": ({"persona_ids": ["nobody"]}, "scenario.persona_ids[0]", "no persona has the id"),
+    "too many personas": ({"persona_ids": [""] * 1001}, "scenario.persona_ids", "got 1001 ids"),
     "an unknown mode": ({"failure_criteria_mode": 7}, "scenario.failure_criteria_mode", "got 7"),
     "too large": ({"instructions": "a" * (1 << 20)}, "scenario", "at most 1048576 are allowed"),
 }

@@ -49,7 +49,7 @@ def _whole(data: Mapping[str, Any]) -> Reading:
                 raise InvalidInput("", shown(item), "an output item")
             if item.get("type") == "message":
                 read_parts(item.get("content") or (), "content", found)
-            elif item.get("type") not in _SILENT:
+            elif str(item.get("type")) not in _SILENT:
                 read_part(item, found)
         except InvalidInput as problem:
             raise problem.below(f"output[{index}]") from None
@@ -81,4 +81,4 @@ def _finish_reason(response: Mapping[str, Any], *, called: bool) -> str | None:
         return "tool_calls" if called else "stop"
     details = plain(response.get("incomplete_details"))
     reason = details.get("reason") if isinstance(details, Mapping) else None
-    return _INCOMPLETE.get(reason, reason) if reason else text_or_none(status)
+    return _INCOMPLETE.get(str(reason), text_or_none(reason)) if reason else text_or_none(status)

@@ -1,6 +1,7 @@
 """What agents answer: JSON of a bounded size, and the messages, token usage, cost and model in it."""
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
@@ -58,8 +59,8 @@ def bad_answer(message: str) -> ConnectorFailure:
 
 def excerpt(content: bytes, redactor: Redactor) -> str:
     """Return the beginning of what an agent sent, quoted and without secrets; "" when there is nothing to show."""
-    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB.
-    text = redactor.redact_text(content[: 16 << 10].decode(errors="replace"))
+    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB, and may be escaped.
+    text = redactor.redact_text(content[: 64 << 10].decode(errors="replace"))
     text = " ".join(text[:4096].split())
     return f": {printable(text)!r}" if text else ""
 
@@ -90,6 +91,25 @@ def first_of(data: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
+def check_reported(data: Any) -> None:
+    """Raise ConnectorFailure for an answer, or an event of one, that reports an error in one of the usual ways."""
+    if isinstance(data, Mapping) and (error := _reported(data)) is not None:
+        raise bad_answer(f"the agent reports an error: {printable(json.dumps(error))}")
+
+
+def _reported(data: Mapping[str, Any]) -> Any:
+    choices = data.get("choices")
+    for one in (data, *(choices if isinstance(choices, list) else ())):
+        if isinstance(one, Mapping) and (one.get("error") or one.get("finish_reason") == "error"):
+            return one.get("error") or one
+    if data.get("errors"):
+        return data["errors"]
+    # The message of a tool that failed says so with the same words.
+    is_message = "role" in data or data.get("type") == "tool"
+    failed = data.get("status") == "error" or data.get("success") is False or data.get("ok") is False
+    return data if data.get("type") == "error" or (failed and not is_message) else None
+
+
 def find_response(data: Any, depth: int = 3) -> TurnData:
     """Find messages, usage, cost and model where agents usually have them. Raises ConnectorFailure.
 
@@ -99,8 +119,7 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
         return TurnData(response=data)
     if not isinstance(data, Mapping):
         raise bad_answer(f"{shown(data)}, wanted an object with a message")
-    if data.get("error"):
-        raise bad_answer(f"the agent reports an error: {printable(str(data['error']))}")
+    check_reported(data)
     usage, cost, model = first_of(data, _USAGES), first_of(data, _COSTS), data.get("model")
     about = TurnData(
         usage=usage if isinstance(usage, Mapping) else None,
@@ -138,7 +157,10 @@ def to_cost(value: Any, path: str) -> float:
     """Read an amount of US dollars. Raises ConnectorFailure."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise bad_answer(f"{path}: {shown(value)}, wanted US dollars, 0 or more")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise bad_answer(f"{path}: got a number of hundreds of digits, wanted US dollars") from None
 
 
 def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
@@ -169,7 +191,7 @@ def check_invocation(invocation: context_pb2.Invocation, max_messages: int) -> N
     if len(messages) > max_messages:
         raise bad_answer(f"the answer has {len(messages)} messages, wanted at most {max_messages}")
     for index, message in enumerate(messages):
-        if message.role in ("", "user"):
+        if message.role not in ("assistant", "tool"):
             raise bad_answer(f"messages[{index}].role: got {message.role!r}, wanted assistant or tool")
     last = messages[-1]
     try:

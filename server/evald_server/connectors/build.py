@@ -1,5 +1,6 @@
 """The types of connectors: what is checked when one is saved, and how it is built."""
 
+import asyncio
 import json
 import re
 import time
@@ -115,7 +116,11 @@ def _dotted(pointer: str) -> str:
 
 
 async def try_connector(
-    connector: Connector, message: str = "", headers: Mapping[str, str] | None = None
+    connector: Connector,
+    message: str = "",
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_seconds: float = 120.0,
 ) -> connector_service_pb2.TestConnectorResponse:
     """Send one message to an agent, in a conversation of its own, and say what came of it.
 
@@ -126,7 +131,14 @@ async def try_connector(
     response = connector_service_pb2.TestConnectorResponse()
     began = time.monotonic()
     try:
-        invocation = await connector.invoke(request)
+        async with asyncio.timeout(timeout_seconds):
+            invocation = await connector.invoke(request)
+    except TimeoutError:
+        response.error = (
+            f"CONNECTOR_TIMEOUT: no answer within the {timeout_seconds:g} s that a test takes at most"
+        )
+        duration_to_pb(time.monotonic() - began, response.latency)
+        return response
     except ConnectorFailure as failure:
         response.error = f"{failure.code}: {failure.message}"
         duration_to_pb(time.monotonic() - began, response.latency)

@@ -1,7 +1,10 @@
 """Connector `grpc`: an agent that serves `evald.agent.v1.AgentService`."""
 
 import asyncio
+import json
+import re
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
@@ -12,6 +15,7 @@ from evald.agent.v1 import agent_service_pb2
 from evald.errors import InvalidInput
 from evald.fields import did_you_mean
 from evald.messages import parse_messages_json
+from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
@@ -73,6 +77,7 @@ class GrpcAgent(NetworkAgent):
         self, pb: connector_service_pb2.Connector, config: GrpcConfig, options: ConnectorOptions
     ) -> None:
         super().__init__(pb, config, options)
+        _check_names(pb.headers)
         self._target = options.targets.read_grpc(pb.base_url)
         self._config = config
         self._tls = None
@@ -90,6 +95,10 @@ class GrpcAgent(NetworkAgent):
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """See NetworkAgent."""
+        try:
+            _check_names(headers.values)
+        except InvalidInput as problem:
+            raise ConnectorFailure("CONNECTOR_CONFIG", str(problem)) from None
         channel = await self._connected()
         pb = agent_service_pb2.InvokeRequest(
             thread_id=request.thread_id,
@@ -131,6 +140,14 @@ class GrpcAgent(NetworkAgent):
                 raise bad_answer(f"invocation.{problem}") from None
             invocation.ClearField("messages_json")
         check_invocation(invocation, self._options.max_messages)
+        for index, message in enumerate(invocation.messages):
+            try:
+                for struct in (message.metadata, *(block.fields for block in message.blocks.items)):
+                    json.dumps(struct_to_dict(struct), allow_nan=False)
+            except ValueError:
+                raise bad_answer(
+                    f"invocation.messages[{index}]: holds NaN or infinity, which JSON cannot carry"
+                ) from None
         if invocation.HasField("cost"):
             if invocation.cost.currency_code != "USD":
                 got = invocation.cost.currency_code[:60]
@@ -189,3 +206,12 @@ class GrpcAgent(NetworkAgent):
             said = f"it does not serve evald.agent.v1.AgentService ({said})"
         code: FailureCode = "CONNECTOR_REFUSED" if status in _REFUSED else "CONNECTOR_UNAVAILABLE"
         return ConnectorFailure(code, f"{where}: {status.name}: {said}", retryable=status not in _REFUSED)
+
+
+def _check_names(headers: Iterable[str]) -> None:
+    """Raise InvalidInput for the name of a header, a persona's too, that gRPC cannot send."""
+    for name in headers:
+        if not re.fullmatch("[0-9a-z_.-]+", name.lower()):
+            raise InvalidInput(
+                f"headers[{name!r}]", "a name that gRPC cannot send", "letters, digits, _, . and -"
+            )

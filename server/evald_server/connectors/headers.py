@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from evald.v1 import context_pb2
 from evald_server.config import SECRET_PREFIX
-from evald_server.redaction import Redactor
+from evald_server.redaction import Redactor, spellings
 
 MASK: Final = "***"
 """Shown in place of a value."""
@@ -17,8 +17,22 @@ _MAX_VALUE: Final = 8192
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"))
-_SECRET_WORDS: Final = ("token", "secret", "key", "password", "credential", "credentials", "auth")
+_SECRET_WORDS: Final = (
+    "token",
+    "secret",
+    "key",
+    "password",
+    "credential",
+    "credentials",
+    "auth",
+    "authorization",
+    "cookie",
+)
+# What may stand beside variables (here \0) because it is no secret: the scheme, and the names of cookies.
+_NO_LITERAL: Final = re.compile(
+    r"(?i:(?:bearer|basic|digest|token|api-?key|key|dpop|negotiate|bot|splunk|geniekey) +)?\0+(?:[-:,; ]+\0+)*"
+    r"|[\w.-]{1,60}=\0+(?:; *[\w.-]{1,60}=\0+)*;?"
+)
 # These belong to the connection, or are set by the connector itself.
 _RESERVED: Final = frozenset(
     (
@@ -87,11 +101,14 @@ class HeaderSecrets:
                     f"the variable {variable[:100]!r} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
                     "one that the operator lists in connector_secrets"
                 )
-        looks_secret = lower in _SECRET_NAMES or any(part.endswith(_SECRET_WORDS) for part in _parts(lower))
-        if not names and (looks_secret or Redactor(()).redact_text(value) != value):
+        looks_secret = any(part.endswith(_SECRET_WORDS) for part in re.split(r"[-_.]", lower))
+        literal = _PLACEHOLDER.sub("\0", value)
+        if (looks_secret and not _NO_LITERAL.fullmatch(literal)) or Redactor(()).redact_text(
+            literal
+        ) != literal:
             return (
                 f"got a literal value, wanted a variable of the server's environment, such as ${{{SECRET_PREFIX}AGENT}}, "
-                "so that the secret is not stored; the operator sets it"
+                'so that the secret is not stored; the operator sets it. Only a scheme such as "Bearer " stands beside it'
             )
         return None
 
@@ -120,22 +137,20 @@ class HeaderSecrets:
 
 
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers as they are shown: names of variables stay, other values are masked."""
-    return {name: value if _PLACEHOLDER.search(value) else MASK for name, value in headers.items()}
+    """Return headers as they are shown: values of nothing but variables stay, others are masked."""
+    return {
+        name: value if _NO_LITERAL.fullmatch(_PLACEHOLDER.sub("\0", value)) else MASK
+        for name, value in headers.items()
+    }
 
 
 def without_secrets(invocation: context_pb2.Invocation, secrets: Iterable[str]) -> context_pb2.Invocation:
     """Return an answer in which secrets that the agent repeats are replaced by as many asterisks."""
     data = clean = invocation.SerializeToString()
-    for secret in secrets:
-        # Shorter ones are too likely to be a part of an ordinary word. The same length, because the data say it.
-        if len(secret) >= 6:
-            clean = clean.replace(secret.encode(), b"*" * len(secret))
+    for spelling in sorted((one for secret in secrets for one in spellings(secret)), key=len, reverse=True):
+        # The same length, because the data say it.
+        clean = clean.replace(spelling.encode(), b"*" * len(spelling))
     return invocation if clean is data else context_pb2.Invocation.FromString(clean)
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"[-_.]", name)
 
 
 def _can_be_sent(value: str) -> bool:

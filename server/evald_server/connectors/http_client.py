@@ -30,6 +30,7 @@ _CONNECT_SECONDS: Final = 5.0
 # A turn is not held up longer for an agent that asks to be left alone.
 _MAX_WAIT_SECONDS: Final = 30.0
 
+_MAX_REQUEST_BYTES: Final = 32 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 
 Repeat: TypeAlias = Literal["unsent", "refused", "safe"]
@@ -111,6 +112,9 @@ class AgentHttp:
         Raises ConnectorFailure, and Refusal for an address that is not allowed.
         """
         content = json.dumps(body, ensure_ascii=False).encode()
+        if len(content) > _MAX_REQUEST_BYTES:
+            text = f"the request would have {len(content)} bytes, at most {_MAX_REQUEST_BYTES} are allowed"
+            raise ConnectorFailure("CONNECTOR_CONFIG", f"{text}; shorten config or the conversation")
         sent = {
             **headers.values,
             "host": urlsplit(self._url.text).netloc,

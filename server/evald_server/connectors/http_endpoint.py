@@ -1,6 +1,8 @@
 """Connector `http`: any agent that takes and answers JSON over HTTP."""
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Literal
@@ -15,7 +17,7 @@ from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.redaction import Redactor
 
-from .answers import bad_answer, find_response, run_sized, set_times, to_cost, to_invocation
+from .answers import bad_answer, check_reported, find_response, run_sized, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -26,6 +28,8 @@ from .streams import EventLines, StreamFormat, TextPieces
 
 _VARIABLE: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _VARIABLES: Final = ("message", "messages", "threadId", "turn")
+# Each repeats what was said.
+_MOST: Final = {"message": 100, "messages": 10}
 _DEFAULT_BODY: Final = {"message": "{{message}}", "messages": "{{messages}}", "threadId": "{{threadId}}"}
 
 
@@ -40,7 +44,9 @@ class HttpEndpointConfig(HttpConfig):
     """Config of `http`. Paths are written a.b[0].c, or as JSON Pointers."""
 
     method: Literal["POST", "PUT", "PATCH"] = "POST"
-    path: str = Field("", description="Added to base_url; may hold {{threadId}} and {{turn}}.")
+    path: str = Field(
+        "", max_length=2048, description="Added to base_url; may hold {{threadId}} and {{turn}}."
+    )
     body: Any = Field(
         _DEFAULT_BODY,
         description="JSON to send. {{message}} (the user's last message), {{threadId}} and {{turn}} are filled in; "
@@ -104,6 +110,10 @@ class HttpEndpoint(HttpAgent):
         super().__init__(pb, config, options)
         self._config = config
         _check_template(config.body, "config.body")
+        counts = Counter(_VARIABLE.findall(json.dumps(config.body)))
+        for name, most in _MOST.items():
+            if counts[name] > most:
+                raise InvalidInput("config.body", f"{counts[name]} times {{{{{name}}}}}", f"at most {most}")
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """See NetworkAgent."""
@@ -133,6 +143,7 @@ class HttpEndpoint(HttpAgent):
 
     def _found(self, data: Any) -> TurnData:
         """Find messages, usage, cost and model where the config says, else where agents usually have them."""
+        check_reported(data)
         config = self._config
 
         def at(path: str | None, *, wanted: bool = False) -> Any:

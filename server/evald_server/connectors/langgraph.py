@@ -97,7 +97,7 @@ def _added(state: Any, known: frozenset[str]) -> list[Any]:
     start = len(messages)
     while start and not _is_user(messages[start - 1]):
         start -= 1
-    return [one for one in messages[start:] if not (isinstance(one, Mapping) and one.get("id") in known)]
+    return [one for one in messages[start:] if not (isinstance(one, Mapping) and str(one.get("id")) in known)]
 
 
 def _is_user(message: Any) -> bool:

@@ -1,14 +1,20 @@
 """What connectors that call an agent have in common: headers, and that no secret comes back."""
 
+import logging
 import time
-from typing import Any
+from typing import Any, Final
 
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.remote.errors import Refusal
 
+from .answers import bad_answer
 from .connector import AgentConnector, AgentRequest, ConnectorFailure, ConnectorOptions
 from .headers import MissingSecret, ResolvedHeaders, without_secrets
 from .http_client import AgentHttp, HttpConfig
+
+_log = logging.getLogger("evald.connectors")
+
+_MAX_FAILURE: Final = 2000
 
 
 class NetworkAgent(AgentConnector):
@@ -28,12 +34,17 @@ class NetworkAgent(AgentConnector):
         try:
             invocation = await self.answer(request, headers)
         except ConnectorFailure as failure:
-            text = headers.redactor.redact_text(failure.message)
+            text = headers.redactor.redact_text(failure.message)[:_MAX_FAILURE]
+            text = "".join(character if character.isprintable() else " " for character in text)
             raise ConnectorFailure(failure.code, text, retryable=failure.retryable) from None
         except Refusal as problem:
             raise ConnectorFailure(
                 "CONNECTOR_CONFIG", problem.message.replace("target", "base_url", 1)
             ) from None
+        except (TypeError, OverflowError, RecursionError, UnicodeError) as problem:
+            # Its text may hold what the agent sent.
+            _log.warning("the answer of an agent cannot be read: %s", type(problem).__name__)
+            raise bad_answer("the answer cannot be read") from None
         invocation.start_time.FromNanoseconds(began)
         return without_secrets(invocation, headers.secrets)
 

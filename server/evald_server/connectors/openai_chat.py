@@ -10,9 +10,8 @@ from evald.convert.context import TurnData
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.redaction import Redactor
-from evald_server.remote.errors import printable
 
-from .answers import bad_answer, run_sized, set_times, to_cost, to_invocation
+from .answers import bad_answer, check_reported, run_sized, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -129,8 +128,7 @@ def _new_chat_stream(redactor: Redactor) -> EventLines:
 
 
 def _check_completion(data: Any) -> None:
-    if isinstance(data, Mapping) and data.get("error"):
-        raise bad_answer(f"the endpoint reports an error: {printable(json.dumps(data['error']))}")
+    check_reported(data)
     if not isinstance(data, Mapping) or not isinstance(data.get("choices"), list):
         raise bad_answer(
             f"{shown(data)}, wanted a chat completion, with choices; does base_url end before /chat/completions?"

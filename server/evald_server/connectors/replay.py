@@ -26,6 +26,15 @@ from .connector import (
 _ALIASES: Final = {"token_usage": "usage", "tokens_usage": "usage", "cost_usd": "cost"}
 
 
+# What a turn's sums can hold: a year, a billion dollars, the year 9999, a trillion tokens.
+_MOST: Final = {
+    "latency_ms": 366 * 86_400_000,
+    "cost": 10**9,
+    "timestamp": 253_402_300_799,
+    "usage": 10**12,
+}
+
+
 class ReplayConfig(ConnectorConfig):
     """Config of `replay`."""
 
@@ -166,16 +175,23 @@ def _read(config: ReplayConfig, max_messages: int) -> list[_Recorded]:
 def _check_meta(meta: dict[str, Any], path: str) -> None:
     for key in ("latency_ms", "cost"):
         if meta.get(key) is not None:
-            number(meta[key], f"{path}.{key}")
+            _check_most(number(meta[key], f"{path}.{key}"), f"{path}.{key}", _MOST[key])
     if meta.get("usage") is not None:
-        read_usage(meta["usage"], f"{path}.usage")
+        for count in read_usage(meta["usage"], f"{path}.usage").values():
+            _check_most(count, f"{path}.usage", _MOST["usage"])
     if isinstance(meta.get("timestamp"), str):
         try:
             meta["timestamp"] = datetime.fromisoformat(meta["timestamp"]).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             raise InvalidInput(f"{path}.timestamp", shown(meta["timestamp"]), "a time in ISO 8601") from None
     elif meta.get("timestamp") is not None:
-        number(meta["timestamp"], f"{path}.timestamp", unit="seconds since 1970")
+        since = number(meta["timestamp"], f"{path}.timestamp", unit="seconds since 1970")
+        _check_most(since, f"{path}.timestamp", _MOST["timestamp"])
+
+
+def _check_most(value: float, path: str, most: int) -> None:
+    if value > most:
+        raise InvalidInput(path, shown(value), f"at most {most}")
 
 
 def _invocation(user: _Recorded, answer: Sequence[_Recorded]) -> context_pb2.Invocation:

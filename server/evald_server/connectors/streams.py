@@ -1,16 +1,19 @@
 """Streamed answers: lines of server-sent events or NDJSON, and the pieces of an answer in them."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol
 
+from evald.errors import InvalidInput
 from evald.fields import shown
-from evald.strict_json import parse_json
+from evald.messages import check_nodes
+from evald.strict_json import TooLarge, parse_json
 from evald_server.redaction import Redactor
-from evald_server.remote.errors import printable
 
-from .answers import TEXT_KEYS, bad_answer, excerpt
+from .answers import TEXT_KEYS, bad_answer, check_reported, excerpt
 from .paths import DataPath, look_up
+
+# Events are read one by one where they arrive; larger ones would hold up everything else.
+_MAX_EVENT_BYTES: Final = 1 << 20
 
 StreamFormat = Literal["sse", "ndjson"]
 
@@ -37,6 +40,7 @@ class EventLines:
         self._sse = stream_format == "sse"
         self._pieces = pieces
         self._rest: list[bytes] = []
+        self._held = 0
         self._data: list[bytes] = []
         self._error = False
         self.done = False
@@ -52,8 +56,11 @@ class EventLines:
         if lines:
             lines[0] = b"".join((*self._rest, lines[0]))
             self._rest = []
+            self._held = 0
         if rest:
             self._rest.append(rest)
+            self._held += len(rest)
+            _check_size(self._held)
         for line in lines:
             if not self.done:
                 self._line(line.removesuffix(b"\r"))
@@ -63,37 +70,48 @@ class EventLines:
         if not self.done:
             for line in (b"".join(self._rest), b""):
                 self._line(line)
-        return self._pieces.finish()
+        # Once more, because pieces may make up a secret together.
+        return self._redactor.redact_json(self._pieces.finish())
 
     def _line(self, line: bytes) -> None:
         if not self._sse:
             if line.strip():
                 self._event(line)
-        elif line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-        elif line.startswith(b"event:"):
-            self._error = line[6:].strip() == b"error"
-        elif not line:
-            if self._data:
+            return
+        name, _, value = line.partition(b":")
+        if not line:
+            if self._data or self._error:
                 self._event(b"\n".join(self._data))
             self._data, self._error = [], False
-        elif self._pieces.started or line.startswith((b":", b"id:", b"retry:")):
-            return
-        else:
+        elif name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._error = value.strip() == b"error"
+        elif name not in (b"", b"id", b"retry"):
             raise bad_answer(f"the answer is no stream of server-sent events{excerpt(line, self._redactor)}")
 
     def _event(self, data: bytes) -> None:
         if data.strip() == b"[DONE]":
             self.done = True
             return
+        if self._error:
+            raise bad_answer(f"the stream reports an error{excerpt(data, self._redactor)}")
+        _check_size(len(data))
         try:
-            event = self._redactor.redact_json(parse_json(data.decode()))
+            text = data.decode()
+            check_nodes(text, "an event of the stream")
+            event = self._redactor.redact_json(parse_json(text))
+        except (InvalidInput, TooLarge) as problem:
+            raise bad_answer(str(problem)) from None
         except ValueError:
             raise bad_answer(f"an event of the stream is not JSON{excerpt(data, self._redactor)}") from None
-        error = event.get("error") if isinstance(event, Mapping) else None
-        if error or self._error:
-            raise bad_answer(f"the stream reports an error: {printable(json.dumps(error or event))}")
+        check_reported(event)
         self._pieces.add(event)
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_EVENT_BYTES:
+        raise bad_answer(f"an event of the stream is longer than {_MAX_EVENT_BYTES >> 20} MiB")
 
 
 class ChatChunks:

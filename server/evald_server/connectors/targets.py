@@ -11,6 +11,7 @@ from evald_server.remote.errors import Refusal
 
 # Unix sockets are not among them: some of them command the machine.
 _EVERYTHING: Final = ("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1")
+_MAX_URL: Final = 2048
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -48,6 +49,8 @@ class AgentTargets:
 
     def read_url(self, text: str) -> HttpUrl:
         """Read and check the address of an agent over HTTP. Raises Refusal."""
+        if len(text) > _MAX_URL:
+            raise Refusal("INVALID_FIELD", f"got {len(text)} characters, wanted at most {_MAX_URL}", "target")
         try:
             checked_url(text)
         except ValueError as problem:

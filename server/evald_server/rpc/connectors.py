@@ -1,5 +1,7 @@
 """ConnectorService."""
 
+from typing import Final
+
 from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
 from evald_server.connectors.build import Connectors, try_connector
@@ -8,8 +10,10 @@ from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .errors import BadField, invalid
 from .headers import mask, unmask
-from .resources import ResourceService, refusal
+from .resources import MAX_BYTES, ResourceService, refusal
 from .server import Context, Handler, RpcServer, parse
+
+_MAX_MESSAGE_BYTES: Final = 64 << 10
 
 
 class ConnectorService(ResourceService[Connector]):
@@ -50,6 +54,11 @@ class ConnectorService(ResourceService[Connector]):
         request = parse(connector_service_pb2.TestConnectorRequest, data, "evald.v1.TestConnectorRequest")
         if bool(request.connector_id) == request.HasField("connector"):
             raise invalid("connector_id", "wanted exactly one of connector_id and connector")
+        size = request.connector.ByteSize()
+        if size > MAX_BYTES:
+            raise invalid("connector", f"{size} bytes; at most {MAX_BYTES} are allowed")
+        if len(request.message.encode()) > _MAX_MESSAGE_BYTES:
+            raise invalid("message", f"{len(request.message)} characters; at most 64 KiB are allowed")
         pb = await self.load(request.connector_id) if request.connector_id else request.connector
         found = await self.problems(pb)
         if found:

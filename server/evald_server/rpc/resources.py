@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 import time
 from collections.abc import Sequence
 from types import ModuleType
@@ -25,7 +26,15 @@ LARGEST_PAGE: Final = 1000
 
 _MAX_NAME: Final = 200
 _MAX_ID: Final = 100
-_MAX_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
+
+# Ids that one resource may name; each is looked up.
+_MAX_IDS: Final = 1000
+
+# A page ends with the resource that reaches this size, far below the 4 MiB that gRPC clients take.
+_PAGE_BYTES: Final = 2 << 20
+# Read at once, so that a page holds no more than this many resources of the largest size in memory.
+_READ_AT_ONCE: Final = 50
 
 # Set by the server.
 _OUTPUT_ONLY: Final = ("create_time", "update_time")
@@ -101,16 +110,14 @@ class ResourceService(Generic[Resource]):
         after = None
         if request.page_token:
             created, _, last = read_token(request.page_token).partition(" ")
-            if not created.isdigit():
+            if not re.fullmatch("[0-9]{1,18}", created):
                 raise bad_token()
             after = int(created), last
-        found = await self._store.list(self.kind, after=after, limit=size + 1, name=request.name)
+        found, more = await self._page(size, after, request.name)
         response = getattr(self.requests, f"List{self.plural}Response")()
-        getattr(response, self.plural.lower()).extend(
-            self.shown(self._resource(stored)) for stored in found[:size]
-        )
-        if len(found) > size:
-            response.next_page_token = token(f"{found[size - 1].created} {found[size - 1].id}")
+        getattr(response, self.plural.lower()).extend(self.shown(self._resource(stored)) for stored in found)
+        if more:
+            response.next_page_token = token(f"{found[-1].created} {found[-1].id}")
         return bytes(response.SerializeToString())
 
     async def update(self, data: bytes, _context: Context) -> bytes:
@@ -141,19 +148,40 @@ class ResourceService(Generic[Resource]):
 
     async def unknown(self, ids: Sequence[str], path: str) -> list[BadField]:
         """Return problems of those ids that name no resource, or one that was named before. path: of the ids."""
+        if len(ids) > _MAX_IDS:
+            return [BadField(path, f"got {len(ids)} ids, wanted at most {_MAX_IDS}")]
         found: list[BadField] = []
+        named: set[str] = set()
         for number, resource_id in enumerate(ids):
             field = f"{path}[{number}]"
-            if resource_id in ids[:number]:
+            if resource_id in named:
                 found.append(BadField(field, f'"{resource_id[:_MAX_ID]}" is named twice'))
             else:
                 found += await self.missing(resource_id, field)
+            named.add(resource_id)
         return found
 
     async def missing(self, resource_id: str, field: str) -> list[BadField]:
         """Return a problem of the field if its id names no resource."""
         there = resource_id and await self._store.get(self.kind, resource_id) is not None
         return [] if there else [BadField(field, self._no_such(resource_id))]
+
+    async def _page(
+        self, size: int, after: tuple[int, str] | None, name: str
+    ) -> tuple[list[StoredResource], bool]:
+        """Return resources, at least one if there is one, and whether more of them follow."""
+        found: list[StoredResource] = []
+        held, limit = 0, min(size + 1, _READ_AT_ONCE)
+        while True:
+            read = await self._store.list(self.kind, after=after, limit=limit, name=name)
+            for stored in read:
+                held += len(stored.body)
+                if found and (len(found) == size or held > _PAGE_BYTES):
+                    return found, True
+                found.append(stored)
+            if len(read) < limit:
+                return found, False
+            after = found[-1].created, found[-1].id
 
     async def _update(self, given: Resource, fields: Sequence[str]) -> Resource:
         """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then."""
@@ -200,8 +228,8 @@ class ResourceService(Generic[Resource]):
         if len(resource.id) > _MAX_ID or not resource.id.isprintable():
             found.append(BadField(f"{self.kind}.id", f"wanted at most {_MAX_ID} printable characters"))
         size = resource.ByteSize()
-        if size > _MAX_BYTES:
-            found.append(BadField(str(self.kind), f"{size} bytes; at most {_MAX_BYTES} are allowed"))
+        if size > MAX_BYTES:
+            found.append(BadField(str(self.kind), f"{size} bytes; at most {MAX_BYTES} are allowed"))
         else:
             found += await self.problems(resource)
         if found:
@@ -304,6 +332,8 @@ def _as_stored(resource: Resource, resource_id: str, created: int, updated: int)
     body.CopyFrom(resource)
     for field in ("id", "name", *_OUTPUT_ONLY):
         body.ClearField(field)
+    # An update merges messages, which would append the unknown fields of one to those of the other.
+    body.DiscardUnknownFields()
     return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
 
 

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from evald.chat import message_text
+from evald.errors import InvalidInput
 from evald.v1 import scenario_service_pb2
 from evald.v1.context_pb2 import Scenario
 from evald_server.engine.planner import Planner
@@ -14,6 +16,8 @@ from .resources import ResourceService
 from .server import Context, Handler, RpcServer, parse
 
 USUAL_MESSAGES: Final = 10
+
+_ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 
 _ENUMS: Final = {"failure_criteria_mode": 2, "criteria_policy": 2, "on_assertion_failure": 2}
 
@@ -50,11 +54,7 @@ class ScenarioService(ResourceService[Scenario]):
         if not criteria and not resource.evaluators:
             found.append(BadField("scenario", "Scenario must have evaluation criteria"))
         found += self._length_problems(resource)
-        found += [
-            BadField(f"scenario.messages[{number}].role", "missing; wanted user, assistant, system or tool")
-            for number, message in enumerate(resource.messages)
-            if not message.role
-        ]
+        found += _message_problems(resource)
         found += [
             BadField(f"scenario.{violation_field(one)}", one.message, one.reason)
             for one in await self._planner.violations(resource.evaluators)
@@ -91,3 +91,19 @@ class ScenarioService(ResourceService[Scenario]):
                 )
             ]
         return []
+
+
+def _message_problems(scenario: Scenario) -> list[BadField]:
+    """Return problems of messages that no agent can be told, or that no evaluator can read."""
+    found = []
+    for number, message in enumerate(scenario.messages):
+        field = f"scenario.messages[{number}]"
+        if message.role not in _ROLES:
+            got = f'got "{message.role[:60]}"' if message.role else "missing"
+            found.append(BadField(f"{field}.role", f"{got}; wanted one of {', '.join(_ROLES)}"))
+        try:
+            message_text(message)
+        except InvalidInput as problem:
+            wrong = problem.below(field)
+            found.append(BadField(wrong.path, f"{wrong.got}; wanted {wrong.wanted}"))
+    return found
