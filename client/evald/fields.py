@@ -105,7 +105,8 @@ def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
     near = nearest(snake(key), known)
     if len(key) > _LONGEST_NAME:
         key = f"{key[:_LONGEST_NAME]}..."
-    wanted = f"{near!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
+    accepted = {name if name in known else spelled for spelled, name in known.items()}
+    wanted = f"{near!r}" if near else f"one of {', '.join(sorted(accepted))}"
     return InvalidInput(join(path, key), "unknown key", wanted)
 
 

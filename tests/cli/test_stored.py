@@ -294,7 +294,9 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
                 "result": {"success": False, "score": 0.9, "reason": "not booked"},
                 "latencyMs": 5,
                 **times,
-            }
+            },
+            {"id": "r2", "status": "chat", "messages": [], "metadata": {}, **times},
+            {"id": "r3", "status": "running", "messages": [], "latencyMs": None, **times},
         ],
     }
     folder = tmp_path / "projects/p/data"
@@ -306,6 +308,11 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
     shown = cli("import", str(tmp_path), code=2)
     assert "5 created, 1 refused" in shown
     assert re.search(r"scenarios\.json:\d+: scenario: .*Scenario must have evaluation criteria", shown)
+    assert re.search(r"left out  .*runs.json:\d+: run: it has not ended: its status is chat", shown)
+    assert "its status is running" in shown
+    again = _lines(cli("import", str(tmp_path), "--json", code=2).rpartition("}")[0] + "}")
+    assert sum(line["outcome"] == "left out" for line in again) == 3
+    assert "only scenarios are imported here" in cli("scenarios", "import", str(tmp_path), code=2)
     assert "llmSettings: models and their keys are settings of the server" in shown
     (run,) = _json(cli, "runs", "list", "--experiment", "E")
     assert run["id"] == "r1"

@@ -348,3 +348,28 @@ def test_every_kind_of_event_is_written() -> None:
         data = event_to_json(event)
         assert (data["sequence"], data["event"]) == (3, field.name)
         assert len(data) > 2
+
+
+def test_a_run_names_its_error_once_or_not_at_all() -> None:
+    assert not run_from_json({"id": "r", "error": "", "errorCode": None}).HasField("error")
+    assert run_from_json({"id": "r", "error_code": "A"}).error.code == "A"
+    with pytest.raises(InvalidInput, match="code is given twice"):
+        run_from_json({"id": "r", "errorCode": "A", "error_code": "B"})
+
+
+def test_an_assertion_value_that_is_no_score_is_what_it_measured() -> None:
+    result = {"type": "t", "kind": "assertion", "success": True, "value": 812}
+    run = run_from_json({"id": "r", "metadata": {"a": 1}, "output": {"evaluatorResults": [result]}})
+    (read,) = run.output.evaluator_results
+    assert (read.HasField("score"), read.value) == (False, 812)
+
+
+def test_experiments_go_by_both_names_and_the_hint_lists_what_is_taken() -> None:
+    assert run_from_json({"id": "r", "experimentId": "e"}) == run_from_json({"id": "r", "evalId": "e"})
+    with pytest.raises(InvalidInput, match="experiment_id is given twice"):
+        run_from_json({"id": "r", "experimentId": "e", "evalId": "e"})
+    with pytest.raises(InvalidInput, match="unknown key") as caught:
+        SCENARIO.read({"zzz": 1})
+    keys = str(caught.value).partition("one of ")[2].split(", ")
+    assert "created_at" in keys
+    assert "create_time" not in keys
