@@ -322,3 +322,43 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
         "2026-11-22T04:48:28.684Z",
     )
     assert "staging" in cli("runs", "list")
+
+
+def test_one_bad_run_does_not_end_the_watch_of_the_others(cli: Any, project: Path) -> None:
+    cli("import", str(project))
+    cli("runs", "start", "Appointment", "--connector", "salon", "--persona", "Maria")
+    (run,) = _json(cli, "runs", "list")[:1]
+    unknown = "00000000-0000-4000-8000-000000000000"
+    shown = cli("runs", "watch", unknown, run["id"], code=3)
+    assert "1 of 2 runs passed, 1 inconclusive" in shown
+    assert f"evald: {unknown}: " in shown
+    cli("runs", "watch", unknown, code=2)
+
+
+def test_runs_are_found_by_the_id_of_what_was_deleted(cli: Any) -> None:
+    line = {"id": "run-of-gone", "scenarioId": "gone", "status": "cancelled", "messages": []}
+    line |= dict.fromkeys(("createdAt", "updatedAt"), "2026-11-22T04:48:28.684Z")
+    cli("runs", "import", "-", stdin=json.dumps(line))
+    assert "run-of-gone" in cli("runs", "list", "--scenario", "gone", "--json")
+    assert 'no scenario has the name "gona" now' in cli("runs", "list", "--scenario", "gona")
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "problem"),
+    [
+        (("connectors", "test", "--file", "-"), "[]", "0 connectors, wanted the one to test"),
+        (("connectors", "test", "--file", "-"), "[{}, {}]", "2 connectors, wanted the one to test"),
+        (("runs", "list", "--since", "999999d"), "", "--since: got '999999d', wanted a time"),
+        (("runs", "list", "--until", "9999-12-31T23:59-12:00"), "", "wanted a time"),
+    ],
+)
+def test_mistakes_are_no_internal_errors(cli: Any, command: Any, stdin: str, problem: str) -> None:
+    shown = cli(*command, code=2, stdin=stdin)
+    assert problem in shown
+
+
+def test_create_says_what_it_stored_before_a_refusal(cli: Any) -> None:
+    lines = '[{"name": "A", "evaluators": ["is-json"]}, {"name": "B", "evaluators": ["regx"]}]'
+    shown = cli("scenarios", "create", "-", "--json", stdin=lines, code=2)
+    (created,) = json.loads(shown[: shown.index("]\nevald: ") + 1])
+    assert created["name"] == "A"
