@@ -45,7 +45,10 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping):
         keys = ", ".join(str(key)[:30] for key in list(value)[:5])
         return f"got an object with {f'the keys {keys}' if keys else 'no keys'}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python converts
+        text = "a number of thousands of digits"
     return f"got {text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
@@ -102,7 +105,8 @@ def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
     near = nearest(snake(key), known)
     if len(key) > _LONGEST_NAME:
         key = f"{key[:_LONGEST_NAME]}..."
-    wanted = f"{near!r}" if near else f"one of {', '.join(sorted(set(known.values())))}"
+    accepted = {name if name in known else spelled for spelled, name in known.items()}
+    wanted = f"{near!r}" if near else f"one of {', '.join(sorted(accepted))}"
     return InvalidInput(join(path, key), "unknown key", wanted)
 
 
@@ -174,9 +178,17 @@ def number(value: Any, path: str, *, unit: str = "") -> float:
     wanted = f"{unit or 'a number'}, 0 or more"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(path, shown(value), wanted)
-    if not 0 <= value < math.inf:
+    if not 0 <= as_double(value) < math.inf:
         raise InvalidInput(path, shown(value), wanted)
     return value
+
+
+def as_double(value: float) -> float:
+    """Return a number as a double holds it: infinity for an int that is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
@@ -198,6 +210,11 @@ def seconds(value: Any, path: str) -> float:
     if isinstance(value, int | float) and value > 315_576_000_000:
         raise InvalidInput(path, shown(value), "at most 315576000000 seconds")
     return number(value, path, unit="seconds")
+
+
+def milliseconds(value: Any, path: str) -> float:
+    """Read milliseconds and return them as seconds. Raises InvalidInput."""
+    return seconds(number(value, path, unit="milliseconds") / 1000, path)
 
 
 def duration_to_pb(value: float, pb: "Duration") -> None:

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from .errors import InvalidInput
-from .fields import flag, join, number, read_keys, seconds, shown, snake, text, whole
+from .fields import flag, join, milliseconds, number, read_keys, seconds, shown, snake, text, whole
 
 When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]
@@ -165,7 +165,7 @@ class Options:
                 raise InvalidInput(
                     join(path, "timeout_ms"), "timeout_seconds is given as well", "one of the two"
                 )
-            values["timeout_seconds"] = values.pop("timeout_ms") / 1000
+            values["timeout_seconds"] = values.pop("timeout_ms")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -211,10 +211,6 @@ def _config(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _milliseconds(value: Any, path: str) -> float:
-    return number(value, path, unit="milliseconds")
-
-
 def _int32(value: Any, path: str) -> int:
     return whole(value, path, largest=_INT32_MAX)
 
@@ -233,12 +229,12 @@ _SPEC_VALUES: Final[dict[str, Any]] = {
     "on_error": _choice(_ON_ERROR),
     "timeout_seconds": seconds,
     # Other ways to say one of the above.
-    "timeout_ms": _milliseconds,
+    "timeout_ms": milliseconds,
     "enforcement": _choice(_ENFORCEMENT),
     "only_final": flag,
 }
 _SPEC_ALIASES: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("timeout_ms", "timeout_seconds", lambda milliseconds: milliseconds / 1000),
+    ("timeout_ms", "timeout_seconds", float),
     ("enforcement", "shadow", bool),
     ("only_final", "when", lambda only_final: "final" if only_final else "every_turn"),
 )
@@ -258,7 +254,7 @@ _OPTIONS_VALUES: Final[dict[str, Any]] = {
     "timeout_seconds": seconds,
     "skip_cache": flag,
     "criteria_policy": _choice(_CRITERIA),
-    "timeout_ms": _milliseconds,
+    "timeout_ms": milliseconds,
 }
 _OPTIONS_KEYS: Final = {name: name for name in _OPTIONS_VALUES} | {"timeout": "timeout_seconds"}
 

@@ -294,7 +294,9 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
                 "result": {"success": False, "score": 0.9, "reason": "not booked"},
                 "latencyMs": 5,
                 **times,
-            }
+            },
+            {"id": "r2", "status": "chat", "messages": [], "metadata": {}, **times},
+            {"id": "r3", "status": "running", "messages": [], "latencyMs": None, **times},
         ],
     }
     folder = tmp_path / "projects/p/data"
@@ -306,6 +308,11 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
     shown = cli("import", str(tmp_path), code=2)
     assert "5 created, 1 refused" in shown
     assert re.search(r"scenarios\.json:\d+: scenario: .*Scenario must have evaluation criteria", shown)
+    assert re.search(r"left out  .*runs.json:\d+: run: it has not ended: its status is chat", shown)
+    assert "its status is running" in shown
+    again = _lines(cli("import", str(tmp_path), "--json", code=2).rpartition("}")[0] + "}")
+    assert sum(line["outcome"] == "left out" for line in again) == 3
+    assert "only scenarios are imported here" in cli("scenarios", "import", str(tmp_path), code=2)
     assert "llmSettings: models and their keys are settings of the server" in shown
     (run,) = _json(cli, "runs", "list", "--experiment", "E")
     assert run["id"] == "r1"
@@ -315,3 +322,43 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
         "2026-11-22T04:48:28.684Z",
     )
     assert "staging" in cli("runs", "list")
+
+
+def test_one_bad_run_does_not_end_the_watch_of_the_others(cli: Any, project: Path) -> None:
+    cli("import", str(project))
+    cli("runs", "start", "Appointment", "--connector", "salon", "--persona", "Maria")
+    (run,) = _json(cli, "runs", "list")[:1]
+    unknown = "00000000-0000-4000-8000-000000000000"
+    shown = cli("runs", "watch", unknown, run["id"], code=3)
+    assert "1 of 2 runs passed, 1 inconclusive" in shown
+    assert f"evald: {unknown}: " in shown
+    cli("runs", "watch", unknown, code=2)
+
+
+def test_runs_are_found_by_the_id_of_what_was_deleted(cli: Any) -> None:
+    line = {"id": "run-of-gone", "scenarioId": "gone", "status": "cancelled", "messages": []}
+    line |= dict.fromkeys(("createdAt", "updatedAt"), "2026-11-22T04:48:28.684Z")
+    cli("runs", "import", "-", stdin=json.dumps(line))
+    assert "run-of-gone" in cli("runs", "list", "--scenario", "gone", "--json")
+    assert 'no scenario has the name "gona" now' in cli("runs", "list", "--scenario", "gona")
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "problem"),
+    [
+        (("connectors", "test", "--file", "-"), "[]", "0 connectors, wanted the one to test"),
+        (("connectors", "test", "--file", "-"), "[{}, {}]", "2 connectors, wanted the one to test"),
+        (("runs", "list", "--since", "999999d"), "", "--since: got '999999d', wanted a time"),
+        (("runs", "list", "--until", "9999-12-31T23:59-12:00"), "", "wanted a time"),
+    ],
+)
+def test_mistakes_are_no_internal_errors(cli: Any, command: Any, stdin: str, problem: str) -> None:
+    shown = cli(*command, code=2, stdin=stdin)
+    assert problem in shown
+
+
+def test_create_says_what_it_stored_before_a_refusal(cli: Any) -> None:
+    lines = '[{"name": "A", "evaluators": ["is-json"]}, {"name": "B", "evaluators": ["regx"]}]'
+    shown = cli("scenarios", "create", "-", "--json", stdin=lines, code=2)
+    (created,) = json.loads(shown[: shown.index("]\nevald: ") + 1])
+    assert created["name"] == "A"

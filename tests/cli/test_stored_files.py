@@ -1,5 +1,6 @@
 """Project files, exports and EvalStudio's workspaces are read with the place of every object, or refused with it."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ def test_a_project_file_gives_what_others_refer_to_first(tmp_path: Path) -> None
     ]
     assert _found(tmp_path) == expected
     assert _found(tmp_path / "evald.yaml") == expected
+
+
+def test_a_section_with_nothing_below_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "evald.yaml").write_text(f"experiments:\n{PROJECT}")
+    assert len(_found(tmp_path)) == 3
+
+
+def test_stdin_that_is_no_utf8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "surrogateescape"))
+    with pytest.raises(CommandError, match="stdin: 'utf-8' codec"):
+        read_files(["-"])
 
 
 def test_folders_and_files_are_named_after_what_they_hold(tmp_path: Path) -> None:
@@ -139,6 +151,10 @@ def test_no_project_leads_out_of_the_workspace(workspace: Path) -> None:
         ("missing.yaml", None, "missing.yaml: No such file"),
         ("", None, "no project"),
         ("a.yaml", b"\xff", "a.yaml: 'utf-8' codec"),
+        ("a" * 300, None, "aaa: File name too long"),
+        ("a.json", '{"personas": [{"name": "A", "name": "B"}]}', "a.json: got the key 'name' a second time"),
+        ("a.jsonl", '\n{"kind": "run", "kind": "run"}', "a.jsonl:2: got the key 'kind' a second time"),
+        ("a.txt", '{\n"personas": [],\n"personas": []}', "a.txt: got the key 'personas' a second time"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(

@@ -1,11 +1,15 @@
 """A watch survives broken connections: every event is shown once, and the exit code is that of the run."""
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
+
+from evald.v1 import result_pb2
+from evald_server.cli import store_client
 
 from .broken_runs import FakeRuns, events, serve_runs
 
@@ -84,3 +88,18 @@ def test_hostile_text_cannot_act_on_the_terminal(evald: Any) -> None:
     assert "\u202e" not in done.stdout
     assert "[bold]markup[/bold]" in done.stdout
     assert not any(line.startswith("::") for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("broken_after", [0, 3], ids=["before the first event", "later"])
+async def test_a_lost_server_is_looked_for_from_its_loss_on(
+    broken_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long nothing was said before. With no time at all the first loss is survived, and no other."""
+    monkeypatch.setattr(store_client, "LOST_SECONDS", 0.0)
+    seen: list[int] = []
+    with serve_runs(FakeRuns(broken_after, grpc.StatusCode.UNAVAILABLE)) as address:
+        async with store_client.open_store(Namespace(server=address)) as store:
+            await store.run("r1")
+            ended = await store.watch("r1", lambda event: seen.append(event.sequence))
+    assert ended.verdict == result_pb2.VERDICT_FAILED
+    assert seen == [event.sequence for event in events()]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from evald.v1 import evaluator_pb2
+from evald.v1 import context_pb2, evaluator_pb2
+from evald_server.engine.contexts import InvalidContext, criteria_of
 from evald_server.engine.plan import Violation
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
@@ -84,3 +85,22 @@ def test_refusing_what_is_huge_takes_no_time_and_says_little(type_name: str, con
     assert time.process_time() - began < 2
     assert found
     assert sum(len(each.path) + len(each.message) for each in found) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "got"),
+    [
+        ({"evaluators": [{"type": "is-json"}]}, "got 1,"),
+        ({"messages": [{"role": "user"}, {"role": "user"}]}, "got 2,"),
+        ({"persona_ids": ["p"]}, "got 1,"),
+        ({"criteria_policy": "CRITERIA_POLICY_BOTH"}, "got 1,"),
+        ({"on_assertion_failure": 2}, "got 2,"),
+        ({"goal": "A slot"}, "got 6 characters"),
+    ],
+    ids=str,
+)
+def test_a_call_refuses_what_only_runs_read_of_a_scenario(fields: dict[str, Any], got: str) -> None:
+    pb = context_pb2.EvaluatorContext(scenario=context_pb2.Scenario(name="A", **fields))
+    with pytest.raises(InvalidContext, match=got) as caught:
+        criteria_of(pb)
+    assert caught.value.field == f"context.scenario.{next(iter(fields))}"

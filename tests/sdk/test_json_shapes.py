@@ -1,6 +1,7 @@
 """Scenarios, personas, connectors, experiments and runs keep what they say between JSON and the contract."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -113,6 +114,19 @@ def test_an_update_changes_the_keys_it_has_and_null_is_none() -> None:
         (SCENARIO, {"name": "A", "personaIds": [1]}, "personaIds[0]: got 1"),
         (PERSONA, {"headers": {"X": 1}}, "headers.X: got 1"),
         (CONNECTOR, {"config": []}, "config: got []"),
+        (SCENARIO, {"evaluators": [{"type": "a", "weight": 10**400}]}, "evaluators[0].weight: got 1000"),
+        (
+            SCENARIO,
+            {"evaluators": [{"type": "a", "timeoutMs": 10**400}]},
+            "evaluators[0].timeout_ms: got 1000",
+        ),
+        (
+            SCENARIO,
+            {"evaluators": [{"type": "a", "timeoutMs": 1e300}]},
+            "evaluators[0].timeout_ms: got 1e+297",
+        ),
+        (SCENARIO, {"maxMessages": float("inf")}, "maxMessages: got inf"),
+        (SCENARIO, {"maxMessages": 10**5000}, "maxMessages: got a number of thousands of digits"),
         (EXPERIMENT, [], "got [] (list); wanted an object"),
     ],
 )
@@ -281,6 +295,49 @@ def test_runs_of_evalstudio_are_read() -> None:
         run_from_json({"id": "r", "status": "chat"})
 
 
+@pytest.mark.parametrize(
+    "value", [1e300, 10**400, math.inf, math.nan], ids=["1e300", "10**400", "inf", "nan"]
+)
+def test_numbers_that_no_field_holds_are_refused_with_their_place(value: float) -> None:
+    for data, place in (
+        ({"output": {"totalLatencyMs": value}}, "output.totalLatencyMs"),
+        ({"output": {"metrics": {"a": -value}}}, "output.metrics.a"),
+        ({"result": {"score": value}}, "result.score"),
+        ({"executionId": value}, "executionId"),
+    ):
+        if value == 1e300 and place in ("output.metrics.a", "result.score"):
+            continue  # a double holds it
+        with pytest.raises(InvalidInput, match=place):
+            run_from_json({"id": "r", **data})
+
+
+def test_numbers_that_json_has_not_are_left_out() -> None:
+    run = whole_run()
+    run.output.metrics["a"] = math.nan
+    run.output.evaluation.confidence = math.inf
+    run.scenario.evaluators[1].weight = math.nan
+    run.scenario.evaluators[1].config["n"] = -math.inf
+    run.cost.amount = math.nan
+    run.messages[0].metadata["n"] = math.inf
+    run.output.evaluator_results[0].score = run.output.evaluator_results[1].value = math.nan
+    run.output.evaluator_results[0].metadata["found"] = [math.nan, 2]
+    data = run_to_json(run, whole=True)
+    json.dumps(data, allow_nan=False)
+    assert "a" not in data["output"]["metrics"]
+    assert (data["output"]["evaluation"]["confidence"], data["cost"]["amount"]) == (None, None)
+    assert data["output"]["evaluatorResults"][0]["metadata"] == {"found": [None, 2]}
+    assert "value" not in data["output"]["evaluatorResults"][1]
+    assert run_from_json(data).id == run.id
+
+
+def test_whole_numbers_of_a_spec_are_plain() -> None:
+    scenario = SCENARIO.read({"name": "A", "evaluators": [{"type": "a", "weight": 2.0, "timeoutSeconds": 3}]})
+    assert (
+        json.dumps(SCENARIO.write(scenario)["evaluators"])
+        == '[{"type": "a", "weight": 2, "timeoutSeconds": 3}]'
+    )
+
+
 def test_every_kind_of_event_is_written() -> None:
     kinds = run_service_pb2.WatchRunResponse.DESCRIPTOR.oneofs_by_name["event"].fields
     for field in kinds:
@@ -291,3 +348,28 @@ def test_every_kind_of_event_is_written() -> None:
         data = event_to_json(event)
         assert (data["sequence"], data["event"]) == (3, field.name)
         assert len(data) > 2
+
+
+def test_a_run_names_its_error_once_or_not_at_all() -> None:
+    assert not run_from_json({"id": "r", "error": "", "errorCode": None}).HasField("error")
+    assert run_from_json({"id": "r", "error_code": "A"}).error.code == "A"
+    with pytest.raises(InvalidInput, match="code is given twice"):
+        run_from_json({"id": "r", "errorCode": "A", "error_code": "B"})
+
+
+def test_an_assertion_value_that_is_no_score_is_what_it_measured() -> None:
+    result = {"type": "t", "kind": "assertion", "success": True, "value": 812}
+    run = run_from_json({"id": "r", "metadata": {"a": 1}, "output": {"evaluatorResults": [result]}})
+    (read,) = run.output.evaluator_results
+    assert (read.HasField("score"), read.value) == (False, 812)
+
+
+def test_experiments_go_by_both_names_and_the_hint_lists_what_is_taken() -> None:
+    assert run_from_json({"id": "r", "experimentId": "e"}) == run_from_json({"id": "r", "evalId": "e"})
+    with pytest.raises(InvalidInput, match="experiment_id is given twice"):
+        run_from_json({"id": "r", "experimentId": "e", "evalId": "e"})
+    with pytest.raises(InvalidInput, match="unknown key") as caught:
+        SCENARIO.read({"zzz": 1})
+    keys = str(caught.value).partition("one of ")[2].split(", ")
+    assert "created_at" in keys
+    assert "create_time" not in keys

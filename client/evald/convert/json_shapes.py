@@ -6,14 +6,14 @@ name. Writing leaves out what is absent.
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ..errors import InvalidInput
-from ..fields import duration_to_pb, flag, join, number, read_keys, shown, snake, text, whole
+from ..fields import as_double, duration_to_pb, flag, join, milliseconds, read_keys, shown, snake, text, whole
 from ..messages import fill_messages
-from ..spec import Spec
 from ..structs import duration_ms, fill_struct, struct_to_dict
-from ..v1 import message_pb2
+from ..v1 import evaluator_pb2, message_pb2
 from .spec import read_spec, spec_to_pb
 
 Pb = TypeVar("Pb")
@@ -78,8 +78,8 @@ class Shape(Generic[Pb]):
         for name, codec in self._fields.items():
             value = codec.write(pb, name)
             if value is None and name in self._always:
-                value = getattr(pb, name)
-            if value is not None:
+                written[self._keys[name]] = _json_data(getattr(pb, name))
+            elif value is not None:
                 written[self._keys[name]] = value
         return written
 
@@ -90,9 +90,25 @@ def camel(name: str) -> str:
     return first + "".join(part.title() for part in rest)
 
 
-def plain_number(value: float) -> float:
-    """Return whole numbers as int: JSON has 1 where Python has 1.0."""
-    return int(value) if value.is_integer() else value
+def plain_number(value: float) -> float | None:
+    """Return whole numbers as int: JSON has 1 where Python has 1.0. It has neither NaN nor infinity: they are None."""
+    if value.is_integer():
+        return int(value)
+    return value if math.isfinite(value) else None
+
+
+def _json_data(data: Any) -> Any:
+    """Return data with numbers as JSON has them."""
+    if isinstance(data, float):
+        return plain_number(data)
+    if isinstance(data, dict):
+        return {key: _json_data(value) for key, value in data.items()}
+    return [_json_data(value) for value in data] if isinstance(data, list) else data
+
+
+def _struct_to_json(pb: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _json_data(struct_to_dict(pb))
+    return found
 
 
 def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
@@ -102,7 +118,7 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
         found["content"] = [
             {"type": block.type}
             | ({"text": block.text} if block.HasField("text") else {})
-            | struct_to_dict(block.fields)
+            | _struct_to_json(block.fields)
             for block in pb.blocks.items
         ]
     if pb.tool_calls:
@@ -111,7 +127,7 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
         if pb.HasField(name):
             found[name] = getattr(pb, name)
     if pb.metadata.fields:
-        found["metadata"] = struct_to_dict(pb.metadata)
+        found["metadata"] = _struct_to_json(pb.metadata)
     return found
 
 
@@ -123,8 +139,12 @@ def _tool_call_to_json(pb: message_pb2.ToolCall) -> dict[str, Any]:
     return call
 
 
-def _spec_to_json(spec: Spec) -> dict[str, Any]:
-    data = spec.to_dict()
+def _spec_to_json(pb: evaluator_pb2.EvaluatorSpec) -> dict[str, Any]:
+    for name in ("weight", "threshold"):
+        if pb.HasField(name) and not 0 <= getattr(pb, name) < math.inf:  # in a run that was stored elsewhere
+            pb = deepcopy(pb)
+            pb.ClearField(name)
+    data: dict[str, Any] = _json_data(read_spec(pb).to_dict())
     return data | {"enforcement": "shadow"} if data.pop("shadow", False) else data
 
 
@@ -209,7 +229,7 @@ def _fill_struct(pb: Any, name: str, value: Any, path: str) -> None:
 
 
 def _fill_milliseconds(pb: Any, name: str, value: Any, path: str) -> None:
-    duration_to_pb(number(value, path, unit="milliseconds") / 1000, getattr(pb, name))
+    duration_to_pb(milliseconds(value, path), getattr(pb, name))
 
 
 def _fill_messages(field: Any, value: Any, path: str) -> None:
@@ -231,7 +251,11 @@ def _fill_map(read: Callable[[Any, str], Any]) -> Callable[[Any, Any, str], None
 
 
 def _finite(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -math.inf < as_double(value) < math.inf
+    ):
         raise InvalidInput(path, shown(value), "a number")
     return value
 
@@ -248,10 +272,11 @@ FLAG: Final = _scalar(flag)
 TEXTS: Final = _collection(_fill_texts, list)
 TEXT_MAP: Final = _collection(_fill_map(text), dict)
 NUMBER_MAP: Final = _collection(
-    _fill_map(_finite), lambda field: {key: plain_number(value) for key, value in field.items()}
+    _fill_map(_finite),
+    lambda field: {key: plain_number(value) for key, value in field.items() if math.isfinite(value)},
 )
-STRUCT: Final = Codec(_fill_struct, _written(struct_to_dict))
+STRUCT: Final = Codec(_fill_struct, _written(_struct_to_json))
 TIME: Final = Codec(_fill_time, _written(_time_to_json))
 MILLISECONDS: Final = Codec(_fill_milliseconds, _written(lambda pb: plain_number(duration_ms(pb))))
 MESSAGES: Final = _collection(_fill_messages, lambda field: [message_to_json(one) for one in field])
-SPECS: Final = repeated(spec_to_pb, lambda pb: _spec_to_json(read_spec(pb)))
+SPECS: Final = repeated(spec_to_pb, _spec_to_json)

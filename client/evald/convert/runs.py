@@ -8,7 +8,7 @@ both, and the runs of EvalStudio.
 from typing import Any, Final
 
 from ..errors import InvalidInput
-from ..fields import read_keys, snake, text
+from ..fields import join, read_keys, snake, text
 from ..v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2
 from .json_shapes import (
     COUNT,
@@ -122,8 +122,12 @@ def _result_from_json(data: Any, path: str) -> result_pb2.EvaluationResult:
     if not pb.verdict:
         pb.verdict = result_pb2.VERDICT_PASSED if pb.success else result_pb2.VERDICT_FAILED
     if pb.kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
+        value = pb.value
         if pb.HasField("value") and not pb.HasField("score") and pb.verdict != result_pb2.VERDICT_ERROR:
-            pb.score = pb.value
+            if 0 <= value <= 1:
+                pb.score = value
+            elif measured is None:
+                measured = value
         pb.ClearField("value")
         if measured is not None:
             NUMBER.fill(pb, "value", measured, f"{path}.measured")
@@ -236,9 +240,12 @@ _WHOLE_RUN: Final = Shape(
     _RUN_FIELDS | _MORE_OF_A_RUN,
     renamed=_RUN_KEYS,
     always=("id",),
-    ignored=("latency_ms",),  # that of `output`
-    aliases={"tokens_usage": "token_usage"},
+    ignored=("latency_ms", "metadata"),  # the latency is that of `output`
+    aliases={"tokens_usage": "token_usage", "experiment_id": "experiment_id"},
 )
+
+
+_ERROR_KEYS: Final = {"error": "message", "error_code": "code"}
 
 
 def run_to_json(pb: run_service_pb2.Run, *, whole: bool = False) -> dict[str, Any]:
@@ -261,11 +268,12 @@ def run_from_json(data: Any, path: str = "") -> run_service_pb2.Run:
     found = dict(data) if isinstance(data, dict) else data
     error = {}
     if isinstance(found, dict):
-        error = {snake(key): found.pop(key) for key in ("error", "errorCode", "error_code") if key in found}
+        keys = [key for key in found if isinstance(key, str) and snake(key) in _ERROR_KEYS]
+        error = {key: found.pop(key) for key in keys}
     pb = _WHOLE_RUN.read(found, path)
-    given = read_keys(error, {"error": "message", "error_code": "code"}, path)
-    for name, value in given.items():
-        setattr(pb.error, name, text(value, f"{path}.error"))
+    for name, value in read_keys(error, _ERROR_KEYS, path).items():
+        if text(value, join(path, "error")):
+            setattr(pb.error, name, value)
     if pb.HasField("error") and not pb.error.code:
         pb.error.code = "UNKNOWN"
     if not pb.verdict and pb.status == run_service_pb2.RUN_STATUS_ERROR:

@@ -56,19 +56,22 @@ async def _run(kind: StoredKind, args: argparse.Namespace) -> int:
 async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
     records = _only(read_files(args.files, kind.word).records, kind)
     references = Importing(store)
-    created = []
-    for record, resource in zip(records, read_records(records), strict=True):
-        try:
-            check_masks(resource)
-        except InvalidInput as problem:
-            raise usage_error(f"{record.place}: {problem}") from None
-        await references.resolve(kind.word, resource)
-        created.append(await store.create(kind, resource))
-        if not args.json:
-            say(("created   ", "green"), f"{clean(created[-1].name, 80)}  {created[-1].id}")
-    if args.json:
-        data = [kind.shape.write(one) for one in created]
-        print_json(data[0] if len(data) == 1 else data, indent=2)
+    created: list[Any] = []
+    try:
+        for record, resource in zip(records, read_records(records), strict=True):
+            try:
+                check_masks(resource)
+            except InvalidInput as problem:
+                raise usage_error(f"{record.place}: {problem}") from None
+            await references.resolve(kind.word, resource)
+            created.append(await store.create(kind, resource))
+            if not args.json:
+                say(("created   ", "green"), f"{clean(created[-1].name, 80)}  {created[-1].id}")
+    finally:
+        # What was stored before a refusal is stored.
+        if args.json and created:
+            data = [kind.shape.write(one) for one in created]
+            print_json(data[0] if len(records) == 1 else data, indent=2)
     return ExitCode.PASSED
 
 
@@ -168,7 +171,10 @@ async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
         raise usage_error("wanted a connector to test", "evald connectors test NAME_OR_ID, or --file FILE")
     request = connector_service_pb2.TestConnectorRequest(message=args.message)
     if args.file:
-        (resource,) = read_records(_only(read_files([args.file], kind.word).records, kind)[:1])
+        records = _only(read_files([args.file], kind.word).records, kind)
+        if len(records) != 1:
+            raise usage_error(f"{args.file}: {len(records)} {kind.plural}, wanted the one to test")
+        (resource,) = read_records(records)
         request.connector.CopyFrom(resource)
     else:
         request.connector_id = (await store.find(kind, args.names[0])).id

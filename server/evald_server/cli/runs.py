@@ -10,15 +10,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from evald.convert.runs import event_to_json, run_to_json
+from evald.errors import EvaldError, Unavailable
 from evald.v1 import run_service_pb2
 
-from .console import say, show
+from .console import say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .result_tables import verdict_text
 from .run_view import RunView, parties, reason, runs_table, show_run, verdict_name
 from .sanitize import clean, print_json, to_json
 from .server_connection import run_async
-from .store_client import KINDS, StoreClient, open_store
+from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_import import import_files
 from .stored_parser import STATUSES, VERDICTS
 from .totals import VerdictCount
@@ -103,8 +104,18 @@ async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: boo
     places = asyncio.Semaphore(_WATCHED)
 
     async def watch(run_id: str) -> None:
-        async with places:
-            ended = await store.watch(run_id, lambda event: _print_event(run_id, event) if as_json else None)
+        try:
+            async with places:
+                ended = await store.watch(
+                    run_id, lambda event: _print_event(run_id, event) if as_json else None
+                )
+        except EvaldError as problem:
+            # The others go on; without a server there are none.
+            if len(run_ids) == 1 or isinstance(problem, Unavailable):
+                raise
+            warn(f"{clean(run_id)}: {clean(problem.message)}")
+            count.add("ERROR")
+            return
         count.add(verdict_name(ended))
         if not as_json:
             verdict = verdict_text(verdict_name(ended))
@@ -151,13 +162,21 @@ async def _filters(store: StoreClient, args: argparse.Namespace) -> dict[str, An
     }
     for word, kind in KINDS.items():
         name = getattr(args, word)
-        # Runs outlive what they were made of: an id is taken as it is.
-        wanted[f"{word}_id"] = name if not name or _is_id(name) else (await store.find(kind, name)).id
+        wanted[f"{word}_id"] = name if not name or _is_id(name) else await _id_of(store, kind, name)
     for name in ("since", "until"):
         text = getattr(args, name)
         if text:
             wanted[name] = _time(text, f"--{name}")
     return wanted
+
+
+async def _id_of(store: StoreClient, kind: StoredKind, name: str) -> str:
+    """Return the id of what has the name. Runs outlive what they were made of: else the name is taken as an id."""
+    found = await store.lookup(kind, name)
+    if found is None:
+        warn(f'no {kind.word} has the name "{clean(name)}" now; it is taken as an id')
+        return name
+    return str(found.id)
 
 
 def _is_id(text: str) -> bool:
@@ -170,15 +189,15 @@ def _is_id(text: str) -> bool:
 
 def _time(text: str, option: str) -> datetime:
     ago = _AGO.fullmatch(text)
-    if ago:
-        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         time = datetime.fromisoformat(text)
-    except ValueError:
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise usage_error(
             f"{option}: got {text!r}, wanted a time", "2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d"
         ) from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 async def _show(store: StoreClient, args: argparse.Namespace) -> int:

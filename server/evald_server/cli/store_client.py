@@ -24,7 +24,7 @@ from .exit_codes import CommandError, ExitCode, usage_error
 _SECONDS: Final = 120.0
 _PAGE: Final = 1000
 # How long a watch looks for a server that has gone away: longer than a restart.
-_LOST_SECONDS: Final = 30.0
+LOST_SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
@@ -89,13 +89,16 @@ class StoreClient:
 
     def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
         self._typed_errors = TypedErrors(address)
+        self._answered = False  # once at least
         self._stubs = {word: kind.stub(channel) for word, kind in KINDS.items()}
         self._stubs["run"] = run_service_pb2_grpc.RunServiceStub(channel)
 
     async def call(self, word: str, method: str, request: Any) -> Any:
         """Call a method of the service of a kind. word: "run", too."""
         with self._typed_errors:
-            return await getattr(self._stubs[word], method)(request, timeout=_SECONDS)
+            answer = await getattr(self._stubs[word], method)(request, timeout=_SECONDS)
+        self._answered = True
+        return answer
 
     async def _standard(self, kind: StoredKind, verb: str, **fields: Any) -> Any:
         method = f"{verb}{kind.word.capitalize()}"
@@ -181,24 +184,29 @@ class StoreClient:
     ) -> run_service_pb2.Run:
         """Hand over the events of a run until it does not go on any more, each once. Returns the run.
 
-        A watch that breaks is taken up again after the last event. Raises Unavailable when no server came back.
+        A watch that breaks is taken up again after the last event. Raises Unavailable when no server came back,
+        and at once when there never was one.
         """
         loop = asyncio.get_running_loop()
-        after, pause, give_up = 0, _FIRST_PAUSE, loop.time()
+        after, pause = 0, _FIRST_PAUSE
+        give_up: float | None = None  # while the server is lost
         while True:
             try:
                 with self._typed_errors:
                     request = run_service_pb2.WatchRunRequest(run_id=run_id, after_sequence=after)
                     async for event in self._stubs["run"].WatchRun(request):
-                        after, pause, give_up = event.sequence, _FIRST_PAUSE, loop.time() + _LOST_SECONDS
+                        after, pause, give_up = event.sequence, _FIRST_PAUSE, None
+                        self._answered = True
                         on_event(event)
                         if event.HasField("end"):
                             return await self.run(run_id)
                 run = await self.run(run_id)
                 if run.status not in _GOING_ON:
                     return run
+                give_up = None
             except errors.Unavailable:
-                if loop.time() >= give_up:
+                if not self._answered or (give_up is not None and loop.time() >= give_up):
                     raise
+                give_up = give_up or loop.time() + LOST_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

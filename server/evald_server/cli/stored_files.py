@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -60,18 +61,23 @@ def read_files(paths: list[str], word: str = "", project: str = "") -> ProjectFi
     """
     found = ProjectFiles([], [])
     for name in paths:
-        path = Path(name)
-        if name != "-" and path.is_dir():
-            one = _read_directory(path, project)
-        elif path.name == _EVALSTUDIO:
-            one = _read_evalstudio(path, project)
-        else:
-            one = ProjectFiles(list(_read_file(path, word)), [])
+        try:
+            one = _read_path(Path(name), word, project)
+        except OSError as problem:  # a name that is too long, a directory that may not be read
+            raise usage_error(f"{name}: {problem.strerror}") from None
         found.records.extend(one.records)
         found.left_out.extend(one.left_out)
     order = list(dict.fromkeys(_SECTIONS.values()))
     found.records.sort(key=lambda record: order.index(record.word))
     return found
+
+
+def _read_path(path: Path, word: str, project: str) -> ProjectFiles:
+    if str(path) != "-" and path.is_dir():
+        return _read_directory(path, project)
+    if path.name == _EVALSTUDIO:
+        return _read_evalstudio(path, project)
+    return ProjectFiles(list(_read_file(path, word)), [])
 
 
 def _read_directory(path: Path, project: str) -> ProjectFiles:
@@ -146,7 +152,9 @@ def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
         yield from _read_yaml(content, name, word)
         return
     try:
-        data = json.loads(content)
+        data = json.loads(content, object_pairs_hook=_unique)
+    except _KeyTwice as problem:
+        raise usage_error(f"{name}: {problem}") from None
     except (ValueError, RecursionError):
         if path.suffix == ".json":
             _parse_json(content, name)  # says where
@@ -159,18 +167,31 @@ def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
 
 
 def _text(path: Path) -> str:
-    if str(path) == "-":
-        return sys.stdin.read()
     try:
-        return path.read_text(encoding="utf-8")
+        return (sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise usage_error(f"{path}: {reason}") from None
+        raise usage_error(f"{'stdin' if str(path) == '-' else path}: {reason}") from None
+
+
+class _KeyTwice(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises _KeyTwice, as YAML's reader does: one of the values would be dropped."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise _KeyTwice(f"got the key {twice[:60]!r} a second time")
+    return found
 
 
 def _parse_json(content: str, place: str) -> Any:
     try:
-        return json.loads(content)
+        return json.loads(content, object_pairs_hook=_unique)
+    except _KeyTwice as problem:
+        raise usage_error(f"{place}: {problem}") from None
     except json.JSONDecodeError as problem:
         line = "" if "\n" not in content.strip() else f" at line {problem.lineno}"
         raise usage_error(f"{place}: not valid JSON{line}, column {problem.colno}: {problem.msg}") from None
@@ -208,6 +229,8 @@ def _document(data: Any, name: str, word: str, lines: Mapping[tuple[str, int], i
                 f"{name}: unknown key {section!r}",
                 f"did you mean {near!r}?" if near else f"a project has {', '.join(_SECTIONS)}",
             )
+        if items is None:  # a key of YAML with nothing below it
+            continue
         if not isinstance(items, list):
             raise usage_error(f"{name}: {section}: {shown(items)}, wanted a list")
         for index, item in enumerate(items):

@@ -29,6 +29,8 @@ _REFERENCES: Final = {
 }
 _SET_BY_SERVER: Final = ("id", "create_time", "update_time")
 _MASK: Final = "***"
+# Of runs that have not ended; the first two are EvalStudio's words.
+_GOING_ON: Final = ("chat", "pending", "queued", "running")
 _STYLES: Final = {"created": "green", "updated": "green", "unchanged": "dim", "refused": "bold red"}
 
 
@@ -49,7 +51,13 @@ def run(args: argparse.Namespace) -> int:
 async def import_files(args: argparse.Namespace, word: str) -> int:
     """Store what the files hold. word: the only kind to store; "" for all."""
     found = read_files(args.files, word, args.project or "")
-    records = [record for record in found.records if not word or record.word == word]
+    records, left_out = [], found.left_out
+    for record in found.records:
+        reason = _why_left_out(record, word)
+        if reason:
+            left_out.append(f"{record.place}: {record.word}: {reason}")
+        else:
+            records.append(record)
     messages = read_records(records)
     async with open_store(args) as store:
         importing = Importing(store)
@@ -58,11 +66,24 @@ async def import_files(args: argparse.Namespace, word: str) -> int:
             stored = await importing.store(record, message)
             counts[stored.outcome] += 1
             report(stored, as_json=args.json)
-    if not args.json:
-        for text in found.left_out:
+    for text in left_out:
+        if args.json:
+            print_json({"outcome": "left out", "message": text})
+        else:
             say(("left out  ", "yellow"), clean(text))
+    if not args.json:
         say(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "nothing to import")
     return ExitCode.USAGE if counts["refused"] else ExitCode.PASSED
+
+
+def _why_left_out(record: FileRecord, word: str) -> str:
+    """Return why a record is not stored; "" for one that is. word: the only kind to store; "" for all."""
+    if word and record.word != word:
+        return f"only {word}s are imported here; evald import takes all"
+    status = record.data.get("status") if record.word == "run" else None
+    if isinstance(status, str) and status.lower() in _GOING_ON:
+        return f"it has not ended: its status is {status}"
+    return ""
 
 
 def read_records(records: Iterable[FileRecord]) -> list[Any]:

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 _BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
 
+# Fields of a scenario that only runs read, and what a call has instead.
+_OF_RUNS: Final = {
+    "evaluators": "put them into the call's evaluators",
+    "messages": "put them into context.messages",
+    "persona_ids": "describe the persona in context.persona",
+    "criteria_policy": "set options.criteria_policy",
+    "on_assertion_failure": "leave it out",
+    "goal": "put it into instructions",
+}
+
 _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
 
 
@@ -156,16 +166,18 @@ def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
     """Return the scenario's criteria, which act as an implicit judge; None if there are none.
 
     Raises InvalidContext for an unknown mode, because with a guessed one a met failure criterion might not count, and
-    for evaluators and messages, because a call would pass over them.
+    for what only runs read, because a call would pass over it.
     """
     if not pb.HasField("scenario"):
         return None
     scenario = pb.scenario
-    for name, place in (("evaluators", "the call's evaluators"), ("messages", "context.messages")):
-        if getattr(scenario, name):
+    for name, instead in _OF_RUNS.items():
+        value = getattr(scenario, name)
+        if value:
+            got = value if isinstance(value, int) else len(value)
+            unit = " characters" if isinstance(value, str) else ""
             raise InvalidContext(
-                f"context.scenario.{name}",
-                f"got {len(getattr(scenario, name))}, wanted none: only runs read them; put them into {place}",
+                f"context.scenario.{name}", f"got {got}{unit}, wanted none: only runs read it; {instead}"
             )
     if not scenario.success_criteria and not scenario.failure_criteria:
         return None

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from evald.v1 import evaluator_pb2
 
@@ -19,6 +19,11 @@ _BYTES_PER_BYTE: Final = 40
 LARGE_BYTES: Final = 32 << 10
 
 Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
+
+
+class _Prepared(NamedTuple):
+    key: Key
+    plan: Plan
 
 
 class Planner:
@@ -41,6 +46,9 @@ class Planner:
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
         self._preparing = asyncio.Lock()
+        self._prepared: _Prepared | None = (
+            None  # the last one, until it is asked for: the cache may be too small
+        )
         registry.subscribe(self._forget)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
@@ -50,7 +58,9 @@ class Planner:
         """
         key = (specs, options, criteria)
         plan = self._kept.get(key)
-        if plan is None:
+        if plan is None and self._prepared is not None and self._prepared.key == key:
+            plan, self._prepared = self._prepared.plan, None
+        elif plan is None:
             plan = self._compile(key)
             self._keep(key, plan)
         return plan
@@ -63,26 +73,33 @@ class Planner:
         key = (specs, options, criteria)
         if sum(map(len, specs)) <= LARGE_BYTES or key in self._kept:
             return
+        # Shielded: a thread goes on when its caller has gone, and holds the lock until it is done.
+        await asyncio.shield(self._prepare(key))
+
+    async def _prepare(self, key: Key) -> None:
         # One at a time: each thread that computes delays the event loop by up to 5 ms.
         async with self._preparing:
             if key in self._kept:
                 return
             generation = self.generation
             plan = await asyncio.to_thread(self._compile, key)
-            if generation == self.generation:
-                self._keep(key, plan)
+            if generation == self.generation and not self._keep(key, plan):
+                self._prepared = _Prepared(key, plan)
 
     def _compile(self, key: Key) -> Plan:
         return Compiler(self._registry, self._limits, fail_open=self._fail_open).plan(*key)
 
-    def _keep(self, key: Key, plan: Plan) -> None:
+    def _keep(self, key: Key, plan: Plan) -> bool:
+        """Cache a plan. Returns False for one that is too large."""
         size = _size(key)
-        if size <= self._limits.cache_bytes:
-            self._kept[key] = plan
-            self._kept_bytes += size
-            while self._kept_bytes > self._limits.cache_bytes:
-                oldest, _ = self._kept.popitem(last=False)
-                self._kept_bytes -= _size(oldest)
+        if size > self._limits.cache_bytes:
+            return False
+        self._kept[key] = plan
+        self._kept_bytes += size
+        while self._kept_bytes > self._limits.cache_bytes:
+            oldest, _ = self._kept.popitem(last=False)
+            self._kept_bytes -= _size(oldest)
+        return True
 
     async def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
         """Return every violation of the specs; an empty list if they are valid."""
@@ -92,13 +109,17 @@ class Planner:
             if size <= LARGE_BYTES:
                 compiler.compile_all(specs)
             else:
-                async with self._preparing:
-                    await asyncio.to_thread(compiler.compile_all, specs)
+                await asyncio.shield(self._compile_all(compiler, specs))
         return compiler.violations
+
+    async def _compile_all(self, compiler: Compiler, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> None:
+        async with self._preparing:
+            await asyncio.to_thread(compiler.compile_all, specs)
 
     def _forget(self) -> None:
         self.generation += 1
         self._kept.clear()
+        self._prepared = None
         self._kept_bytes = 0
 
 
