@@ -17,8 +17,9 @@ _LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bb
 _MIN_SECRET_LENGTH: Final = 6
 
 
+# Of ASCII alone, which is what secrets are of.
 _ESCAPE: Final = re.compile(
-    r"\\u(?P<unit>[0-9a-fA-F]{4})|\\(?P<sign>[\"\\/])|%(?P<byte>[0-9a-fA-F]{2})|&#?\w{1,10};"
+    r"\\u(?P<unit>00[2-7][0-9a-fA-F])|\\(?P<sign>[\"\\/])|%(?P<byte>[2-7][0-9a-fA-F])|&#?\w{1,10};"
 )
 # JSON that is a text in JSON has its escapes escaped.
 _MAX_ESCAPES: Final = 3

@@ -250,7 +250,7 @@ class AgentHttp:
                 break
         seconds = time.monotonic() - began
         if stream is not None:
-            return HttpAnswer(stream.finish(), size, seconds, first)
+            return HttpAnswer(await run_sized(size, stream.finish), size, seconds, first)
         content, media = b"".join(chunks), response.headers.get("content-type", "")
         data = await run_sized(size, parse_body, content, media, redactor)
         return HttpAnswer(data, size, seconds)
