@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -39,8 +38,9 @@ from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask
+from .pages import page_size, page_token, read_token
 from .personas import PersonaService
-from .resources import bad_token, page_size, read_token, refusal, token
+from .resources import refusal
 from .scenarios import ScenarioService
 from .server import Context, Handler, RpcServer, RpcStream, parse
 
@@ -187,9 +187,7 @@ class RunService:
         for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
             if not 0 <= getattr(request, field) <= largest:
                 raise invalid(field, f"got {getattr(request, field)}, wanted a value this server knows")
-        place = read_token(request.page_token) if request.page_token else ""
-        if place and not re.fullmatch("[0-9]{1,18}", place):
-            raise bad_token()
+        place = read_token(request.page_token, "[0-9]{1,18}")
         wanted = RunFilter(
             scenario_id=request.scenario_id,
             persona_id=request.persona_id,
@@ -211,7 +209,7 @@ class RunService:
                 await self._add_messages(run)
             response.runs.append(_shown(run))
         if len(found) > size:
-            response.next_page_token = token(str(found[size - 1][0]))
+            response.next_page_token = page_token(str(found[size - 1][0]))
         return response.SerializeToString()
 
     async def cancel(self, data: bytes, _context: Context) -> bytes:
