@@ -8,9 +8,9 @@ from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import ConnectorFailure
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, invalid
+from .errors import BadField, invalid, refusal
 from .headers import mask, unmask
-from .resources import MAX_BYTES, ResourceService, refusal
+from .resources import MAX_BYTES, ResourceService
 from .server import Context, Handler, RpcServer, parse
 
 _MAX_MESSAGE_BYTES: Final = 64 << 10

@@ -13,7 +13,7 @@ from evald_server.remote.instances import InstanceChange, UnknownRevision
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
-from .errors import BadField, CallError, invalid
+from .errors import BadField, CallError, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .server import Context, RpcStream, UnaryHandler, parse
 
@@ -218,12 +218,9 @@ def handlers(
 
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
-    violations = [BadField(problem.field, problem.message)] if problem.field else []
-    message = problem.message
-    if problem.field and not message.startswith(problem.field):
-        message = f"{problem.field}: {message}"
-    metadata = {"field": problem.field} if problem.field else {}
-    return CallError(problem.reason, message, violations, **metadata)
+    if not problem.field:
+        return CallError(problem.reason, problem.message)
+    return refusal([BadField(problem.field, problem.message)], problem.reason)
 
 
 def _offers(instance: Instance, name: str) -> bool:

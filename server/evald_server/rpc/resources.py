@@ -13,7 +13,7 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
-from .errors import BadField, CallError, invalid
+from .errors import BadField, CallError, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .server import Context, Handler, RpcServer, parse
 
@@ -260,9 +260,8 @@ class ResourceService(Generic[Resource]):
         return resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
-        field = field or f"{self.kind}_id"
-        text = self._no_such(resource_id)
-        return CallError("RESOURCE_NOT_FOUND", f"{field}: {text}", [BadField(field, text)], field=field)
+        problem = BadField(field or f"{self.kind}_id", self._no_such(resource_id))
+        return refusal([problem], "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
@@ -273,9 +272,8 @@ class ResourceService(Generic[Resource]):
         return error
 
     def _taken(self, key: str, value: str, advice: str) -> CallError:
-        field = f"{self.kind}.{key}"
-        text = f'another {self.kind} has the {key} "{value}"; {advice}'
-        return CallError("RESOURCE_EXISTS", f"{field}: {text}", [BadField(field, text)], field=field)
+        problem = BadField(f"{self.kind}.{key}", f'another {self.kind} has the {key} "{value}"; {advice}')
+        return refusal([problem], "RESOURCE_EXISTS")
 
     @classmethod
     def _one(cls) -> str:
@@ -284,13 +282,6 @@ class ResourceService(Generic[Resource]):
 
 class _ChangedMeanwhile(Exception):
     """Another call has changed the resource since it was read."""
-
-
-def refusal(found: list[BadField]) -> CallError:
-    """Return the error of one or more wrong fields."""
-    first = found[0]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return CallError("INVALID_FIELD", f"{first.field}: {first.message}{more}", found, field=first.field)
 
 
 def _as_stored(resource: Resource, resource_id: str, created: int, updated: int) -> StoredResource:

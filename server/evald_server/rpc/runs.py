@@ -35,12 +35,11 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, invalid
+from .errors import BadField, CallError, invalid, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService
-from .resources import refusal
 from .scenarios import ScenarioService
 from .server import Context, Handler, RpcServer, RpcStream, parse
 
@@ -241,7 +240,7 @@ class RunService:
             await self._store.import_run(*unfold(run))
         except IdTaken:
             problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
-            raise CallError("RESOURCE_EXISTS", f"{problem.field}: {problem.message}", [problem]) from None
+            raise refusal([problem], "RESOURCE_EXISTS") from None
         return pb.ImportRunResponse(run=_shown(await self._whole(run.id))).SerializeToString()
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
@@ -414,7 +413,7 @@ def _there(run_id: str, run: Run | None) -> Run:
 
 def _no_run(run_id: str) -> CallError:
     problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
-    return CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+    return refusal([problem], "RESOURCE_NOT_FOUND")
 
 
 def _microseconds(message: Message, name: str, path: str) -> int:
@@ -429,4 +428,4 @@ def _microseconds(message: Message, name: str, path: str) -> int:
 
 
 def _wrong_status(text: str) -> CallError:
-    return CallError("RUN_STATUS", f"run_id: {text}", [BadField("run_id", text)], field="run_id")
+    return refusal([BadField("run_id", text)], "RUN_STATUS")
