@@ -5,7 +5,7 @@ from typing import Final
 from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
 from evald_server.connectors.build import Connectors, try_connector
-from evald_server.connectors.connector import ConnectorFailure
+from evald_server.connectors.connector import AgentConnector
 from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .errors import BadField, invalid, refusal
@@ -49,6 +49,13 @@ class ConnectorService(ResourceService[Connector]):
         """See ResourceService."""
         unmask(resource.headers, stored.headers)
 
+    def build(self, pb: Connector) -> AgentConnector:
+        """Build a connector, without connecting. Raises CallError with everything that is wrong with it."""
+        built = self._connectors.try_build(pb)
+        if isinstance(built, list):
+            raise refusal([BadField(path, text) for path, text in built])
+        return built
+
     async def test(self, data: bytes, _context: Context) -> bytes:
         """Send one message to the agent of a connector."""
         request = parse(connector_service_pb2.TestConnectorRequest, data, "evald.v1.TestConnectorRequest")
@@ -60,13 +67,7 @@ class ConnectorService(ResourceService[Connector]):
         if len(request.message.encode()) > _MAX_MESSAGE_BYTES:
             raise invalid("message", f"{len(request.message)} characters; at most 64 KiB are allowed")
         pb = await self.load(request.connector_id) if request.connector_id else request.connector
-        found = await self.problems(pb)
-        if found:
-            raise refusal(found)
-        try:
-            connector = self._connectors.build(pb)
-        except ConnectorFailure as problem:
-            raise invalid("connector", problem.message) from None
+        connector = self.build(pb)
         try:
             response = await try_connector(connector, request.message)
         finally:

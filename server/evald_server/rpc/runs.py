@@ -18,8 +18,6 @@ from evald.v1.context_pb2 import (
     Scenario,
 )
 from evald.v1.run_service_pb2 import Run
-from evald_server.connectors.build import Connectors
-from evald_server.connectors.connector import ConnectorFailure
 from evald_server.engine.engine import Engine
 from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
@@ -70,25 +68,23 @@ class RunService:
         store: RunStore,
         runner: Runner,
         engine: Engine,
-        connectors: Connectors,
         judge_problem: Callable[[str], str],
         max_messages: int,
         *,
         scenarios: ScenarioService,
         personas: PersonaService,
-        connector_service: ConnectorService,
+        connectors: ConnectorService,
         experiments: ExperimentService,
     ) -> None:
         """judge_problem: returns what is wrong with the name of a judge, "" if nothing is."""
         self._store = store
         self._runner = runner
         self._engine = engine
-        self._connectors = connectors
         self._judge_problem = judge_problem
         self._max_messages = max_messages
         self._scenarios = scenarios
         self._personas = personas
-        self._connector_service = connector_service
+        self._connectors = connectors
         self._experiments = experiments
 
     def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
@@ -112,7 +108,7 @@ class RunService:
         request = parse(pb.StartRunRequest, data, "evald.v1.StartRunRequest")
         scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
-        connector = await self._connector_service.load(request.connector_id, "connector_id")
+        connector = await self._connectors.load(request.connector_id, "connector_id")
         brings_user = await self._check_connector(connector)
         await self._check_scenario(scenario)
         self._check_user(scenario, persona, brings_user=brings_user)
@@ -124,7 +120,7 @@ class RunService:
         """Queue the runs of an experiment."""
         request = parse(pb.StartRunsRequest, data, "evald.v1.StartRunsRequest")
         experiment = await self._experiments.load(request.experiment_id, "experiment_id")
-        connector = await self._connector_service.load(experiment.connector_id, "experiment.connector_id")
+        connector = await self._connectors.load(experiment.connector_id, "experiment.connector_id")
         brings_user = await self._check_connector(connector)
         execution_id = await self._store.next_execution_id()
         runs: list[Run] = []
@@ -311,13 +307,7 @@ class RunService:
 
         What cannot run may have been right when it was stored: this, and the scenario.
         """
-        found = await self._connector_service.problems(connector)
-        if found:
-            raise refusal(found)
-        try:
-            built = self._connectors.build(connector)
-        except ConnectorFailure as problem:
-            raise invalid("connector", problem.message) from None
+        built = self._connectors.build(connector)
         await built.aclose()
         return built.brings_user
 
