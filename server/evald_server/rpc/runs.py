@@ -11,14 +11,10 @@ from google.protobuf.message import Message
 
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
-from evald.v1.context_pb2 import (
-    CRITERIA_POLICY_EVALUATORS_ONLY,
-    EvaluatorContext,
-    Persona,
-    Scenario,
-)
+from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.run_service_pb2 import Run
 from evald_server.engine.engine import Engine
+from evald_server.runs.loop import scenario_plan
 from evald_server.runs.runner import Runner, RunStateProblem
 from evald_server.runs.turn_events import expand, fold, unfold
 from evald_server.store.resources import IdTaken
@@ -110,7 +106,7 @@ class RunService:
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         connector = await self._connectors.load(request.connector_id, "connector_id")
         brings_user = await self._check_connector(connector)
-        await self._check_scenario(scenario)
+        await scenario_plan(self._engine, scenario)
         self._check_user(scenario, persona, brings_user=brings_user)
         run = _new_run(scenario, persona, connector)
         (stored,) = await self._queue([run], request.request_id)
@@ -127,7 +123,7 @@ class RunService:
         personas: dict[str, Persona | None] = {"": None}
         for scenario_id in experiment.scenario_ids:
             scenario = await self._scenarios.load(scenario_id, "experiment.scenario_ids")
-            await self._check_scenario(scenario)
+            await scenario_plan(self._engine, scenario)
             for persona_id in experiment.persona_ids or scenario.persona_ids or ("",):
                 if persona_id not in personas:
                     personas[persona_id] = await self._personas.load(persona_id, "experiment.persona_ids")
@@ -310,16 +306,6 @@ class RunService:
         built = self._connectors.build(connector)
         await built.aclose()
         return built.brings_user
-
-    async def _check_scenario(self, scenario: Scenario) -> None:
-        """Raises InvalidPlan."""
-        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
-        context = EvaluatorContext()
-        if not specs or scenario.criteria_policy != CRITERIA_POLICY_EVALUATORS_ONLY:
-            for field in ("success_criteria", "failure_criteria", "failure_criteria_mode"):
-                setattr(context.scenario, field, getattr(scenario, field))
-        await self._engine.prepare(specs, b"", context)
-        self._engine.plan(specs, b"", context)
 
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
         """Raises CallError when nobody can speak for the user."""

@@ -156,13 +156,8 @@ class RunLoop:
             self._calls = []
 
     async def _make_plan(self) -> Plan:
-        scenario = self.run.scenario
-        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
-        options = evaluation_service_pb2.EvaluateOptions(criteria_policy=scenario.criteria_policy)
-        call = (specs, options.SerializeToString(), self._pb)
         try:
-            await self._engine.prepare(*call)
-            return self._engine.plan(*call)
+            return await scenario_plan(self._engine, self.run.scenario)
         except (InvalidPlan, InvalidContext) as problem:
             text = f"The scenario cannot be evaluated: {problem}"
             if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
@@ -421,6 +416,18 @@ class RunLoop:
         self.run.update_time.GetCurrentTime()
         await self._save(self.run, self._unsaved)
         self._unsaved = []
+
+
+async def scenario_plan(engine: Engine, scenario: context_pb2.Scenario) -> Plan:
+    """Return the plan of a scenario's evaluators and criteria. Raises InvalidPlan and InvalidContext."""
+    specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
+    options = evaluation_service_pb2.EvaluateOptions(criteria_policy=scenario.criteria_policy)
+    context = context_pb2.EvaluatorContext()
+    for field in ("success_criteria", "failure_criteria", "failure_criteria_mode"):
+        setattr(context.scenario, field, getattr(scenario, field))
+    call = (specs, options.SerializeToString(), context)
+    await engine.prepare(*call)
+    return engine.plan(*call)
 
 
 def _context(run: run_service_pb2.Run) -> context_pb2.EvaluatorContext:
