@@ -15,10 +15,12 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.run_service_pb2 import Run
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
+from evald_server.runs.rules import spoken_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import expand, fold, unfold
+from evald_server.runs.turn_events import expand, fold, has_ended, unfold
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
+    UNFINISHED,
     RunEvent,
     RunEventKind,
     RunFilter,
@@ -42,15 +44,8 @@ NAME: Final = "evald.v1.RunService"
 _USUAL_PAGE: Final = 50
 _EVENTS: Final = 200  # read at a time
 
-_GOING_ON: Final = (pb.RUN_STATUS_QUEUED, pb.RUN_STATUS_RUNNING)
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
-_IMPORTED: Final = (
-    pb.RUN_STATUS_COMPLETED,
-    pb.RUN_STATUS_ERROR,
-    pb.RUN_STATUS_CANCELLED,
-    pb.RUN_STATUS_INTERRUPTED,
-)
 
 # Characters of an imported run's id.
 _MAX_ID: Final = 100
@@ -161,7 +156,7 @@ class RunService:
                         await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
-                    if run.status not in _GOING_ON and run.last_sequence <= after:
+                    if run.status not in UNFINISHED and run.last_sequence <= after:
                         return
                     await changed.wait()
 
@@ -256,7 +251,7 @@ class RunService:
                     f"1 to {_MAX_ID} printable characters",
                 )
             )
-        if run.status not in _IMPORTED:
+        if not has_ended(run) and run.status != pb.RUN_STATUS_INTERRUPTED:
             found.append(BadField("run.status", f"got {run.status}, wanted that of a run that has ended"))
         if not 0 <= run.verdict <= _LARGEST_VERDICT:
             found.append(BadField("run.verdict", f"got {run.verdict}, wanted a value this server knows"))
@@ -310,8 +305,7 @@ class RunService:
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
         """Raises CallError when nobody can speak for the user."""
         simulated = not brings_user and not (persona is not None and persona.script)
-        spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
-        if simulated and spoken[-1:] != ["user"]:
+        if simulated and spoken_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
             if text:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")

@@ -24,15 +24,12 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.store.runs import RunEvent, RunEventKind
 
 from .invocations import add_spending, merge_calls
-from .rules import RunRules, StopCause, TurnFindings
+from .rules import SPOKEN, RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, status_event
 
 # Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
 _SCENARIO_FIELDS: Final = 6
 _PERSONA_FIELDS: Final = 2
-
-# Others (system, tool) do not count as messages of the conversation.
-_COUNTED: Final = ("user", "assistant")
 
 Save: TypeAlias = Callable[[run_service_pb2.Run, Sequence[RunEvent]], Awaitable[None]]
 """Stores a run's row and events in one commit. Raises StoreProblem."""
@@ -145,7 +142,7 @@ class RunLoop:
         if event.kind is RunEventKind.MESSAGE:
             said = run_service_pb2.RunMessage.FromString(event.body)
             self._pb.messages.append(said.message)
-            self._count += said.message.role in _COUNTED
+            self._count += said.message.role in SPOKEN
             if said.HasField("invocation"):
                 self._calls.append(said.invocation)
         elif event.kind is RunEventKind.TURN:
@@ -401,7 +398,7 @@ class RunLoop:
             if call is not None and index == len(self._pb.messages):
                 said.invocation.CopyFrom(call)
             self._put(RunEventKind.MESSAGE, said)
-            self._count += message.role in _COUNTED
+            self._count += message.role in SPOKEN
 
     def _put(self, kind: RunEventKind, body: Message) -> None:
         """Add an event to the next commit. A turn has a number for each of its results too."""
