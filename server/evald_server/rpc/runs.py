@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -17,11 +18,10 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
 from evald_server.runs.rules import spoken_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import expand, fold, has_ended, unfold
+from evald_server.runs.turn_events import all_events, expand, fold, has_ended, unfold
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
     UNFINISHED,
-    RunEvent,
     RunEventKind,
     RunFilter,
     RunGoesOn,
@@ -192,7 +192,7 @@ class RunService:
         response = pb.ListRunsResponse()
         for _, run in found[:size]:
             if request.include_messages:
-                await self._add_messages(run)
+                run.messages.extend((await self._with_events(run)).messages)
             response.runs.append(_shown(run))
         if len(found) > size:
             response.next_page_token = page_token(str(found[size - 1][0]))
@@ -335,17 +335,10 @@ class RunService:
             raise _no_run(run_id) from None
 
     async def _whole(self, run_id: str) -> Run:
-        run = await self._load(run_id)
-        events: list[RunEvent] = []
-        after = 0
-        while page := await self._store.events(run_id, after, _EVENTS):
-            events += page
-            after = page[-1].sequence
-        return fold(run, events)
+        return await self._with_events(await self._load(run_id))
 
-    async def _add_messages(self, run: Run) -> None:
-        whole = await self._whole(run.id)
-        run.messages.extend(whole.messages)
+    async def _with_events(self, run: Run) -> Run:
+        return fold(run, await all_events(partial(self._store.events, run.id)))
 
 
 def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) -> Run:

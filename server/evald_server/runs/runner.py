@@ -24,7 +24,7 @@ from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop
 from .simulator import run_user
-from .turn_events import end_event, has_ended, status_event
+from .turn_events import all_events, end_event, has_ended, status_event
 
 _log = logging.getLogger("evald.runs")
 
@@ -40,9 +40,6 @@ _MAX_DELAY: Final = 5.0
 
 # Between attempts when a run has given up waiting.
 _AWAY_SECONDS: Final = 1.0
-
-# How many events of a run are read at a time.
-_PAGE: Final = 1000
 
 # Of the grace in seconds, for storing which runs were interrupted.
 _RESERVE: Final = 0.5
@@ -359,19 +356,12 @@ class Runner:
         try:
             persona = run.persona if run.HasField("persona") else None
             user = run_user(run.scenario, persona, connector, self._models)
-            events = await self._events(run_id)
+            events = await all_events(
+                lambda after, limit: self._patiently(partial(self._store.events, run_id, after, limit))
+            )
             await RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save).drive()
         finally:
             await connector.aclose()
-
-    async def _events(self, run_id: str) -> list[RunEvent]:
-        found: list[RunEvent] = []
-        while True:
-            after = found[-1].sequence if found else 0
-            page = await self._patiently(partial(self._store.events, run_id, after, _PAGE))
-            found += page
-            if len(page) < _PAGE:
-                return found
 
     async def _break(self, run_id: str, problem: Exception) -> None:
         """End a run because of a bug, ours or a connector's."""
