@@ -1,6 +1,5 @@
 """RunService."""
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -312,15 +311,8 @@ class RunService:
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
         """Store runs and have them played. Returns those of an earlier call with the same request_id."""
-
-        async def queue() -> list[Run]:
-            stored = await self._store.create(runs, request_id)
-            # Also those of an earlier call: its answer may have been lost before they were in the queue.
-            await self._runner.submit(stored)
-            return stored
-
-        # Finished even when the caller goes away: what is stored as queued must be in the queue.
-        return await asyncio.shield(asyncio.create_task(queue()))
+        # Those, too, are queued: the call's answer may have been lost before they were.
+        return await self._runner.enqueue(partial(self._store.create, runs, request_id))
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -176,7 +176,19 @@ class Runner:
         """Play what is queued."""
         self._fill()
 
-    async def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
+    async def enqueue(
+        self, create: Callable[[], Awaitable[list[run_service_pb2.Run]]]
+    ) -> list[run_service_pb2.Run]:
+        """Queue the runs that `create` stores, and return them. Raises as it does."""
+
+        async def enqueue() -> list[run_service_pb2.Run]:
+            runs = await create()
+            self.submit(runs)
+            return runs
+
+        return await self._to_its_end(enqueue())
+
+    def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
         """Queue runs that are stored."""
         for run in runs:
             if run.status == _QUEUED:
@@ -244,7 +256,7 @@ class Runner:
         run.thread_id = f"{run.id}-{run.attempt}"
         await self._store.restart(run, [status_event(run, _QUEUED)])
         self._wake(run_id)
-        await self.submit([run])
+        self.submit([run])
         return run
 
     async def _resume(self, run_id: str) -> run_service_pb2.Run | None:
@@ -252,7 +264,7 @@ class Runner:
         if run is None:
             return None
         await self._save(run, [status_event(run, _QUEUED)], 0)
-        await self.submit([run])
+        self.submit([run])
         return run
 
     @contextlib.contextmanager
