@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from evald.chat import message_text
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.errors import InvalidInput
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
@@ -22,7 +23,6 @@ from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 from .paths import MISSING, look_up, parse_path
 from .streams import EventLines, StreamFormat, TextPieces
 
@@ -120,7 +120,7 @@ class HttpEndpoint(HttpAgent):
         config = self._config
         values = {
             "message": _last_text(request),
-            "messages": [to_openai(message) for message in request.messages],
+            "messages": [message_to_openai(message) for message in request.messages],
             "threadId": request.thread_id,
             "turn": request.turn,
         }

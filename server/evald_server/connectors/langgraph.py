@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pydantic import Field
 
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.remote.errors import printable
@@ -17,7 +18,6 @@ from .connector import AgentRequest, ConnectorFailure, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 
 
 class LangGraphConfig(HttpConfig):
@@ -46,7 +46,8 @@ class LangGraph(HttpAgent):
         # Ids of their own, so that a message that is sent twice is in the thread once.
         ids = [message.id or str(uuid5(thread, str(at))) for at, message in enumerate(request.messages)]
         new = [
-            {**to_openai(request.messages[at]), "id": ids[at]} for at in range(_first_new(request), len(ids))
+            {**message_to_openai(request.messages[at]), "id": ids[at]}
+            for at in range(_first_new(request), len(ids))
         ]
         body: dict[str, Any] = {
             "assistant_id": self._config.assistant_id,

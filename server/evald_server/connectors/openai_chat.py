@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import Field, field_validator, model_validator
 
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.redaction import Redactor
@@ -16,7 +17,6 @@ from .connector import AgentRequest, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 from .streams import ChatChunks, EventLines
 
 _OWN: Final = ("model", "messages", "tools", "stream", "stream_options", "n")
@@ -80,7 +80,7 @@ class OpenAiChat(HttpAgent):
             body["tools"] = config.tools
         if config.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        said = [to_openai(message) for message in request.messages]
+        said = [message_to_openai(message) for message in request.messages]
         if config.system_prompt is not None:
             said.insert(0, {"role": "system", "content": config.system_prompt})
         responses: list[Any] = []
@@ -109,7 +109,7 @@ class OpenAiChat(HttpAgent):
                 break
             results = [self._tool_message(call) for call in last.tool_calls]
             responses += results
-            added += [to_openai(last), *results]
+            added += [message_to_openai(last), *results]
         if any(cost is not None for cost in costs):
             invocation.cost.currency_code, invocation.cost.amount = "USD", sum(cost or 0 for cost in costs)
         set_times(invocation, seconds, first)
