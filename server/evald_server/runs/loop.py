@@ -65,14 +65,7 @@ class RunUser(Protocol):
 class EvaluationAdmission(Protocol):
     """Runs what is pending of an evaluation, within the server's limits."""
 
-    def run_pending(
-        self,
-        run: EvaluationRun,
-        time_remaining: Callable[[], float | None],
-        scope: Scope,
-        *,
-        patient: bool = False,
-    ) -> AsyncGenerator[list[int]]:
+    def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
         """Yield the indexes of what has finished."""
 
 
@@ -338,8 +331,7 @@ class RunLoop:
         run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
         if not run.finished:
             scope = Scope(evaluation_id=self._engine.new_id())
-            steps = self._admission.run_pending(run, _no_deadline, scope, patient=True)
-            async with aclosing(steps):
+            async with aclosing(self._admission.run_pending(run, scope)) as steps:
                 async for _finished in steps:
                     pass
         return run
@@ -456,7 +448,3 @@ def _elapsed_seconds(run: run_service_pb2.Run) -> float:
 
 def _bad_answer(problem: str) -> RunFailure:
     return RunFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")
-
-
-def _no_deadline() -> None:
-    """Return the time remaining of a turn: nobody waits for it but the run."""
