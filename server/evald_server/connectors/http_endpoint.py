@@ -103,12 +103,12 @@ class HttpEndpoint(HttpAgent):
     type_name = "http"
     label = "HTTP"
     config_model = HttpEndpointConfig
+    _config: HttpEndpointConfig
 
     def __init__(
         self, pb: connector_service_pb2.Connector, config: HttpEndpointConfig, options: ConnectorOptions
     ) -> None:
         super().__init__(pb, config, options)
-        self._config = config
         _check_template(config.body, "config.body")
         counts = Counter(_VARIABLE.findall(json.dumps(config.body)))
         for name, most in _MOST.items():

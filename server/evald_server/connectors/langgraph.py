@@ -10,11 +10,11 @@ from pydantic import Field
 from evald.convert.context import TurnData
 from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
-from evald.v1 import connector_service_pb2, context_pb2
+from evald.v1 import context_pb2
 from evald_server.remote.errors import printable
 
 from .answers import bad_answer, run_sized, set_times, to_invocation
-from .connector import AgentRequest, ConnectorFailure, ConnectorOptions
+from .connector import AgentRequest, ConnectorFailure
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
@@ -33,12 +33,7 @@ class LangGraph(HttpAgent):
     type_name = "langgraph"
     label = "LangGraph"
     config_model = LangGraphConfig
-
-    def __init__(
-        self, pb: connector_service_pb2.Connector, config: LangGraphConfig, options: ConnectorOptions
-    ) -> None:
-        super().__init__(pb, config, options)
-        self._config = config
+    _config: LangGraphConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """Send what the thread does not have yet, and return the messages that the graph adds."""

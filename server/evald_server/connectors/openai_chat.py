@@ -9,11 +9,11 @@ from pydantic import Field, field_validator, model_validator
 from evald.convert.context import TurnData
 from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
-from evald.v1 import connector_service_pb2, context_pb2, message_pb2
+from evald.v1 import context_pb2, message_pb2
 from evald_server.redaction import Redactor
 
 from .answers import bad_answer, check_reported, run_sized, set_times, to_cost, to_invocation
-from .connector import AgentRequest, ConnectorOptions
+from .connector import AgentRequest
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
@@ -65,12 +65,7 @@ class OpenAiChat(HttpAgent):
     type_name = "openai-chat"
     label = "OpenAI chat"
     config_model = OpenAiChatConfig
-
-    def __init__(
-        self, pb: connector_service_pb2.Connector, config: OpenAiChatConfig, options: ConnectorOptions
-    ) -> None:
-        super().__init__(pb, config, options)
-        self._config = config
+    _config: OpenAiChatConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """Ask, answer tool calls from the config and ask again, until the model calls none."""
