@@ -15,7 +15,7 @@ from evald_server.remote.remotes import Remotes
 
 from .errors import BadField, CallError, invalid, refusal
 from .pages import page_size, page_token, read_token
-from .server import Context, RpcStream, UnaryHandler, parse
+from .server import Context, RpcStream, UnaryHandler, parse, server_stops
 
 NAME: Final = "evald.plugin.v1.RegistryService"
 
@@ -186,9 +186,7 @@ class RegistrationService:
             await asyncio.wait({doing, draining}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 return doing.result()
-            raise CallError(
-                "DRAINING", "the server is stopping; try again, on another server if there is one"
-            )
+            raise server_stops()
         finally:
             doing.cancel()
             draining.cancel()
