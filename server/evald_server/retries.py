@@ -1,4 +1,4 @@
-"""HTTP requests that failed: why there was no connection, and the delays between retries."""
+"""Delays between retries of HTTP requests."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -51,24 +51,6 @@ def parse_retry_after(
     except (ValueError, OverflowError):
         return None
     return min(_MAX_RETRY_AFTER_SECONDS, max(0.0, wait))
-
-
-def connect_problem(error: BaseException, seconds: float, *, bad_certificate: str = "not valid") -> str:
-    """Return why there is no connection, without the address. seconds: it had to connect."""
-    reasons = {
-        "ConnectionRefusedError": "connection refused",
-        "gaierror": "the name is not known",
-        "SSLCertVerificationError": f"its certificate is {bad_certificate}",
-        "SSLError": "TLS failed",
-        "ProxyError": "the proxy does not let it through",
-        "ConnectTimeout": f"no connection within {seconds:g} s",
-    }
-    cause: BaseException | None = error
-    while cause is not None:
-        if type(cause).__name__ in reasons:
-            return reasons[type(cause).__name__]
-        cause = cause.__cause__ or cause.__context__
-    return "no connection"
 
 
 def _number(text: str | None) -> float | None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from evald_server.redaction import Redactor
 from evald_server.remote.dial_allowlist import Resolver
-from evald_server.retries import RetryBackoff, connect_problem, parse_retry_after
+from evald_server.retries import RetryBackoff, parse_retry_after
 
 from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
 from .connector import ConnectorConfig, ConnectorFailure, FailureCode
@@ -179,7 +179,7 @@ class AgentHttp:
                 f"no complete answer within {self._config.timeout_seconds:g} s; config.timeoutSeconds allows more",
             ) from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
-            why = connect_problem(problem, _CONNECT_SECONDS, bad_certificate="not valid for this name")
+            why = _connect_problem(problem)
             raise self._failed(
                 "CONNECTOR_UNAVAILABLE",
                 f"it cannot be reached ({why}); is it running, and is base_url right?",
@@ -307,3 +307,18 @@ def _open_transport() -> "httpx2.AsyncHTTPTransport":
     limits = httpx2.Limits(keepalive_expiry=2.0)
     # Without proxies, which would resolve the name again.
     return httpx2.AsyncHTTPTransport(verify=_tls_context(), trust_env=False, retries=0, limits=limits)
+
+
+def _connect_problem(error: BaseException) -> str:
+    reasons = {
+        "ConnectionRefusedError": "connection refused",
+        "SSLCertVerificationError": "its certificate is not valid for this name",
+        "SSLError": "TLS failed",
+        "ConnectTimeout": f"no connection within {_CONNECT_SECONDS:g} s",
+    }
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in reasons:
+            return reasons[type(cause).__name__]
+        cause = cause.__cause__ or cause.__context__
+    return "no connection"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from evald_server.redaction import Redactor
-from evald_server.retries import RetryBackoff, connect_problem, parse_retry_after
+from evald_server.retries import RetryBackoff, parse_retry_after
 
 from .budget import Price, price_of
 from .chat_completion import (
@@ -242,7 +242,7 @@ class Endpoint:
         kind = type(cause).__name__
         if kind in ("ConnectError", "ConnectTimeout", "ProxyError"):
             self.set_reachable(False)
-            why = connect_problem(cause, self._connect_seconds)
+            why = _connect_problem(cause, self._connect_seconds)
             text = f"the endpoint cannot be reached ({why})"
             return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True, free=True)
         if "Timeout" in kind:
@@ -258,3 +258,21 @@ class Endpoint:
 def behind_proxy(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether requests may go through a proxy, so that a connection of our own would prove nothing."""
     return any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES)
+
+
+def _connect_problem(error: BaseException, seconds: float) -> str:
+    """Return why there is no connection, without the address."""
+    reasons = {
+        "ConnectionRefusedError": "connection refused",
+        "gaierror": "the name is not known",
+        "SSLCertVerificationError": "its certificate is not valid",
+        "SSLError": "TLS failed",
+        "ProxyError": "the proxy does not let it through",
+        "ConnectTimeout": f"no connection within {seconds:g} s",
+    }
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in reasons:
+            return reasons[type(cause).__name__]
+        cause = cause.__cause__ or cause.__context__
+    return "no connection"
