@@ -49,9 +49,9 @@ class ConnectorService(ResourceService[Connector]):
         """See ResourceService."""
         unmask(resource.headers, stored.headers)
 
-    def build(self, pb: Connector) -> AgentConnector:
-        """Build a connector, without connecting. Raises CallError with everything that is wrong with it."""
-        built = self._connectors.try_build(pb)
+    def build(self, pb: Connector, path: str = "connector") -> AgentConnector:
+        """Build a connector, without connecting. Raises CallError with everything wrong in it. path: of its field."""
+        built = self._connectors.try_build(pb, path)
         if isinstance(built, list):
             raise refusal([BadField(path, text) for path, text in built])
         return built
