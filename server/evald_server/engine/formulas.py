@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-# Longer than any formula of a few scores; Python's parser takes microseconds for it.
-MAX_LENGTH: Final = 1_000
+# Longer than any formula of a few scores, and too short to nest deeper than Python's stack.
+MAX_LENGTH: Final = 500
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], Any]]] = {
     ast.Add: operator.add,
@@ -37,11 +37,12 @@ class Formula:
         try:
             # "^" is a power in the formulas of OpenAI's graders, and nothing else here.
             self._root = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            names = self._names(self._root)
+        except (SyntaxError, RecursionError, MemoryError):
             raise ValueError(
                 f"{text[:80]!r} is no formula; wanted such as 0.7 * first + 0.3 * second"
             ) from None
-        self.names = frozenset(self._names(self._root))
+        self.names = frozenset(names)
 
     def value(self, names: Mapping[str, float]) -> float:
         """Return the value. Raises ArithmeticError when there is none."""
