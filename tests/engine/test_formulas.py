@@ -54,7 +54,7 @@ def test_a_formula_computes(text: str, value: float) -> None:
     ],
 )
 def test_what_is_no_arithmetic_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"formula|meaning|characters|takes"):
         Formula(text)
 
 

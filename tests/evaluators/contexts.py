@@ -56,7 +56,7 @@ def context(
     if finish_reason is not None:
         invocation.metadata["finish_reason"] = finish_reason
     if metadata is not None:
-        json_format.ParseDict(metadata, pb.metadata)
+        json_format.ParseDict(dict(metadata), pb.metadata)
     return EvaluatorContext(pb)
 
 
