@@ -1,5 +1,7 @@
 """Similarity: the numbers of the reference implementations."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,3 +193,17 @@ def test_texts_that_would_hold_up_the_server_are_an_error(
 def test_a_wrong_config_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig, match=f"config/{next(iter(config))}"):
         TextSimilarity.definition().compile(config)
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(3, Verdict.PASSED), (2, Verdict.FAILED)])
+def test_a_distance_is_compared_in_edits(most: int, verdict: Verdict) -> None:
+    evaluator = TextSimilarity.from_config({"expected": "sitting", "maxDistance": most})
+    result = evaluator.evaluate(answered("kitten"))
+    assert (result.verdict, result.value) == (verdict, 3)
+    assert result.score == pytest.approx(4 / 7)
+
+
+@pytest.mark.parametrize("more", [{"measure": "bleu"}, {"threshold": 0.5}])
+def test_a_distance_goes_with_levenshtein_alone(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match="maxDistance"):
+        TextSimilarity.from_config({"maxDistance": 1, **more})

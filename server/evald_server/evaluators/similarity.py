@@ -12,7 +12,7 @@ from pydantic import Field
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from evald.context import EvaluatorContext, Which
-from evald.evaluator import Evaluator
+from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
 from .results import OnMissing, missing, no_answer, too_large
@@ -193,8 +193,20 @@ class TextSimilarity(
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")
     threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
+    max_distance: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="With levenshtein, in place of the threshold: most edits that pass."
+    )
     message: Which = "last"
     on_missing: OnMissing = "fail"
+
+    def prepare(self) -> None:
+        """Raise InvalidConfig for a distance with another measure or with a threshold."""
+        if self.max_distance is not None and (
+            self.measure != "levenshtein" or "threshold" in self.model_fields_set
+        ):
+            raise InvalidConfig(
+                [ConfigProblem("/maxDistance", "goes with levenshtein, and without threshold")]
+            )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Score: the similarity, from 0 to 1."""
@@ -204,7 +216,17 @@ class TextSimilarity(
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")
+        if self.max_distance is not None:
+            return _within(answer, expected, self.max_distance)
         return compare(self.measure, answer, expected, self.threshold)
+
+
+def _within(answer: str, expected: str, most: int) -> Result:
+    if problem := _oversize("levenshtein", answer, expected):
+        return problem
+    distance = Levenshtein.distance(answer, expected)
+    reason, score = f"{distance} edits, at most {most} wanted", levenshtein_similarity(answer, expected)
+    return passed(reason, score, distance) if distance <= most else failed(reason, score, distance)
 
 
 def compare(measure: Measure, answer: str, expected: str, threshold: float) -> Result:
