@@ -4,6 +4,7 @@
 Whoever may call the server runs their own Python with it, so allow it to callers that you trust, isolated.
 """
 
+import contextlib
 import json
 import sys
 
@@ -14,13 +15,11 @@ calls = [
 ]
 sample = {"output_text": turn["answer"], "output_tools": calls}
 sample["choices"] = [{"message": {"role": "assistant", "content": turn["answer"], "tool_calls": calls}}]
-try:
+with contextlib.suppress(ValueError):
     sample["output_json"] = json.loads(turn["answer"] or "")
-except ValueError:
-    pass
 
 names = {"__name__": "grader"}
-exec(compile(config["source"], "grader.py", "exec"), names)
+exec(compile(config["source"], "grader.py", "exec"), names)  # noqa: S102 - what it is for; callers and isolation are the operator's
 number = float(names["grade"](sample, (turn["metadata"] or {}).get("item") or {}))
 least = config["passThreshold"]
 answer = {
