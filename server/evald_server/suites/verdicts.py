@@ -80,9 +80,9 @@ def case_verdict(verdicts: Iterable[int], min_passed: int = 0) -> CaseVerdict:
     PASSED when at least min_passed trials passed; FAILED when too few would have even if all trials in error
     had; else ERROR; SKIPPED when all trials were. min_passed: 0 means every trial that was not skipped.
     """
-    counts = Counter(verdicts)
-    passed, failed, skipped = counts[_PASSED], counts[_FAILED], counts[_SKIPPED]
-    trials = counts.total()
+    verdicts = list(verdicts)
+    passed, failed, skipped = map(verdicts.count, (_PASSED, _FAILED, _SKIPPED))
+    trials = len(verdicts)
     errors = trials - passed - failed - skipped
     if skipped == trials:
         verdict = _SKIPPED if trials else _ERROR
@@ -261,7 +261,7 @@ class SuiteTotals:
                     name,
                     result.type,
                     result.version,
-                    result.provenance.SerializeToString(deterministic=True),
+                    result.provenance.SerializeToString(),
                 )
                 provenance.setdefault(key)
         # Metrics that were unavailable are not among them.
