@@ -8,7 +8,7 @@ import pytest
 
 from evald.v1 import result_pb2
 from evald.v1 import suite_service_pb2 as pb
-from evald.v1.suite_service_pb2 import CaseResult, SuiteRun, TrialResult
+from evald.v1.suite_service_pb2 import CaseResult, SuiteRun
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
 from evald_server.store.suites import (
@@ -42,9 +42,10 @@ def a_run(name: str, at: int = NOON, **fields: object) -> SuiteRun:
 
 
 def a_case(name: str, verdict: int = PASSED, text: str = "hello") -> StoredCase:
-    body = CaseResult(case_id=name, verdict=verdict, reason="because")
-    trials = CaseResult(trials=[TrialResult(trial=1, reason=text)])
-    return StoredCase(name, verdict, body.SerializeToString(), trials.SerializeToString())
+    case = CaseResult(case_id=name, verdict=verdict, reason="because")
+    brief = case.SerializeToString()
+    case.trials.add(trial=1, reason=text)
+    return StoredCase(name, verdict, brief, case.SerializeToString())
 
 
 async def ended(store: SuiteStore, name: str, at: int = NOON, **fields: object) -> SuiteRunKey:
@@ -62,7 +63,7 @@ async def ids(store: SuiteStore, **wanted: object) -> list[str]:
 async def case_ids(store: SuiteStore, run_id: str, **wanted: object) -> list[str]:
     found = await store.cases(run_id, **wanted)  # type: ignore[arg-type]
     assert found is not None
-    return [case.case_id for case in found]
+    return [case_id for case_id, _ in found]
 
 
 async def test_a_suite_run_is_kept_as_it_has_ended(store: SuiteStore) -> None:
@@ -88,11 +89,11 @@ async def test_an_id_is_taken_once(store: SuiteStore) -> None:
 async def test_a_case_is_whole_and_a_brief_one_has_no_trials(store: SuiteStore) -> None:
     key = await store.create(a_run("one"), b"")
     assert await store.add(key, [a_case("refund")]) == []
-    [case] = await store.cases("one") or []
-    whole = CaseResult.FromString(case.data)
+    [(_, data)] = await store.cases("one") or []
+    whole = CaseResult.FromString(data)
     assert (whole.case_id, whole.reason, whole.trials[0].reason) == ("refund", "because", "hello")
-    [case] = await store.cases("one", brief=True) or []
-    assert CaseResult.FromString(case.data) == CaseResult(case_id="refund", verdict=PASSED, reason="because")
+    [(_, data)] = await store.cases("one", brief=True) or []
+    assert CaseResult.FromString(data) == CaseResult(case_id="refund", verdict=PASSED, reason="because")
 
 
 async def test_an_id_that_is_taken_is_named_and_the_others_are_stored(store: SuiteStore) -> None:
@@ -103,9 +104,9 @@ async def test_an_id_that_is_taken_is_named_and_the_others_are_stored(store: Sui
     assert await store.add(key, [a_case("b", text="other"), a_case("c")]) == ["b"]
     assert await case_ids(store, "one") == ["a", "b", "c"]
     found = await store.find(key, ["a", "b", "z"])
-    assert {name: one.case.data for name, one in found.items()} == {
-        "a": a_case("a").data,
-        "b": a_case("b").data,
+    assert {name: one.whole for name, one in found.items()} == {
+        "a": a_case("a").whole,
+        "b": a_case("b").whole,
     }
 
 

@@ -152,8 +152,8 @@ SUITE_RUNS: Final = Table(
     Index("suite_runs_by_verdict", "verdict", "number"),
 )
 
-# body: a CaseResult without its trials. trials: one with its trials alone, so that lists need not read them.
-# attempt: of the suite run, in which it was stored.
+# whole: a CaseResult. brief: the same without its trials, because those may be large. attempt: of the suite run, in
+# which it was stored.
 SUITE_CASES: Final = Table(
     "suite_cases",
     METADATA,
@@ -161,8 +161,8 @@ SUITE_CASES: Final = Table(
     _text("case_id", key=True),
     Column("verdict", SmallInteger, nullable=False),
     _integer("attempt"),
-    Column("body", LargeBinary, nullable=False),
-    Column("trials", LargeBinary, nullable=False),
+    Column("brief", LargeBinary, nullable=False),
+    Column("whole", LargeBinary, nullable=False),
     Index("suite_cases_by_verdict", "number", "verdict", "case_id"),
 )
 

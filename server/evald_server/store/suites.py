@@ -38,7 +38,7 @@ _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"))
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
 _INSERT_CASE: Final = insert(SUITE_CASES)
-_THERE: Final = select(_CASE.case_id, _CASE.body, _CASE.trials, _CASE.attempt).where(
+_THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
     _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
 )
 
@@ -51,23 +51,18 @@ class SuiteRunKey(NamedTuple):
 
 
 class StoredCase(NamedTuple):
-    """A case. body: serialised CaseResult without trials; trials: with the trials alone."""
+    """A case. whole: serialised CaseResult; brief: the same without trials."""
 
     case_id: str
     verdict: int
-    body: bytes
-    trials: bytes
-
-    @property
-    def data(self) -> bytes:
-        """The whole CaseResult: serialised messages one after the other are merged."""
-        return self.body + self.trials
+    brief: bytes
+    whole: bytes
 
 
 class FoundCase(NamedTuple):
     """A case that is stored. attempt: of its suite run, in which it was."""
 
-    case: StoredCase
+    whole: bytes
     attempt: int
 
 
@@ -161,7 +156,7 @@ class SuiteStore:
                 rows[case.case_id] = case
 
         def work(connection: Connection) -> list[str]:
-            there = {found.case.case_id: found.case for found in _there(connection, key.number, list(rows))}
+            there = _there(connection, key.number, list(rows))
             new = [
                 case._asdict() | {"number": key.number, "attempt": key.attempt}
                 for case in rows.values()
@@ -169,7 +164,7 @@ class SuiteStore:
             ]
             if new:
                 connection.execute(_INSERT_CASE, new)
-            return repeated + [name for name, case in there.items() if case.data != rows[name].data]
+            return repeated + [name for name, found in there.items() if found.whole != rows[name].whole]
 
         return await self._database.write(work)
 
@@ -227,13 +222,14 @@ class SuiteStore:
         verdict: int = 0,
         case_id: str = "",
         brief: bool = False,
-    ) -> list[StoredCase] | None:
-        """Return cases with a greater id than `after`, ordered by id; None when there is no such suite run.
+    ) -> list[tuple[str, bytes]] | None:
+        """Return ids and serialised cases with a greater id than `after`, ordered by id; None when there is no such
+        suite run.
 
         brief: without trials.
         """
 
-        def work(connection: Connection) -> list[StoredCase] | None:
+        def work(connection: Connection) -> list[tuple[str, bytes]] | None:
             row = connection.execute(_ONE, {"run_id": run_id}).first()
             if row is None:
                 return None
@@ -243,9 +239,7 @@ class SuiteStore:
 
     async def find(self, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
         """Return those cases of a suite run with these ids that are stored."""
-        return await self._database.read(
-            lambda connection: {found.case.case_id: found for found in _there(connection, key.number, ids)}
-        )
+        return await self._database.read(lambda connection: _there(connection, key.number, ids))
 
     async def pairs(
         self,
@@ -368,17 +362,19 @@ def _bury(connection: Connection, numbers: Sequence[int]) -> None:
 def _count(connection: Connection, number: int, run: SuiteRun) -> None:
     """Set the counts of the cases that are stored."""
     counted = select(_CASE.verdict, func.count()).where(_CASE.number == number).group_by(_CASE.verdict)
-    counts: dict[int, int] = dict(connection.execute(counted).tuples().all())
+    counts = {row[0]: row[1] for row in connection.execute(counted)}
     run.case_count = sum(counts.values())
     for verdict, name in _COUNTS.items():
         setattr(run, name, counts.get(verdict, 0))
 
 
-def _there(connection: Connection, number: int, ids: Sequence[str]) -> Iterator[FoundCase]:
+def _there(connection: Connection, number: int, ids: Sequence[str]) -> dict[str, FoundCase]:
+    found = {}
     for begin in range(0, len(ids), _AT_ONCE):
         wanted = {"run": number, "ids": ids[begin : begin + _AT_ONCE]}
-        for case_id, body, trials, attempt in connection.execute(_THERE, wanted):
-            yield FoundCase(StoredCase(case_id, 0, body, trials), attempt)
+        for case_id, whole, attempt in connection.execute(_THERE, wanted):
+            found[case_id] = FoundCase(whole, attempt)
+    return found
 
 
 def _page(
@@ -390,38 +386,36 @@ def _page(
     verdict: int = 0,
     case_id: str = "",
     brief: bool = False,
-) -> list[StoredCase]:
-    brief_columns = select(_CASE.case_id, _CASE.verdict, _CASE.body)
-    statement = brief_columns if brief else brief_columns.add_columns(_CASE.trials)
+) -> list[tuple[str, bytes]]:
+    statement = select(_CASE.case_id, _CASE.brief if brief else _CASE.whole)
     statement = statement.where(_CASE.number == number, _CASE.case_id > after)
     if verdict:
         statement = statement.where(_CASE.verdict == verdict)
     if case_id:
         statement = statement.where(_CASE.case_id == case_id)
-    rows = connection.execute(statement.order_by(_CASE.case_id).limit(limit))
-    return [StoredCase(row.case_id, row.verdict, row.body, b"" if brief else row.trials) for row in rows]
+    return [(row[0], row[1]) for row in connection.execute(statement.order_by(_CASE.case_id).limit(limit))]
 
 
-def _all(connection: Connection, number: int) -> Iterator[StoredCase]:
+def _all(connection: Connection, number: int) -> Iterator[tuple[str, bytes]]:
     after = ""
     while page := _page(connection, number, after, _AT_ONCE, brief=True):
         yield from page
-        after = page[-1].case_id
+        after = page[-1][0]
 
 
 def _merged(
-    base: Iterator[StoredCase], new: Iterator[StoredCase]
+    base: Iterator[tuple[str, bytes]], new: Iterator[tuple[str, bytes]]
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     left, right = next(base, None), next(new, None)
     while left is not None or right is not None:
         # As both databases order them: by the bytes of UTF-8, which is the order of code points.
-        if right is None or (left is not None and left.case_id < right.case_id):
+        if right is None or (left is not None and left[0] < right[0]):
             assert left is not None
-            yield left.body, None
+            yield left[1], None
             left = next(base, None)
-        elif left is None or right.case_id < left.case_id:
-            yield None, right.body
+        elif left is None or right[0] < left[0]:
+            yield None, right[1]
             right = next(new, None)
         else:
-            yield left.body, right.body
+            yield left[1], right[1]
             left, right = next(base, None), next(new, None)

@@ -39,7 +39,7 @@ def upgrade() -> None:
         _column("case_id", TEXT),
         _column("verdict", sa.SmallInteger()),
         _column("attempt", sa.BigInteger()),
-        *(_column(name, sa.LargeBinary()) for name in ("body", "trials")),
+        *(_column(name, sa.LargeBinary()) for name in ("brief", "whole")),
         sa.PrimaryKeyConstraint("number", "case_id"),
     )
     op.create_index("suite_cases_by_verdict", "suite_cases", ["number", "verdict", "case_id"])
