@@ -46,7 +46,7 @@ BELOW = {
     },
     "store": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
-    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites"},
+    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "batch",
         "connectors",
