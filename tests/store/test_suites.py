@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -193,25 +193,20 @@ async def test_an_interrupted_suite_run_is_resumed_once(store: SuiteStore) -> No
         await store.resume("none", seen.append)
 
 
-async def test_pairs_are_merged_by_id(store: SuiteStore) -> None:
+async def test_both_sides_of_a_comparison_are_ordered_by_id(store: SuiteStore) -> None:
     base, new = await ended(store, "base"), await ended(store, "new")
     left = [f"{number:05}" for number in range(0, 3000, 2)] + ["\uff5e", "a"]
     right = [f"{number:05}" for number in range(0, 3000, 3)] + ["\U0001f600", "\uff5e"]
     await store.add(base, [a_case(name) for name in left])
     await store.add(new, [a_case(name, FAILED) for name in right])
 
-    def consume(before: SuiteRun, after: SuiteRun, pairs: object) -> list[tuple[str, str]]:
+    def consume(before: SuiteRun, after: SuiteRun, *sides: Iterator[bytes]) -> list[list[str]]:
         assert (before.id, after.id) == ("base", "new")
-        return [
-            tuple("" if data is None else CaseResult.FromString(data).case_id for data in pair)
-            for pair in pairs  # type: ignore[attr-defined]
-        ]
+        return [[CaseResult.FromString(data).case_id for data in side] for side in sides]
 
-    found = await store.pairs("base", "new", consume)
-    wanted = sorted({*left, *right})
-    assert found == [(name if name in left else "", name if name in right else "") for name in wanted]
+    assert await store.both("base", "new", consume) == [sorted(left), sorted(right)]
     with pytest.raises(SuiteRunNotFound):
-        await store.pairs("base", "none", consume)
+        await store.both("base", "none", consume)
 
 
 async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(

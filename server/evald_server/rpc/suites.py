@@ -29,7 +29,7 @@ from evald_server.store.suites import (
     SuiteRunState,
     SuiteStore,
 )
-from evald_server.suites.comparison import compare
+from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
@@ -50,8 +50,6 @@ _USUAL_PAGE: Final = 50
 # A page ends with what reaches this size, far below the 4 MiB that gRPC clients take.
 _PAGE_BYTES: Final = 2 << 20
 _READ_AT_ONCE: Final = 50
-
-_USUAL_DROP: Final = 0.05
 
 # How long a resumption waits for the stream that it takes over from to be noticed as gone.
 _TAKE_OVER_SECONDS: Final = 2.0
@@ -216,9 +214,10 @@ class SuiteService:
     async def compare(self, data: bytes, _context: Context) -> bytes:
         """Say whether one suite run is worse than another."""
         request = parse(pb.CompareSuiteRunsRequest, data, "evald.v1.CompareSuiteRunsRequest")
-        max_drop = request.max_drop if request.HasField("max_drop") else _USUAL_DROP
+        max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
         if not 0 <= max_drop <= 1:  # nor NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
+        runs = []
         for field in ("base_id", "new_id"):
             run_id = getattr(request, field)
             run = await self._store.get(run_id) if run_id else None
@@ -229,13 +228,18 @@ class SuiteService:
                     field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
                 )
 
+            runs.append(run)
+
         def consume(
-            base: SuiteRun, new: SuiteRun, pairs: Iterator[tuple[bytes | None, bytes | None]]
+            base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
         ) -> SuiteComparison:
-            return compare(base, new, ((_case(left), _case(right)) for left, right in pairs), max_drop)
+            sides = (map(CaseResult.FromString, cases) for cases in (left, right))
+            return compare(base, new, merge_by_id(*sides), max_drop)
 
         try:
-            comparison = await self._store.pairs(request.base_id, request.new_id, consume)
+            comparison = await self._store.both(
+                request.base_id, request.new_id, consume, brief=_judged_alike(*runs)
+            )
         except SuiteRunNotFound as problem:  # it was deleted meanwhile
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
         return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
@@ -375,7 +379,7 @@ class SuiteService:
 
         async def settle() -> None:
             try:
-                while not await self._interrupted(run_id) and not self._stopping:
+                while not await self._interrupted(run_id) and not self._stopping:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(_AWAY_SECONDS)
             finally:
                 del self._running[run_id]
@@ -392,7 +396,8 @@ class SuiteService:
         except StoreProblem:
             if self._stopping:
                 _log.error(
-                    "suite run %s: that it was interrupted could not be stored; the next start will do it", run_id
+                    "suite run %s: that it was interrupted could not be stored; the next start will do it",
+                    run_id,
                 )
             return False
         if count:
@@ -430,8 +435,10 @@ def _opening(opened: SuiteOpen) -> dict[str, str]:
     return digests
 
 
-def _case(data: bytes | None) -> CaseResult | None:
-    return None if data is None else CaseResult.FromString(data)
+def _judged_alike(base: SuiteRun, new: SuiteRun) -> bool:
+    """Return whether the suite runs alone say that every case was judged by the same thing on both sides."""
+    names = [one.name for one in base.provenance]
+    return len(set(names)) == len(names) and list(base.provenance) == list(new.provenance)
 
 
 def _check_enum(

@@ -241,14 +241,18 @@ class SuiteStore:
         """Return those cases of a suite run with these ids that are stored."""
         return await self._database.read(lambda connection: _there(connection, key.number, ids))
 
-    async def pairs(
+    async def both(
         self,
         base_id: str,
         new_id: str,
-        consume: Callable[[SuiteRun, SuiteRun, Iterator[tuple[bytes | None, bytes | None]]], T],
+        consume: Callable[[SuiteRun, SuiteRun, Iterator[bytes], Iterator[bytes]], T],
+        *,
+        brief: bool = False,
     ) -> T:
-        """Call `consume`, in a thread, with two suite runs and their cases without trials, merged by id: those of
-        the base, then those of the new one, None where there is none. Raises SuiteRunNotFound."""
+        """Call `consume`, in a thread, with two suite runs and their cases, ordered by id.
+
+        brief: without trials. Raises SuiteRunNotFound.
+        """
 
         def work(connection: Connection) -> T:
             runs: list[SuiteRun] = []
@@ -259,8 +263,8 @@ class SuiteStore:
                     raise SuiteRunNotFound(run_id)
                 runs.append(SuiteRun.FromString(row.body))
                 numbers.append(row.number)
-            sides = (_all(connection, number) for number in numbers)
-            return consume(runs[0], runs[1], _merged(*sides))
+            base, new = (_all(connection, number, brief=brief) for number in numbers)
+            return consume(runs[0], runs[1], base, new)
 
         return await self._database.read(work)
 
@@ -396,26 +400,8 @@ def _page(
     return [(row[0], row[1]) for row in connection.execute(statement.order_by(_CASE.case_id).limit(limit))]
 
 
-def _all(connection: Connection, number: int) -> Iterator[tuple[str, bytes]]:
+def _all(connection: Connection, number: int, *, brief: bool) -> Iterator[bytes]:
     after = ""
-    while page := _page(connection, number, after, _AT_ONCE, brief=True):
-        yield from page
+    while page := _page(connection, number, after, _AT_ONCE, brief=brief):
+        yield from (data for _, data in page)
         after = page[-1][0]
-
-
-def _merged(
-    base: Iterator[tuple[str, bytes]], new: Iterator[tuple[str, bytes]]
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    left, right = next(base, None), next(new, None)
-    while left is not None or right is not None:
-        # As both databases order them: by the bytes of UTF-8, which is the order of code points.
-        if right is None or (left is not None and left[0] < right[0]):
-            assert left is not None
-            yield left[1], None
-            left = next(base, None)
-        elif left is None or right[0] < left[0]:
-            yield None, right[1]
-            right = next(new, None)
-        else:
-            yield left[1], right[1]
-            left, right = next(base, None), next(new, None)
