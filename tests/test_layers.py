@@ -47,7 +47,7 @@ BELOW = {
     "store": set(),
     "suites": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
-    "runs": {"connectors", "store", "engine", "judge", "monitoring"},
+    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "batch",
         "connectors",
