@@ -169,9 +169,9 @@ def _comparison(found: suite_service_pb2.SuiteComparison) -> str:
         ("Only in the base, only in the new one", f"{found.base_only_count:,}, {found.new_only_count:,}"),
     ]
     if found.HasField("pass_rate_change"):
-        change = found.pass_rate_change
-        interval = f"{points(change.low)} to {points(change.high)}"
-        facts.append(("Change of the pass rate", f"{points(change.value)} points ({interval})"))
+        rate = found.pass_rate_change
+        interval = f"{points(rate.low)} to {points(rate.high)}"
+        facts.append(("Change of the pass rate", f"{points(rate.value)} points ({interval})"))
     if found.HasField("mcnemar_p"):
         facts.append(("McNemar, one-sided p", p_value(found.mcnemar_p)))
     name = inline_code(found.new.suite, _MOST_NAME)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from evald.records import read_kind, read_verdict
 from evald.result import Kind, Verdict
 from evald.structs import duration_ms
-from evald.v1 import result_pb2, suite_service_pb2
+from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
 
 
 class SuiteReport(NamedTuple):
@@ -89,7 +89,7 @@ def red_results(case: suite_service_pb2.CaseResult) -> Iterator[str]:
         verdict = read_verdict(result.verdict)
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             where = f"{place}: " if place else ""
-            shadow = " (shadow)" if result.enforcement == result_pb2.ENFORCEMENT_SHADOW else ""
+            shadow = " (shadow)" if result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW else ""
             yield f"{where}{result.name}: {verdict.name}{shadow}: {reason_of(result)}"
 
 
