@@ -49,7 +49,7 @@ BELOW = {
     },
     "store": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
-    "runs": {"connectors", "store", "engine", "judge", "monitoring"},
+    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites"},
     "rpc": {
         "batch",
         "connectors",
@@ -60,10 +60,11 @@ BELOW = {
         "store",
         "monitoring",
         "config",
+        "suites",
         "wire_pb2",
     },
     "monitoring": {"engine"},
-    "calibration": set(),
+    "calibration": {"suites"},
     "app": {
         "batch",
         "connectors",

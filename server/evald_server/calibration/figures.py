@@ -25,7 +25,7 @@ from .card import (
     SourceAgreement,
 )
 from .cases import QUOTED, UNARMED
-from .intervals import upper_bound, wilson
+from evald_server.suites.statistics import upper_bound, wilson
 from .kappa import Confusion, cohen_kappa, kappa_interval
 from .queries import AnsweredQuery
 
