@@ -2,11 +2,11 @@
 
 import base64
 import hashlib
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from evald_server.pages import formats
+from evald_server.untrusted import one_line, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,6 +21,7 @@ class MissingPackage(ImportError):
 def environment(*folders: Path) -> "Environment":
     """Return an environment with the templates of these folders and with the shared ones.
 
+    Style sheets and scripts are included as templates, so that nothing has to be marked as safe.
     Raises MissingPackage without Jinja2.
     """
     try:
@@ -29,7 +30,7 @@ def environment(*folders: Path) -> "Environment":
         raise MissingPackage("HTML pages need Jinja2: pip install 'evald[web]'") from None
     templates = Environment(
         autoescape=True,
-        loader=FileSystemLoader([*folders, _HERE / "templates"]),
+        loader=FileSystemLoader([*folders, _HERE / "templates", _HERE]),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
@@ -37,6 +38,7 @@ def environment(*folders: Path) -> "Environment":
     templates.filters |= {
         "between": formats.between,
         "count": formats.count,
+        "line": _line,
         "moment": formats.moment,
         "money": formats.money,
         "number": formats.number,
@@ -45,18 +47,24 @@ def environment(*folders: Path) -> "Environment":
         "points": formats.points,
         "seconds": formats.seconds,
         "signed": formats.signed,
+        "text": _text,
         "tokens": formats.tokens,
     }
     templates.globals |= {"mark": formats.mark, "comparison_mark": formats.comparison_mark}
     return templates
 
 
-@cache
-def style_sheet() -> str:
-    """Return the style sheet of all pages."""
-    return _HERE.joinpath("style.css").read_text(encoding="utf-8")
-
-
-def csp_hash(text: str) -> str:
-    """Return the source expression that allows an inline style sheet or script with this text."""
+def csp_hash(templates: "Environment", name: str) -> str:
+    """Return the source expression that allows a style sheet or script that a page includes by this name."""
+    text = templates.get_template(name).render()
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _line(text: str) -> str:
+    """Filter of names and ids: one line of at most 200 characters."""
+    return one_line(text, 200)
+
+
+def _text(text: str) -> str:
+    """Filter of reasons: at most 2,000 characters."""
+    return visible(text if len(text) <= 2000 else text[:1999] + "…")

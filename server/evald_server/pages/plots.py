@@ -60,7 +60,9 @@ class Plot(NamedTuple):
     height: int = 176
 
 
-def bar(value: float, low: float, high: float, *, start: float = 0, end: float = 1, target: float | None = None) -> Bar:
+def bar(
+    value: float, low: float, high: float, *, start: float = 0, end: float = 1, target: float | None = None
+) -> Bar:
     """Place a value and its interval on a line from `start` to `end`."""
 
     def place(number: float) -> float:

@@ -98,13 +98,15 @@ class CaseView(NamedTuple):
     trials_left_out: int
 
 
-def case_view(
-    case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool
-) -> CaseView:
+def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
     """Return what a page shows of a case. whole: with its trials."""
     counts = ""
     if len(case.trials) > 1 or case.passed_count + case.failed_count + case.error_count > 1:
-        parts = ((case.passed_count, "passed"), (case.failed_count, "failed"), (case.error_count, "inconclusive"))
+        parts = (
+            (case.passed_count, "passed"),
+            (case.failed_count, "failed"),
+            (case.error_count, "inconclusive"),
+        )
         counts = ", ".join(f"{amount} {word}" for amount, word in parts if amount)
     return CaseView(
         _name(case.case_id),
@@ -205,10 +207,14 @@ def _message(pb: message_pb2.ChatMessage) -> MessageView:
         if block.HasField("text"):
             texts.append(block.text)
         else:
-            texts.append(f"[{block.type or 'block'}] {json.dumps(struct_to_dict(block.fields), ensure_ascii=False)}")
+            texts.append(
+                f"[{block.type or 'block'}] {json.dumps(struct_to_dict(block.fields), ensure_ascii=False)}"
+            )
     if pb.HasField("refusal"):
         texts.append(f"[refusal] {pb.refusal}")
-    calls = [CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]]
+    calls = [
+        CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]
+    ]
     return MessageView(_name(pb.role), _name(pb.name), _text("\n".join(texts)), calls)
 
 
@@ -231,7 +237,9 @@ def _result(result: result_pb2.EvaluationResult) -> ResultView:
         value,
         _text(reason_of(result), _MOST_REASON),
         [
-            result_pb2.Check(text=_text(check.text, 500).shown, met=check.met, evidence=_text(check.evidence, 500).shown)
+            result_pb2.Check(
+                text=_text(check.text, 500).shown, met=check.met, evidence=_text(check.evidence, 500).shown
+            )
             for check in result.checks[:50]
         ],
         _text(json.dumps(data, ensure_ascii=False, indent=2)) if data else Text(""),

@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-from evald.records import read_verdict
 from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2, suite_service_pb2
-from evald_server.pages.environment import csp_hash, environment, style_sheet
+from evald_server.pages.environment import csp_hash, environment
 from evald_server.pages.formats import between, mark, moment, percent
 from evald_server.pages.plots import Bar, Plot, Sample, bar, share_plot
+from evald_server.suites.statistics import wilson
 
 from .case_view import CaseView, case_view, size, title
 from .report import SuiteReport, checked_cases, is_metric, results
@@ -81,25 +81,18 @@ def write_page(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     room = _Room(max(_MOST_CASES // max(len(reports), 1), 1), _MOST_CHARACTERS // max(len(reports), 1))
     verdicts: list[dict[str, Verdict] | None] = []
     sections = [_section(number, report, room, verdicts) for number, report in enumerate(reports, start=1)]
-    style, script = style_sheet(), _script()
     policy = (
-        f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; style-src {csp_hash(_templates(), 'style.css')}; "
+        f"script-src {csp_hash(_templates(), 'filter.js')}; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    page = template.generate(
-        policy=policy, style=style, script=script, sections=sections, matrices=list(_matrices(sections, verdicts))
-    )
+    page = template.generate(policy=policy, sections=sections, matrices=list(_matrices(sections, verdicts)))
     stream.writelines(page)
 
 
 @cache
 def _templates() -> "Environment":
     return environment(Path(__file__).with_name("templates"))
-
-
-@cache
-def _script() -> str:
-    return Path(__file__).with_name("filter.js").read_text(encoding="utf-8")
 
 
 class _Room(NamedTuple):
@@ -174,9 +167,13 @@ def _evaluators(
 ) -> tuple[list[EvaluatorRow], list[EvaluatorRow]]:
     tables: tuple[list[EvaluatorRow], list[EvaluatorRow]] = ([], [])
     order = {name: position for position, name in enumerate(kept.names)}
-    for name, totals in sorted(run.evaluators.items(), key=lambda item: (order.get(item[0], len(order)), item[0])):
+    for name, totals in sorted(
+        run.evaluators.items(), key=lambda item: (order.get(item[0], len(order)), item[0])
+    ):
         judged = totals.passed_count + totals.failed_count
-        shown, metric = kept.names.get(name, (title(name, "", ""), not judged and totals.HasField("mean_value")))
+        shown, metric = kept.names.get(
+            name, (title(name, "", ""), not judged and totals.HasField("mean_value"))
+        )
         rate = None
         if judged:
             low, high = wilson(totals.passed_count, judged)
@@ -192,7 +189,13 @@ def _trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
 
     def samples(name: str, field: str) -> list[Sample]:
         return [
-            Sample(str(found.k), estimate.value, estimate.low, estimate.high, f"{name.replace('k', str(found.k))}: {_said(estimate)}")
+            Sample(
+                str(found.k),
+                estimate.value,
+                estimate.low,
+                estimate.high,
+                f"{name.replace('k', str(found.k))}: {_said(estimate)}",
+            )
             for found in run.trial_estimates
             for estimate in [getattr(found, field)]
         ]
@@ -238,14 +241,14 @@ def _change(comparison: suite_service_pb2.SuiteComparison | None) -> Bar | None:
     return bar(change.value, change.low, change.high, start=-reach, end=reach, target=0)
 
 
-def _matrices(
-    sections: Sequence[Section], verdicts: Sequence[dict[str, Verdict] | None]
-) -> Iterator[Matrix]:
+def _matrices(sections: Sequence[Section], verdicts: Sequence[dict[str, Verdict] | None]) -> Iterator[Matrix]:
     by_suite: dict[str, list[int]] = defaultdict(list)
     for position, section in enumerate(sections):
         by_suite[section.run.suite].append(position)
     for suite, positions in by_suite.items():
-        found = [(sections[position], known) for position in positions if (known := verdicts[position]) is not None]
+        found = [
+            (sections[position], known) for position in positions if (known := verdicts[position]) is not None
+        ]
         if len(found) < 2:
             continue
         ids = dict.fromkeys(case_id for _, known in found for case_id in known)
