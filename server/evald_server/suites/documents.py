@@ -60,6 +60,7 @@ class InvalidDocument(ValueError):
         self.file = file
         self.line = line
         self.message = message
+        self.column = column
         place = f":{line}:{column}" if column else f":{line}" if line else ""
         super().__init__(f"{file}{place}: {message}")
 
