@@ -18,6 +18,7 @@ from evald.fields import nearest, shown, snake
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
+from . import foreign
 from .case_messages import CaseShared, case_to_pb, specs_to_pb
 from .documents import Document, InvalidDocument, decode, parse_json_text, read_document
 from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
@@ -233,7 +234,9 @@ class _SuiteReader:
 
     def _header(self) -> tuple[Any, Document]:
         """Return the suite without its cases, and the document that it is in."""
-        if self._path.suffix in (".jsonl", ".ndjson"):
+        if self._path.suffix == ".jsonl":
+            self._document = self._adopted(foreign.convert_jsonl(self._path))
+        if self._document is None and self._path.suffix in (".jsonl", ".ndjson"):
             _, document = next(self._json_lines(), (0, Document({}, {}, self.name)))
             data = document.data
             is_header = isinstance(data, Mapping) and "suite" in data and "id" not in data
@@ -243,7 +246,7 @@ class _SuiteReader:
                     self.name, line, "keys beside `suite`; wanted a line with `suite` alone"
                 )
             return (data["suite"] if is_header else {}), document
-        document = self._document = self._converted(read_document(self._path))
+        document = self._document = self._document or self._converted(read_document(self._path))
         data = document.data
         if not isinstance(data, Mapping):
             raise InvalidDocument(self.name, 1, f"{shown(data)}, wanted a suite: a mapping with `cases`")
@@ -256,7 +259,13 @@ class _SuiteReader:
 
     def _converted(self, document: Document) -> Document:
         """Return the document, converted if it is in the format of another tool."""
-        return document
+        return self._adopted(foreign.convert(document)) or document
+
+    def _adopted(self, converted: foreign.Converted | None) -> Document | None:
+        if converted is None:
+            return None
+        self._warnings.extend(converted.warnings)
+        return foreign.as_document(converted, self.name)
 
     def _check(
         self, shared: CaseShared | None

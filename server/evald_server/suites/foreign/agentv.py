@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..documents import Document, parse_json_text, read_document, read_text
 from .assertions import REFUSED as PROMPTFOO_REFUSED
 from .assertions import Spec, spec_of, string_value
-from .node import Converted, Node
+from .node import Converted, Node, asked
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
 _INPUT: Final = ("input", "input_messages")
@@ -70,10 +70,9 @@ def is_it(data: Any) -> bool:
 
 def convert(document: Document) -> Converted:
     """Convert a suite. Raises InvalidDocument for what has no counterpart."""
-    path = Path(document.file)
-    if path.suffix == ".jsonl":
-        return convert_jsonl(path)
     root = Node.of(document)
+    if not any(key in root for key in _CASES):
+        return convert_jsonl(Path(document.file).with_suffix(".jsonl"))
     return _Suite(root).converted(_cases(root))
 
 
@@ -162,9 +161,15 @@ class _Suite:
         expected = node.first(*_EXPECTED)
         criteria = node.first(*_CRITERIA).text() if any(key in node for key in _CRITERIA) else None
         if "turns" in node or "mode" in node:
+            if expected.data is not None:
+                raise expected.refuse("beside turns; wanted it in the turns")
             made["turns"] = list(self._turns(node))
+            if any(key in node for key in _INPUT):
+                made["messages"] = _listed(self._input(node, execution))
         else:
-            made["input"] = self._input(node, execution)
+            made |= asked(self._input(node, execution))
+            if not made["input"]:
+                raise node.first(*_INPUT).refuse("ends with an answer; wanted what the agent is asked")
         if expected.data is not None:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
@@ -199,7 +204,7 @@ class _Suite:
             found += judge.specs(place)
         if "rubrics" in node:
             found.append(_items(node["rubrics"], "rubrics"))
-        if not found:
+        if not found and not (node["turns"].data and judge.criteria is None):
             found.append(self._legacy(node, judge))
         yield from found
 
@@ -346,7 +351,7 @@ class _Judge:
     """Makes specs; those of judges fall back to the case's criteria and are shown its expected answer."""
 
     def __init__(self, criteria: str | None, expected: bool) -> None:
-        self._criteria = criteria
+        self.criteria = criteria
         self._expected = expected
 
     def specs(self, node: Node) -> Iterator[Spec]:
@@ -393,7 +398,7 @@ class _Judge:
                 "config"
             ]
         else:
-            criteria = given if isinstance(given, str) else self._criteria
+            criteria = given if isinstance(given, str) else self.criteria
             if criteria is None or not criteria.strip():
                 raise node.refuse(
                     "a judge without criteria; wanted `criteria` of the case or of the evaluator"

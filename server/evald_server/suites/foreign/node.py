@@ -169,3 +169,13 @@ def load_yaml(text: str, node: Node) -> Any:
 
 def _shown(value: Any) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+
+
+def asked(messages: Any) -> dict[str, Any]:
+    """Return what an agent is asked as keys of a case: what comes after the last answer, and before it the rest."""
+    if isinstance(messages, str):
+        return {"input": messages}
+    roles = [one.get("role") if isinstance(one, Mapping) else None for one in messages]
+    last = max((index for index, role in enumerate(roles) if role in ("assistant", "tool")), default=-1) + 1
+    before = {"messages": messages[:last]} if last else {}
+    return {**before, "input": messages[last:]}

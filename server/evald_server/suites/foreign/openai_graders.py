@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..documents import Document, parse_json_text, read_text
 from .assertions import Spec
-from .node import Converted, Node
+from .node import Converted, Node, asked
 
 _TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
 _DEFAULT_THRESHOLD: Final = 0.8
@@ -293,16 +293,15 @@ class _Rows:
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
         case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": {"item": item}}
-        asked = self._asked(row, item)
+        messages = self._asked(row, item)
         if "sample" in row:
             case["output"] = _output(row["sample"])
         elif not self._judges_sample:
             # The graders look at the item alone, which is what stands for an answer then.
             case["output"] = json.dumps(item, ensure_ascii=False)
-        elif asked is None:
+        elif messages is None:
             raise row.refuse("no sample, and no input_messages that say what to ask")
-        case["input"] = json.dumps(item, ensure_ascii=False) if asked is None else asked
-        return case
+        return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
 
     def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:
         if self._messages.data is None:

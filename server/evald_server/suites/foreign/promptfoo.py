@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion
-from .node import Converted, Node
+from .node import Converted, Node, asked
 
 _REPORTS: Final = "is about promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "runs code of the suite inside the test runner"
@@ -411,15 +411,15 @@ class _Test:
         case: dict[str, Any] = {"id": identifier}
         if "description" in node:
             case["description"] = node["description"].text()
-        asked = _rendered(prompt.content, variables, prompt.node)
-        if isinstance(asked, str):
-            asked = f"{self._options.get('prefix', '')}{asked}{self._options.get('suffix', '')}"
-        case["input"] = asked
+        filled = _rendered(prompt.content, variables, prompt.node)
+        if isinstance(filled, str):
+            filled = f"{self._options.get('prefix', '')}{filled}{self._options.get('suffix', '')}"
+        case |= asked(filled)
         given = node["providerOutput"] if "providerOutput" in node else self._default["providerOutput"]
         if given.data is not None:
             case["output"] = given.data if isinstance(given.data, str) else json.dumps(given.data)
         elif echo:
-            case["output"] = asked if isinstance(asked, str) else json.dumps(asked, ensure_ascii=False)
+            case["output"] = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
         case["evaluators"] = list(self._evaluators(variables))
         if not case["evaluators"]:
             raise node.refuse("nothing is asserted, so that nothing would be checked")
