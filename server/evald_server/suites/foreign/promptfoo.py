@@ -70,10 +70,8 @@ class _Prompt(NamedTuple):
 
 def is_it(data: Any) -> bool:
     """Return whether data are a promptfoo configuration."""
-    return (
-        isinstance(data, Mapping)
-        and "prompts" in data
-        and ("providers" in data or "targets" in data or "defaultTest" in data)
+    return isinstance(data, Mapping) and (
+        "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
     )
 
 
@@ -88,6 +86,8 @@ def convert(document: Document) -> Converted:
         suite["description"] = root["description"].text()
     suite |= _run_options(root["evaluateOptions"]) if "evaluateOptions" in root else {}
     echoes = _targets(root.first("providers", "targets"), suite)
+    if "prompts" not in root:
+        raise root.refuse("no prompts, so that there is nothing to ask")
     prompts = list(_prompts(root["prompts"]))
     default = _default_test(root["defaultTest"]) if "defaultTest" in root else root["defaultTest"]
     cases, lines = [], []
@@ -294,6 +294,8 @@ def _tests(node: Node) -> Iterator[Node]:
 
 def _test_files(node: Node) -> Iterator[Node]:
     name = node.text().removeprefix("file://")
+    if "://" in name:
+        raise node.refuse(f"{name[:80]!r} is not beside the suite; download the tests")
     if any(mark in name for mark in "*?["):
         found = [str(path.relative_to(node.folder)) for path in sorted(node.folder.glob(name))]
         if not found:
@@ -347,7 +349,9 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
         elif name == "__threshold":
             test["threshold"] = float(cell) if re.fullmatch(r"[0-9.]+", cell) else cell
         elif name.startswith("__metadata:"):
-            test["metadata"][name.removeprefix("__metadata:")] = cell
+            key = name.removeprefix("__metadata:")
+            listed = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", cell)]
+            test["metadata"][key.removesuffix("[]")] = listed if key.endswith("[]") else cell
         elif name == "__metric":
             continue
         elif name.startswith("__"):
