@@ -81,7 +81,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
 
 def _fill_trials(entry: CaseEntry, suite: SuiteEntry, recorded: int, pb: suite_service_pb2.SuiteCase) -> None:
     pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
-    trials = recorded or entry.trials or suite.trials
+    trials = recorded or entry.trials or suite.trials or 1
     wanted = entry.min_passed or suite.min_passed or 0
     if wanted > trials:
         raise InvalidInput(
