@@ -52,7 +52,7 @@ class CompiledJudge:
         self._config = config
         self._members = _panel_members(config, models)
         self._mode = config.mode
-        self._prompt = Prompt(self._mode, config.view, config.prompt)
+        self._prompt = Prompt(self._mode, config.view, config.system_message)
         self._max_tokens = config.max_output_tokens or self._mode.max_tokens
         self._digest = config.digest
         self.only_final = config.only_final or self._mode.only_final
@@ -90,6 +90,8 @@ class CompiledJudge:
         panel = Panel(self._members, self._config.samples, current_scope())
         vote = await panel.vote(ask)
         result = panel.result(vote)
+        if vote.judgement is not None:
+            result.value = vote.judgement.value
         result.metadata = {
             "mode": self._mode.name,
             **(vote.judgement.details if vote.judgement else {}),
@@ -113,12 +115,12 @@ class CompiledJudge:
             return Result(Verdict.FAILED, problem, 0.0, pending=mode.can_pass_later(ctx), unproven=True)
         if config.include_expected and not has_expected(ctx):
             return missing(config.on_missing, "No expected answer available")
-        return None
+        return mode.missing(ctx)
 
     def _count_characters(self, ctx: EvaluatorContext) -> int:
         """Return about how many characters of the context are shown."""
         if self._mode.template is not None:
-            return len(ctx.answer or "")
+            return self._mode.template.characters(ctx)
         return count_characters(ctx, self._config.view)
 
     def _provenance(self) -> dict[str, Any]:

@@ -182,8 +182,8 @@ class RunService:
             status=request.status,
             verdict=request.verdict,
             failed_evaluator=request.failed_evaluator,
-            since=_microseconds(request, "since", "since"),
-            until=_microseconds(request, "until", "until"),
+            since=microseconds(request, "since", "since"),
+            until=microseconds(request, "until", "until"),
         )
         found = await self._store.list(
             wanted, after=int(place) if place else None, limit=size + 1, oldest_first=request.oldest_first
@@ -287,7 +287,7 @@ class RunService:
         ]
         for name in ("create_time", "start_time", "update_time", "complete_time"):
             try:
-                _microseconds(run, name, f"run.{name}")
+                microseconds(run, name, f"run.{name}")
             except CallError as problem:
                 found += problem.violations
         return found
@@ -371,7 +371,7 @@ def _no_run(run_id: str) -> CallError:
     return refusal([problem], "RESOURCE_NOT_FOUND")
 
 
-def _microseconds(message: Message, name: str, path: str) -> int:
+def microseconds(message: Message, name: str, path: str) -> int:
     """Return a time in a field, 0 if there is none. Raises CallError."""
     if not message.HasField(name):
         return 0
