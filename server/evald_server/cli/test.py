@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TextIO
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from google.protobuf.json_format import MessageToDict
 
@@ -272,6 +272,8 @@ class _Testing:
         opening.max_concurrency = args.concurrency or opening.max_concurrency
         if args.threshold is not None:
             opening.threshold = args.threshold
+        # Made here, so that it is known however early the suite run ends.
+        opening.suite_run_id = str(uuid4())
         return opening
 
     async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
