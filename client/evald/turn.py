@@ -136,7 +136,7 @@ class Turn:
     def from_proto(cls, pb: "context_pb2.EvaluatorContext") -> "Turn":
         """Create a turn from the message that is sent. It must not be changed afterwards."""
         turn = object.__new__(cls)
-        turn._pb = pb  # noqa: SLF001 - of this class
+        turn._pb = pb
         return turn
 
     def to_proto(self) -> "context_pb2.EvaluatorContext":
