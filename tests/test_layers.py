@@ -45,6 +45,7 @@ BELOW = {
         "workers",
     },
     "store": set(),
+    "suites": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
     "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites"},
     "rpc": {
@@ -55,13 +56,12 @@ BELOW = {
         "remote",
         "runs",
         "store",
+        "suites",
         "monitoring",
         "config",
-        "suites",
         "wire_pb2",
     },
     "monitoring": {"engine"},
-    "suites": set(),
     "calibration": {"suites"},
     "app": {
         "batch",
