@@ -5,6 +5,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -143,7 +144,7 @@ def _check_names(suites: Sequence[Suite], problems: list[Problem]) -> None:
 
 def _unused(transcripts: Transcripts) -> Iterator[str]:
     unused = transcripts.unused()
-    shown_ones = [place for place, _ in zip(unused, range(_SHOWN_UNUSED), strict=False)]
+    shown_ones = list(islice(unused, _SHOWN_UNUSED))
     more = sum(1 for _ in unused)
     for place in shown_ones:
         yield f"{place}: a transcript without a case"

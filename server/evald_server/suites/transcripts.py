@@ -167,23 +167,24 @@ class _TranscriptFile:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
+        self._path = path
         self._csv = path.suffix == ".csv"
         self._header: list[str] = []
-        try:
-            self._stream: BinaryIO = path.open("rb")
-        except OSError as problem:
-            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
 
     def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield all rows with their positions and lines. Raises InvalidDocument."""
-        self._stream.seek(0)
-        reading = _Lines(self._stream, self.name)
-        if self._csv:
-            yield from self._csv_rows(reading)
-            return
-        for line in reading:
-            if line.strip():
-                yield reading.start, reading.number, self._json_row(line, reading.number)
+        try:
+            stream = self._path.open("rb")
+        except OSError as problem:
+            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
+        with stream:
+            reading = _Lines(stream, self.name)
+            if self._csv:
+                yield from self._csv_rows(reading)
+                return
+            for line in reading:
+                if line.strip():
+                    yield reading.start, reading.number, self._json_row(line, reading.number)
 
     def _csv_rows(self, reading: "_Lines") -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         table = csv.reader(reading, strict=True)
@@ -207,11 +208,12 @@ class _TranscriptFile:
 
     def row_at(self, position: int) -> Mapping[str, Any]:
         """Return the row at a position."""
-        self._stream.seek(position)
-        reading = _Lines(self._stream, self.name)
-        if self._csv:
-            return self._csv_row(next(csv.reader(reading, strict=True)), 0)
-        return self._json_row(next(reading), 0)
+        with self._path.open("rb") as stream:
+            stream.seek(position)
+            reading = _Lines(stream, self.name)
+            if self._csv:
+                return self._csv_row(next(csv.reader(reading, strict=True)), 0)
+            return self._json_row(next(reading), 0)
 
     def _json_row(self, line: str, number: int) -> Mapping[str, Any]:
         row = parse_json_text(line, self.name, number)
@@ -247,8 +249,6 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        # The position is kept, because others move the stream meanwhile.
-        self._stream.seek(self.position)
         line = self._stream.readline()
         if not line:
             raise StopIteration
