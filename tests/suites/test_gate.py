@@ -7,7 +7,7 @@ import pytest
 from evald.v1 import suite_service_pb2
 from evald_server.suites.comparison import compare, merge_by_id
 from evald_server.suites.documents import InvalidDocument
-from evald_server.suites.gate import GateRuling, GateRule, check_rule, decide, not_found, read_gate
+from evald_server.suites.gate import GateRule, GateRuling, check_rule, decide, not_found, read_gate
 
 from .results import case, suite
 

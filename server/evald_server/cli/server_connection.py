@@ -35,13 +35,20 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
 
 @asynccontextmanager
 async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
-    """Connect to `--server`, else to EVALD_SERVER, else to a server inside this process.
+    """Connect to the server of `open_server`."""
+    from evald import AsyncClient
+
+    async with open_server(args) as address, AsyncClient(address) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_server(args: argparse.Namespace) -> AsyncIterator[str]:
+    """Yield the address of `--server`, else EVALD_SERVER, else of a server inside this process.
 
     An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
     precedence over the environment.
     """
-    from evald import AsyncClient
-
     inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name)), None)
     if inside and args.server:
         option = _INSIDE_OPTIONS[inside]
@@ -51,15 +58,13 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
-        async with AsyncClient(address) as client:
-            yield client
+        yield address
         return
 
     _configure_logging()
     app = await start_app(load_command_settings(args, listen="127.0.0.1:0", http=""))
     try:
-        async with AsyncClient(app.address) as client:
-            yield client
+        yield app.address
     finally:
         await app.stop(0)
 
