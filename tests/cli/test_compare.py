@@ -12,7 +12,7 @@ from tests.rpc.suite_floor import opened, play, recorded
 from tests.suites.results import case, suite
 
 from evald.v1 import suite_service_pb2_grpc
-from evald_server.cli.server_connection import open_server
+from evald_server.cli.server_connection import serving
 from evald_server.suites.reports.json_files import write_json, write_jsonl
 from evald_server.suites.reports.report import SuiteReport
 
@@ -166,7 +166,7 @@ async def stored(tmp_path: Path) -> Callable[..., Any]:
             server=None, plugins=None, code_allow=None, config=None, data_dir=str(tmp_path / "data")
         )
         ids = []
-        async with open_server(arguments) as address, grpc.aio.insecure_channel(address) as channel:
+        async with serving(arguments) as address, grpc.aio.insecure_channel(address) as channel:
             stub = suite_service_pb2_grpc.SuiteServiceStub(channel)
             for letters in runs:
                 cases = [

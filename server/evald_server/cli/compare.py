@@ -178,19 +178,20 @@ def _missing(word: str, suite: str, target: str) -> str:
 async def _find(
     client: SuiteClient, word: str, suite: str, target: str, new: suite_service_pb2.SuiteRun | None = None
 ) -> suite_service_pb2.SuiteRun | None:
-    """Return a suite run by id, the latest one whatever its status, or the last one completed before another."""
+    """Return a suite run by id, the latest one whatever its status, or the last one completed before `new`."""
     if word not in ("latest", "previous"):
-        return await client.get(word)
-    if word == "previous":
-        target = new.target if new else target
-    seen_new = new is None
-    async for found in client.newest_first(suite or (new.suite if new else ""), target):
-        if word == "latest":
-            return found
-        if seen_new and found.status == _COMPLETED:
-            return found
-        seen_new = seen_new or (new is not None and found.id == new.id)
-    return None
+        return await client.suite_run(word)
+    if word == "latest":
+        found = await client.suite_runs(1, suite=suite, target=target)
+        return found[0] if found else None
+    # Before another one: begun earlier, in whatever order the two are stored.
+    wanted = (
+        {"suite": new.suite, "target": new.target, "until": new.create_time}
+        if new
+        else {"suite": suite, "target": target}
+    )
+    found = await client.suite_runs(1, **wanted, status=_COMPLETED)
+    return found[0] if found else None
 
 
 def _comparer_of_store(

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from evald import AsyncClient
 
 # The options for the server inside the command, by argument name.
-_INSIDE_OPTIONS: Final = {"plugins": "--plugin", "code_allow": "--allow-code", "config": "--config"}
+_INSIDE_OPTIONS: Final = {
+    "plugins": "--plugin",
+    "code_allow": "--allow-code",
+    "config": "--config",
+    "data_dir": "--data-dir",
+}
 
 # A frame of a formatted traceback, and the start of its last line, which names the exception.
 _FRAME: Final = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -35,21 +40,21 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
 
 @asynccontextmanager
 async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
-    """Connect to the server of `open_server`."""
+    """Connect to the server that `serving` finds or starts."""
     from evald import AsyncClient
 
-    async with open_server(args) as address, AsyncClient(address) as client:
+    async with serving(args) as address, AsyncClient(address) as client:
         yield client
 
 
 @asynccontextmanager
-async def open_server(args: argparse.Namespace) -> AsyncIterator[str]:
-    """Yield the address of `--server`, else EVALD_SERVER, else of a server inside this process.
+async def serving(args: argparse.Namespace, data_dir: str | None = None) -> AsyncIterator[str]:
+    """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process.
 
     An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
-    precedence over the environment.
+    precedence over the environment. data_dir: where the server inside stores, unless a setting says it.
     """
-    inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name)), None)
+    inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name, None)), None)
     if inside and args.server:
         option = _INSIDE_OPTIONS[inside]
         raise usage_error(
@@ -62,7 +67,11 @@ async def open_server(args: argparse.Namespace) -> AsyncIterator[str]:
         return
 
     _configure_logging()
-    app = await start_app(load_command_settings(args, listen="127.0.0.1:0", http=""))
+    fixed = {"listen": "127.0.0.1:0", "http": ""}
+    settings = load_command_settings(args, **fixed)
+    if data_dir and settings.data_dir is None:
+        settings = load_command_settings(args, **fixed, data_dir=data_dir)
+    app = await start_app(settings)
     try:
         yield app.address
     finally:

@@ -94,8 +94,8 @@ EvaluatorUse: TypeAlias = Annotated[
 def _id(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, str) and not value.strip():
-        raise PydanticCustomError("id", "wanted a text that is not empty")
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise PydanticCustomError("id", "wanted a text of printable characters")
     if isinstance(value, str) and len(value.encode("utf-8", "replace")) > MAX_ID_BYTES:
         raise PydanticCustomError("id", "wanted at most {most} bytes", {"most": MAX_ID_BYTES})
     return value
@@ -106,6 +106,14 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _name(value: Any) -> Any:
+    # 200 characters: the server's limit.
+    if isinstance(value, str) and not (value.strip() and value.isprintable() and len(value) <= 200):
+        raise PydanticCustomError("name", "wanted at most 200 printable characters")
+    return value
+
+
+SuiteName = Annotated[str, BeforeValidator(_name)]
 Id = Annotated[str, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer"]})]
 Texts = Annotated[
     list[str], BeforeValidator(_list), WithJsonSchema({"type": ["array", "string"], "items": _TEXT})
@@ -201,7 +209,7 @@ class SuiteEntry(FilePart):
 
     aliases = {"target": "targets"}
 
-    name: str = Field("", description="Name of the suite; by default that of the file.", min_length=0)
+    name: SuiteName = Field("", description="Name of the suite; by default that of the file.")
     description: str = Field("", description="For people.")
     targets: Texts = Field(
         default_factory=list, description="Connectors that are tested: of the server, or of `connectors`."
@@ -211,7 +219,9 @@ class SuiteEntry(FilePart):
         default_factory=list, description="Run on the last turn of every case."
     )
     options: dict[str, Any] = Field(default_factory=dict, description="How to evaluate a turn.")
-    trials: Trials = Field(1, description="How often the agent is asked each case.")
+    trials: Trials | None = Field(
+        None, description="How often the agent is asked each case; once by default."
+    )
     min_passed: Trials | None = Field(None, description="Trials of a case that must pass; all by default.")
     threshold: Share | None = Field(
         None, description="Lowest share of cases, by weight, that passes; 1 by default."

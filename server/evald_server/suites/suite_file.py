@@ -417,11 +417,11 @@ def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
     pb.evaluators.extend(specs_to_pb(entry.evaluators))
     if entry.options:
         fill_options(entry.options, pb.options)
-    if entry.min_passed is not None and entry.min_passed > entry.trials and entry.trials > 1:
+    if entry.min_passed and entry.trials and entry.min_passed > entry.trials:
         raise InvalidInput(
             "min_passed", f"{entry.min_passed} of {entry.trials} trials", f"at most {entry.trials}"
         )
-    pb.trials, pb.min_passed = entry.trials, entry.min_passed or 0
+    pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
     if entry.threshold is not None:
         pb.threshold = entry.threshold
     pb.max_concurrency = entry.max_concurrency
