@@ -20,6 +20,7 @@ from evald.v1 import (
     suite_service_pb2,
     suite_service_pb2_grpc,
 )
+from evald_server.suites.comparison import MAX_DROP
 
 from .exit_codes import usage_error
 from .server_connection import serving
@@ -103,9 +104,20 @@ class SuiteClient:
             if not token:
                 return
 
-    async def compare(self, base_id: str, new_id: str) -> _pb.SuiteComparison:
+    async def suite_run(self, suite_run_id: str) -> _pb.SuiteRun | None:
+        """Return a suite run; None when there is none."""
+        request = _pb.GetSuiteRunRequest(suite_run_id=suite_run_id)
+        try:
+            found: _pb.SuiteRun = (await self._call("GetSuiteRun", request)).suite_run
+        except InvalidRequest as problem:
+            if problem.code != "NOT_FOUND":
+                raise
+            return None
+        return found
+
+    async def compare(self, base_id: str, new_id: str, max_drop: float = MAX_DROP) -> _pb.SuiteComparison:
         """Compare two suite runs."""
-        request = _pb.CompareSuiteRunsRequest(base_id=base_id, new_id=new_id)
+        request = _pb.CompareSuiteRunsRequest(base_id=base_id, new_id=new_id, max_drop=max_drop)
         found: _pb.SuiteComparison = (await self._call("CompareSuiteRuns", request)).comparison
         return found
 

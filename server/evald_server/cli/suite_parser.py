@@ -1,4 +1,4 @@
-"""The commands for suites: test, history. Imports nothing slow."""
+"""The commands for suites: test, compare, history. Imports nothing slow."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,6 +35,25 @@ examples:
   evald history checkout --case refund
 """
 
+_COMPARE: Final = """\
+Says whether a suite run is worse than another, paired by case: PASS, WARN, BLOCK
+or INCONCLUSIVE. BASE and NEW are ids of stored suite runs, `latest` and
+`previous` of --suite, or files that evald test --output has written as .json or
+.jsonl. With --gate the rules of a file decide: GO, NO-GO or INCONCLUSIVE.
+"""
+
+_COMPARE_EXAMPLES: Final = """\
+examples:
+  evald compare --suite checkout                    the latest run with the one before
+  evald compare --suite checkout --target staging --max-drop 0.02
+  evald compare main.json branch.json --output comparison.md
+  evald compare main.json branch.json --gate gate.yaml
+  evald compare --gate gate.yaml                    every suite that the gate names
+
+exit codes; of several suites the worst one:
+  0 PASS, WARN, GO   1 BLOCK, NO-GO   2 wrong usage   3 INCONCLUSIVE   4 server unreachable
+"""
+
 Options = Callable[[Any], None]
 
 
@@ -49,6 +68,11 @@ def add_suite_commands(
         command("test", "run suites of cases", _TEST, _TEST_EXAMPLES),
         server_options,
         whole_number,
+        number_between,
+    )
+    _compare_options(
+        command("compare", "say whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES),
+        server_options,
         number_between,
     )
     history = command("history", "show how suites did over time", _HISTORY, _HISTORY_EXAMPLES)
@@ -115,6 +139,31 @@ def _test_options(
     reports.add_argument(
         "--json", action="store_true", help="JSON Lines: an object per case, then the suite run"
     )
+    _stored_options(parser, server_options)
+
+
+def _compare_options(
+    parser: Any, server_options: Options, number_between: Callable[[float, float], Any]
+) -> None:
+    parser.add_argument(
+        "base", metavar="BASE", nargs="?", default="previous", help="what to compare with [previous]"
+    )
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", default="latest", help="what is in question [latest]"
+    )
+    _repeatable(parser, "--suite", "NAME", "suites", "of which suite `latest` and `previous` are; repeatable")
+    parser.add_argument(
+        "--target", metavar="NAME", default="", help="against this target; that of the latest by default"
+    )
+    parser.add_argument(
+        "--max-drop",
+        metavar="SHARE",
+        type=number_between(0, 1),
+        help="largest drop of the pass rate that is accepted [0.05]",
+    )
+    parser.add_argument("--gate", metavar="FILE", help="rules that decide, in YAML or JSON")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    _repeatable(parser, "--output", "FILE", "outputs", "write .md or .json as well; repeatable")
     _stored_options(parser, server_options)
 
 

@@ -1,1 +1,1 @@
-"""Suites: files of cases, formats of others, verdicts over trials, statistics, comparison, reports."""
+"""Suites of cases: their files, the formats of others, statistics, comparison and reports. Runs nothing."""

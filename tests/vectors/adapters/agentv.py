@@ -13,6 +13,7 @@ from evald.spec import Options
 from evald.turn import Turn
 from evald_server.scripts.policy import ScriptPolicy
 
+from ..figures import Figures, case_figures, mean_figures
 from ..replay import (
     ERROR,
     FAILED,
@@ -48,6 +49,16 @@ _NOT_ZERO = Difference(
 )
 
 DIFFERENCES = {
+    "AV-275": Difference(
+        "there the score of a case that needs one pass is that of its best trial",
+        "the score of a case is the mean of its trials; whether enough of them passed is its verdict",
+        Expect(run={"verdict": PASSED, "score": 0.7, "passed": 1, "trials": 2}),
+    ),
+    "AV-285": Difference(
+        "there a single trial has an interval without width",
+        "estimate_mean: Wilson's interval, which has a width however few the cases are",
+        Expect(run={"mean": 0.85, "low": 0.15005233859515843, "high": 0.9945321814689079}),
+    ),
     "AV-021": Difference(
         "there a threshold of 0 passes whatever the children say",
         "at-least: k and threshold are above 0, because what always passes checks nothing",
@@ -155,6 +166,8 @@ def adapt(vector: Vector) -> Case:
     match kind:
         case "suite:weighted_mean":
             return _suite(vector)
+        case "aggregate:trials":
+            return _trials(vector)
         case "aggregate:average":
             return _average(vector)
         case "registry:lookup":
@@ -416,3 +429,18 @@ def _judged(recorded: Vector) -> Result:
     if recorded["verdict"] == "skip":
         return errored("JUDGE_UNPARSEABLE", "The judge's answer holds no verdict")
     return Result(_VERDICTS[recorded["verdict"]], "judged", recorded["score"])
+
+
+def _trials(vector: Vector) -> Case:
+    """`pass_any` is one trial that must pass; the other strategies are about scores alone."""
+    strategy, expected = vector["config"]["strategy"], vector["expected"]["aggregation"]
+    trials = [(trial["score"], trial["verdict"] == "pass") for trial in vector["context"]["trials"]]
+    if strategy == "confidence_interval":
+        wanted = {"mean": expected["mean"], "low": expected["ci95Lower"], "high": expected["ci95Upper"]}
+        return Case(Figures(lambda: mean_figures([score for score, _ in trials])), Expect(run=wanted))
+    run: dict[str, Any] = {"score": vector["expected"]["score"]}
+    if strategy == "pass_any":
+        passed = expected["passedAttempts"]
+        verdict = PASSED if passed else FAILED
+        run |= {"passed": passed, "trials": expected["totalAttempts"], "verdict": verdict}
+    return Case(Figures(lambda: case_figures(trials, 1)), Expect(run=run))
