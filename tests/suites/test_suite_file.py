@@ -184,7 +184,10 @@ REFUSED = [
         'a.yaml:3: cases[0] ("a"): no recorded answer, and the suite has no target',
     ),
     (HEAD + "- {input: x, output: y}", "a.yaml:3: cases[0].id: missing"),
-    (HEAD + "- {id: '', input: x, output: y}", "a.yaml:3: cases[0].id: got '' (str), wanted a text of printable"),
+    (
+        HEAD + "- {id: '', input: x, output: y}",
+        "a.yaml:3: cases[0].id: got '' (str), wanted a text of printable",
+    ),
     (HEAD + "- {id: " + "x" * 257 + ", input: x, output: y}", "wanted at most 256 bytes"),
     (HEAD + "- {id: a, output: y}", 'cases[0] ("a"): no input; wanted `input`, `messages` or `turns`'),
     (HEAD + "- {id: a, input: x, output: {txt: y}}", "a.yaml:3: "),
