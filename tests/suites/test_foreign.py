@@ -142,7 +142,9 @@ def test_its_evaluators_compile(name: str, tmp_path: Path) -> None:
     for case in suite.cases:
         specs = list(case.evaluators) or list(suite.open.evaluators)
         turn = Turn([{"role": "user", "content": "?"}])
-        outcome = Call([read_spec(spec).to_dict() for spec in specs], turn, judge=[{}], scripts=_policy(tmp_path))()
+        outcome = Call(
+            [read_spec(spec).to_dict() for spec in specs], turn, judge=[{}], scripts=_policy(tmp_path)
+        )()
         assert outcome.refused is None
 
 

@@ -1,4 +1,4 @@
-"""The commands for suites: test, history. Imports nothing slow."""
+"""The commands for suites: test, history, convert. Imports nothing slow."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,6 +35,18 @@ examples:
   evald history checkout --case refund
 """
 
+_CONVERT: Final = """\
+Writes a suite of AgentV or promptfoo, or a grader of OpenAI's with its items, as a
+suite file of evald. `evald test` reads them as they are, too. What has no
+counterpart is refused with its line and the reason.
+"""
+
+_CONVERT_EXAMPLES: Final = """\
+examples:
+  evald convert promptfooconfig.yaml > checkout.yaml
+  evald convert grader.json --output checkout.yaml        with the items of grader.jsonl
+"""
+
 Options = Callable[[Any], None]
 
 
@@ -63,6 +75,10 @@ def add_suite_commands(
     history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
     _stored_options(history, server_options)
+
+    converting = command("convert", "write suites of other tools as ours", _CONVERT, _CONVERT_EXAMPLES)
+    converting.add_argument("file", metavar="FILE", help="YAML, JSON or JSON Lines")
+    converting.add_argument("-o", "--output", metavar="FILE", help="write here; standard output by default")
 
 
 def _test_options(

@@ -46,6 +46,7 @@ _OUTPUTS: Final = {
     ".xml": ("junit", "write_junit"),
     ".md": ("markdown", "write_markdown"),
     ".html": ("page", "write_page"),
+    ".agentv.jsonl": ("agentv", "write_agentv"),
 }
 # Suite runs on the page of a report.
 _HISTORY: Final = 30
@@ -118,12 +119,16 @@ def _is_id(text: str) -> bool:
 def _check_outputs(names: Sequence[str]) -> None:
     for name in names:
         path = Path(name)
-        if path.suffix not in _OUTPUTS:
+        if _suffix(name) not in _OUTPUTS:
             raise usage_error(f"--output {name}: wanted a name with {', '.join(_OUTPUTS)}")
         if path.suffix == ".html" and find_spec("jinja2") is None:
             raise usage_error(f"--output {name} needs Jinja2", "pip install 'evald[web]'")
         if not path.parent.is_dir():
             raise usage_error(f"--output {name}: there is no directory {path.parent}")
+
+
+def _suffix(name: str) -> str:
+    return ".agentv.jsonl" if name.endswith(".agentv.jsonl") else Path(name).suffix
 
 
 def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:
@@ -373,7 +378,7 @@ class _Testing:
 
     def _write(self, reports: Sequence[SuiteReport]) -> None:
         for name in self._args.outputs:
-            write = _writer(*_OUTPUTS[Path(name).suffix])
+            write = _writer(*_OUTPUTS[_suffix(name)])
             try:
                 with Path(name).open("w", encoding="utf-8") as stream:
                     write(reports, stream)

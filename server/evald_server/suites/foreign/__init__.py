@@ -39,5 +39,8 @@ def convert_jsonl(path: Path) -> Converted | None:
 
 def as_document(converted: Converted, file: str) -> Document:
     """Return a converted suite as a document of ours. A value's line is that of its case."""
-    lines: dict[DataPath, int] = {(): 1, **{("cases", index): line for index, line in enumerate(converted.lines)}}
+    lines: dict[DataPath, int] = {
+        (): 1,
+        **{("cases", index): line for index, line in enumerate(converted.lines)},
+    }
     return Document(converted.suite, lines, file)
