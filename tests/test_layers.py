@@ -48,7 +48,6 @@ BELOW = {
         "workers",
     },
     "store": set(),
-    "suites": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
     "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
