@@ -15,6 +15,7 @@ _PIPE_CLOSED = 141
 _MODULES = {
     "types": "catalog",
     "import": "stored_import",
+    "convert": "convert_suites",
     **dict.fromkeys(("scenarios", "personas", "connectors", "experiments"), "resources"),
 }
 

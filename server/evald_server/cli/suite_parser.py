@@ -1,4 +1,4 @@
-"""The commands for suites: test, compare, history. Imports nothing slow."""
+"""The commands for suites: test, compare, history, convert. Imports nothing slow."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -54,6 +54,18 @@ exit codes; of several suites the worst one:
   0 PASS, WARN, GO   1 BLOCK, NO-GO   2 wrong usage   3 INCONCLUSIVE   4 server unreachable
 """
 
+_CONVERT: Final = """\
+Writes a suite of AgentV or promptfoo, or a grader of OpenAI's with its items, as a
+suite file of evald. `evald test` reads them as they are, too. What has no
+counterpart is refused with its line and the reason.
+"""
+
+_CONVERT_EXAMPLES: Final = """\
+examples:
+  evald convert promptfooconfig.yaml > checkout.yaml
+  evald convert grader.json --output checkout.yaml        with the items of grader.jsonl
+"""
+
 Options = Callable[[Any], None]
 
 
@@ -87,6 +99,10 @@ def add_suite_commands(
     history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
     _stored_options(history, server_options)
+
+    converting = command("convert", "write suites of other tools as ours", _CONVERT, _CONVERT_EXAMPLES)
+    converting.add_argument("file", metavar="FILE", help="YAML, JSON or JSON Lines")
+    converting.add_argument("-o", "--output", metavar="FILE", help="write here; standard output by default")
 
 
 def _test_options(

@@ -47,6 +47,7 @@ _OUTPUTS: Final = {
     ".xml": ("junit", "write_junit"),
     ".md": ("markdown", "write_markdown"),
     ".html": ("page", "write_page"),
+    ".agentv.jsonl": ("agentv", "write_agentv"),
 }
 # Suite runs on the page of a report.
 _HISTORY: Final = 30
@@ -119,12 +120,16 @@ def _is_id(text: str) -> bool:
 def _check_outputs(names: Sequence[str]) -> None:
     for name in names:
         path = Path(name)
-        if path.suffix not in _OUTPUTS:
+        if _suffix(name) not in _OUTPUTS:
             raise usage_error(f"--output {name}: wanted a name with {', '.join(_OUTPUTS)}")
         if path.suffix == ".html" and find_spec("jinja2") is None:
             raise usage_error(f"--output {name} needs Jinja2", "pip install 'evald[web]'")
         if not path.parent.is_dir():
             raise usage_error(f"--output {name}: there is no directory {path.parent}")
+
+
+def _suffix(name: str) -> str:
+    return ".agentv.jsonl" if name.endswith(".agentv.jsonl") else Path(name).suffix
 
 
 def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:
@@ -376,7 +381,7 @@ class _Testing:
 
     def _write(self, reports: Sequence[SuiteReport]) -> None:
         for name in self._args.outputs:
-            write_file(name, partial(_writer(*_OUTPUTS[Path(name).suffix]), reports))
+            write_file(name, partial(_writer(*_OUTPUTS[_suffix(name)]), reports))
         if self._args.github:
             _writer("github", "write_github")(reports, sys.stdout)
 
