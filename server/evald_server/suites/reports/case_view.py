@@ -22,6 +22,8 @@ _MOST_TRIALS: Final = 10
 _MOST_TURNS: Final = 40
 _MOST_RESULTS: Final = 50
 
+_RED: Final = (Verdict.FAILED, Verdict.ERROR)
+
 
 class Text(NamedTuple):
     """A text and how many characters of it are not shown."""
@@ -85,7 +87,11 @@ class TrialView(NamedTuple):
 
 
 class CaseView(NamedTuple):
-    """A case. trials: None where the page has no room for them. counts: of several trials, in words."""
+    """A case.
+
+    trials: None where the page has no room for them. counts: of several trials, in words.
+    first_red: position of the first trial that did not pass, from 1; 1 when all did.
+    """
 
     case_id: str
     verdict: Verdict
@@ -96,6 +102,7 @@ class CaseView(NamedTuple):
     counts: str
     trials: list[TrialView] | None
     trials_left_out: int
+    first_red: int
 
 
 def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
@@ -118,6 +125,7 @@ def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, 
         counts,
         [_trial(trial) for trial in case.trials[:_MOST_TRIALS]] if whole else None,
         max(len(case.trials) - _MOST_TRIALS, 0),
+        next((index for index, one in enumerate(case.trials, 1) if read_verdict(one.verdict) in _RED), 1),
     )
 
 

@@ -190,7 +190,7 @@ def _trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
     def samples(name: str, field: str) -> list[Sample]:
         return [
             Sample(
-                str(found.k),
+                f"k = {found.k}",
                 estimate.value,
                 estimate.low,
                 estimate.high,
