@@ -21,6 +21,7 @@ from .batch_eval import (
 from .console import err, out, say, show, show_progress, warn
 from .conversations import RecordedConversation, last_turn, read_conversations
 from .exit_codes import ExitCode, usage_error
+from .report_files import check_report_file, write_report_file
 from .result_tables import (
     result_tables,
     running_tables,
@@ -38,6 +39,8 @@ from .validate import find_violations
 if TYPE_CHECKING:
     from evald import AsyncClient, Evaluation
 
+    from .evaluated_cases import EvaluatedCases
+
 # The spellings of the time limit in the options of a file. --timeout replaces them.
 _TIMEOUT_KEYS = frozenset(("timeout", "timeout_ms", "timeoutMs", "timeout_seconds", "timeoutSeconds"))
 
@@ -47,6 +50,8 @@ _SHOWN_WARNINGS = 5
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate the conversations of the files."""
+    for path, format_name in _reports(args):
+        check_report_file(path, format_name)
     specs = load_specs(args.spec_files, args.expressions)
     conversations = read_conversations(args.files)
     first = list(islice(conversations, 2))
@@ -62,6 +67,26 @@ def run(args: argparse.Namespace) -> int:
     return run_async(_evaluate(args, specs, first, chain(first, conversations)))
 
 
+def _reports(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return path and format of the reports that are asked for."""
+    return [(path, name) for path, name in ((args.junit, "junit"), (args.html, "html")) if path]
+
+
+def _cases(args: argparse.Namespace) -> "EvaluatedCases | None":
+    """Return what collects the cases of the reports; None where no report is asked for."""
+    if not _reports(args):
+        return None
+    from .evaluated_cases import EvaluatedCases
+
+    return EvaluatedCases(args.files, every_turn=args.turns)
+
+
+def _write_reports(args: argparse.Namespace, cases: "EvaluatedCases | None") -> None:
+    if cases is not None:
+        for path, format_name in _reports(args):
+            write_report_file(path, format_name, [cases.report()])
+
+
 async def _evaluate(
     args: argparse.Namespace,
     specs: SpecSet,
@@ -75,22 +100,25 @@ async def _evaluate(
         if violations:
             return ExitCode.USAGE
         if len(first) == 1 and not args.json:
-            return await _evaluate_one(client, first[0], specs, every_turn=args.turns)
+            return await _evaluate_one(client, first[0], specs, args)
         return await _evaluate_many(client, conversations, specs, args)
 
 
 async def _evaluate_one(
-    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet, *, every_turn: bool
+    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet, args: argparse.Namespace
 ) -> int:
-    watch = _watch_session if every_turn else _watch_last_turn
+    watch = _watch_session if args.turns else _watch_last_turn
     evaluated = await watch(client, conversation, specs)
     totals = RunTotals()
     totals.add(evaluated.verdict, evaluated.evaluations)
     last = evaluated.turns[-1]
-    if every_turn and not isinstance(last, str):
+    if args.turns and not isinstance(last, str):
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
     _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
+    if (cases := _cases(args)) is not None:
+        cases.add(evaluated)
+        _write_reports(args, cases)
     return totals.exit_code
 
 
@@ -150,6 +178,7 @@ async def _evaluate_many(
     args: argparse.Namespace,
 ) -> int:
     totals = RunTotals()
+    cases = _cases(args)
     unpassed: list[EvaluatedConversation] = []
     warnings: dict[str, None] = {}
     evaluate = evaluate_every_turn if args.turns else evaluate_last_turns
@@ -159,6 +188,8 @@ async def _evaluate_many(
         task = progress.add_task("", total=total, failed=0)
         async for evaluated in evaluate(client, conversations, specs):
             totals.add(evaluated.verdict, evaluated.evaluations)
+            if cases is not None:
+                cases.add(evaluated)
             if len(warnings) < _SHOWN_WARNINGS:
                 warnings |= dict.fromkeys(w for e in evaluated.evaluations for w in e.warnings)
             if evaluated.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:
@@ -171,6 +202,7 @@ async def _evaluate_many(
     else:
         _print_report(totals, unpassed)
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
+    _write_reports(args, cases)
     return totals.exit_code
 
 

@@ -172,7 +172,7 @@ def test_a_page_reads_without_script(browser: Any, files: dict[str, Path]) -> No
         assert not page.locator("form.filter").is_visible()
         first = page.locator("details.case").first
         first.locator("summary").first.click()
-        assert first.locator(".conversation").first.is_visible()
+        assert first.locator(".trial[open] .conversation").is_visible()
 
 
 def test_cases_are_filtered_by_text_and_verdict(browser: Any, files: dict[str, Path]) -> None:
