@@ -9,12 +9,13 @@ from evald.result import Verdict
 from evald.structs import duration_ms, struct_to_dict
 from evald.v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.pages.formats import Mark, count, mark, money, number, seconds
-from evald_server.untrusted import visible
+from evald_server.untrusted import one_line, visible
 
-from .report import is_metric, reason_of
+from .report import is_metric, measured, reason_of
 
 # What one case shows at most. A page is for reading: whoever wants all of it takes the JSON.
 _MOST_TEXT: Final = 4000
+_LONG_TEXT: Final = 300
 _MOST_REASON: Final = 2000
 _MOST_NAME: Final = 200
 _MOST_MESSAGES: Final = 60
@@ -40,11 +41,12 @@ class CallView(NamedTuple):
 
 
 class MessageView(NamedTuple):
-    """A message. name: of its author or tool."""
+    """A message. name: of its author or tool. folded: what stands for a long text until it is unfolded, or ""."""
 
     role: str
     name: str
     text: Text
+    folded: str
     calls: list[CallView]
 
 
@@ -223,15 +225,15 @@ def _message(pb: message_pb2.ChatMessage) -> MessageView:
     calls = [
         CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]
     ]
-    return MessageView(_name(pb.role), _name(pb.name), _text("\n".join(texts)), calls)
+    text = "\n".join(texts)
+    # What people and agents say to each other stays open: it is what one looks for.
+    long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
+    folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
+    return MessageView(_name(pb.role), _name(pb.name), _text(text), folded, calls)
 
 
 def _result(result: result_pb2.EvaluationResult) -> ResultView:
-    verdict = read_verdict(result.verdict)
     data = struct_to_dict(result.metadata) if result.HasField("metadata") else {}
-    value = number(result.value) if result.HasField("value") else ""
-    if is_metric(result) and (verdict is not Verdict.PASSED or data.get("available") is False):
-        value = "n/a"
     flags = {
         "pending": result.pending,
         "shadow": result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW,
@@ -242,7 +244,7 @@ def _result(result: result_pb2.EvaluationResult) -> ResultView:
         mark(result.verdict),
         [flag for flag, is_set in flags.items() if is_set],
         f"{result.score:.2f}" if result.HasField("score") else "",
-        value,
+        number(measured(result)) or "n/a",
         _text(reason_of(result), _MOST_REASON),
         [
             result_pb2.Check(
