@@ -313,7 +313,7 @@ def test_the_templates_mark_nothing_as_safe() -> None:
     for template in templates:
         source = template.read_text(encoding="utf-8")
         assert not re.search(
-            r"\|\s*safe|innerHTML|outerHTML|insertAdjacent|\sstyle="|\son\w+=|autoescape", source
+            r"\|\s*safe|innerHTML|outerHTML|insertAdjacent|\sstyle=|\son\w+=|autoescape", source
         ), template
 
 
