@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import TextIO
 
@@ -47,8 +48,8 @@ def written(write: Writer, *reports: SuiteReport) -> str:
     return stream.getvalue()
 
 
-# Cases as letters, a letter for each trial; A is an agent that broke.
-MIXES = st.lists(st.text("PFESA", min_size=1, max_size=3), max_size=12)
+# Cases as letters, a letter for each trial; A is an agent that broke. Ten: GitHub shows no more annotations.
+MIXES = st.lists(st.text("PFESA", min_size=1, max_size=3), max_size=10)
 # Verdicts that this version does not know, too.
 WORDS = {1: "passed", 2: "failed", 3: "error", 4: "skipped"}
 
@@ -290,14 +291,32 @@ def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> No
     assert "15 cases failed and 15 cases inconclusive" in lines[-1]
 
 
+class Tags(HTMLParser):
+    """The tags of a page, and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[tuple[str, str | None]] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(attrs)
+
+
 def test_a_page_loads_nothing_and_its_policy_allows_nothing() -> None:
     text = written(write_page, samples.rich_report(), hostile_report())
-    head = html.unescape(text.partition("<body>")[0])
-    assert "default-src 'none'" in head
-    assert "unsafe" not in head
-    assert not re.search(r"<(img|link|iframe|object|embed|base|audio|video|form action)\b", text)
-    assert not re.search(r"<[a-z][^>]* (style|on\w+|src|srcset)=", text)
-    assert set(re.findall(r'href="([^"]*)"', text)) <= {"#main", "#run-1", "#run-2"}
+    policy = html.unescape(text.partition("<body>")[0])
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    found = Tags(text)
+    assert not found.tags & {"img", "link", "iframe", "object", "embed", "base", "audio", "video"}
+    names = {name for name, _ in found.attributes}
+    assert not {
+        name for name in names if name.startswith("on") or name in {"style", "src", "srcset", "action"}
+    }
+    assert {value for name, value in found.attributes if name == "href"} == {"#main", "#run-1", "#run-2"}
 
 
 def test_a_page_of_long_texts_is_bounded_and_says_so() -> None:
