@@ -54,6 +54,7 @@ from evald_server.scripts.runner import ScriptRunner
 from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
 from evald_server.store.leases import LeaseStore
 from evald_server.store.runs import RunStore
+from evald_server.store.suites import SuiteStore
 
 _log = logging.getLogger("evald.server")
 
@@ -195,6 +196,7 @@ class App:
             await self.database.start()
             await self.remotes.start()
             await self.runner.start()
+            await self.suites.start()
         except StoreProblem as problem:
             place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
             raise StartError(f"{place}: {problem.message}; the log says why") from None
@@ -291,6 +293,7 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        await self.suites.stop()
         await self.database.close()
         self._release_data_dir()
         self._server = None
@@ -338,15 +341,19 @@ class App:
             },
             registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
         }
-        table |= run_services(
+        services = run_services(
             rpc,
             self.database,
             engine,
+            admission,
+            metrics,
             self._connectors,
             self.runner,
             self._judge_problem,
             self.settings.max_messages,
         )
+        self.suites = services.suites
+        table |= services.handlers
         self._health = Health(tuple(table))
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
@@ -357,11 +364,13 @@ class App:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _trim_runs(self) -> None:
-        """Delete old runs, now and every ten minutes."""
-        store, settings = RunStore(self.database), self.settings
+        """Delete old runs and suite runs, now and every ten minutes."""
+        runs, suites = RunStore(self.database), SuiteStore(self.database)
+        max_age, max_count = self.settings.runs_max_age, self.settings.runs_max_count
         while True:
             try:
-                deleted = await store.trim(max_age=settings.runs_max_age, max_count=settings.runs_max_count)
+                deleted = await runs.trim(max_age=max_age, max_count=max_count)
+                deleted += await suites.trim(max_age=max_age, max_count=max_count)
             except StoreProblem as problem:
                 _log.warning("old runs could not be deleted: %s", problem.message)
             else:

@@ -184,10 +184,13 @@ class Settings(BaseSettings):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Age from which runs that have ended are deleted. Default: none.",
+        description="Age from which runs and suite runs that have ended are deleted. Default: none.",
     )
     runs_max_count: int | None = Field(
-        None, ge=1, description="Maximum stored runs: the oldest that have ended are deleted. Default: none."
+        None,
+        ge=1,
+        description="Maximum stored runs, and maximum stored suite runs: the oldest that have ended are deleted. "
+        "Default: none.",
     )
     insecure_public: bool = Field(
         False,

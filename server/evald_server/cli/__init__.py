@@ -30,8 +30,8 @@ _SERVER_PACKAGES = (
     "rapidfuzz",
     "re2",
     "rich",
+    "ruamel",
     "sqlalchemy",
-    "yaml",
 )
 
 

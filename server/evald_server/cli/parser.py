@@ -9,12 +9,14 @@ from functools import partial
 from typing import NoReturn, TypeAlias
 
 from .stored_parser import add_stored_commands
+from .suite_parser import add_suite_commands
 
 _EPILOG = """\
 examples:
   evald serve --listen 127.0.0.1:50051
   evald evaluate conversation.json -e regex:pattern='BK-[0-9]+' -e response-length
   evald evaluate conversations.jsonl --evaluators checks.toml --json > results.jsonl
+  evald test suite.yaml --target staging --trials 4 --output report.xml
   evald types tool-use
   evald runs start "Booking flow" --connector staging
   evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
@@ -427,7 +429,9 @@ def build_parser() -> Parser:
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
-    add_stored_commands(partial(_command, add), _whole_number)
+    command = partial(_command, add)
+    add_suite_commands(command, _server_options, _whole_number, _number_between)
+    add_stored_commands(command, _whole_number)
     _command(add, "demo", "see it work on real conversations", _DEMO)
     return parser
 

@@ -199,8 +199,8 @@ class RunService:
             status=request.status,
             verdict=request.verdict,
             failed_evaluator=request.failed_evaluator,
-            since=_microseconds(request, "since", "since"),
-            until=_microseconds(request, "until", "until"),
+            since=microseconds(request, "since", "since"),
+            until=microseconds(request, "until", "until"),
         )
         found = await self._store.list(
             wanted, after=int(place) if place else None, limit=size + 1, oldest_first=request.oldest_first
@@ -304,7 +304,7 @@ class RunService:
         ]
         for name in ("create_time", "start_time", "update_time", "complete_time"):
             try:
-                _microseconds(run, name, f"run.{name}")
+                microseconds(run, name, f"run.{name}")
             except CallError as problem:
                 found += problem.violations
         return found
@@ -419,7 +419,7 @@ def _no_run(run_id: str) -> CallError:
     return CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
 
 
-def _microseconds(message: Message, name: str, path: str) -> int:
+def microseconds(message: Message, name: str, path: str) -> int:
     """Return a time in a field, 0 if there is none. Raises CallError."""
     if not message.HasField(name):
         return 0

@@ -11,19 +11,20 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from google.protobuf.message import Message
 
 from evald.blocks import UnreadableContent
-from evald.chat import Conversation, message_text
+from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
-from evald_server.engine.contexts import InvalidContext, check_invocation
+from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.store.runs import RunEvent, RunEventKind
 
-from .invocations import add_spending, merge_calls
+from .agent_call import call_agent, check_readable, goes_on
+from .invocations import add_spending, merge_calls, turn_of
 from .rules import RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, status_event
 
@@ -238,8 +239,7 @@ class RunLoop:
         most = self._rules.max_messages
         if self._count >= most or len(self._calls) >= most:
             return True
-        last = self._pb.messages[-1]
-        return not (last.role == "tool" or (last.tool_calls and not message_text(last)))
+        return not goes_on(self._pb.messages[-1])
 
     @property
     def _end_cause(self) -> StopCause | None:
@@ -267,16 +267,7 @@ class RunLoop:
             # The same when it is sent again after a restart.
             f"{run.id}-{run.attempt}-{turn}-{len(self._calls) + 1}",
         )
-        answer = await self._connector.invoke(request)
-        try:
-            check_invocation(answer, "answer")
-            self._engine.contexts.complete_messages(answer, "answer")
-        except InvalidContext as problem:
-            raise _bad_answer(problem.message) from None
-        if not answer.messages:
-            raise _bad_answer("answer.messages: empty, wanted at least one")
-        if any(message.role == "user" for message in answer.messages):
-            raise _bad_answer('answer.messages: got one of role "user", wanted what the agent says')
+        answer = await call_agent(self._connector, request, self._engine.contexts)
         call = context_pb2.Invocation()
         call.CopyFrom(answer)
         call.ClearField("messages")
@@ -324,16 +315,7 @@ class RunLoop:
         if not said and not self.run.turn_count and start and messages[start - 1].role == "user":
             first -= 1  # the scenario's own question
         last = merge_calls(self._calls)
-        turn = run_service_pb2.RunTurn(
-            turn=self.run.turn_count + 1,
-            first_message=first,
-            message_count=len(messages) - first,
-            latency=last.latency if last.HasField("latency") else None,
-            time_to_first_token=last.time_to_first_token if last.HasField("time_to_first_token") else None,
-            token_usage=last.token_usage if last.HasField("token_usage") else None,
-            cost=last.cost if last.HasField("cost") else None,
-            model=last.model,
-        )
+        turn = turn_of(last, self.run.turn_count + 1, first, len(messages) - first)
         pb.turn = turn.turn
         pb.last_invocation.CopyFrom(last)
         pb.last_invocation.messages.extend(messages[answer:])
@@ -393,10 +375,7 @@ class RunLoop:
         index = len(self._pb.messages)
         try:
             for position, message in enumerate(messages):
-                try:
-                    message_text(message)
-                except UnreadableContent as problem:
-                    raise problem.below(f"messages[{index + position}]") from None
+                check_readable(message, f"messages[{index + position}]")
             self._engine.contexts.extend(self._pb, messages, "", "messages")
         except (InvalidContext, UnreadableContent) as problem:
             raise RunFailure(code, str(problem)) from None
@@ -448,10 +427,6 @@ def _elapsed_seconds(run: run_service_pb2.Run) -> float:
     if not run.HasField("start_time") or not run.HasField("complete_time"):
         return 0.0
     return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
-
-
-def _bad_answer(problem: str) -> RunFailure:
-    return RunFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")
 
 
 def _no_deadline() -> None:
