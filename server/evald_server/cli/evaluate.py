@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ _SHOWN_WARNINGS = 5
 def run(args: argparse.Namespace) -> int:
     """Evaluate the conversations of the files."""
     for path, format_name in _reports(args):
-        check_report_file(path, format_name)
+        check_report_file(f"--{format_name}", path, format_name)
     specs = load_specs(args.spec_files, args.expressions)
     conversations = read_conversations(args.files)
     first = list(islice(conversations, 2))
@@ -72,21 +72,6 @@ def _reports(args: argparse.Namespace) -> list[tuple[str, str]]:
     return [(path, name) for path, name in ((args.junit, "junit"), (args.html, "html")) if path]
 
 
-def _cases(args: argparse.Namespace) -> "EvaluatedCases | None":
-    """Return what collects the cases of the reports; None where no report is asked for."""
-    if not _reports(args):
-        return None
-    from .evaluated_cases import EvaluatedCases
-
-    return EvaluatedCases(args.files, every_turn=args.turns)
-
-
-def _write_reports(args: argparse.Namespace, cases: "EvaluatedCases | None") -> None:
-    if cases is not None:
-        for path, format_name in _reports(args):
-            write_report_file(path, format_name, [cases.report()])
-
-
 async def _evaluate(
     args: argparse.Namespace,
     specs: SpecSet,
@@ -99,26 +84,41 @@ async def _evaluate(
             warn(clean(str(violation)), violation.hint)
         if violations:
             return ExitCode.USAGE
-        if len(first) == 1 and not args.json:
-            return await _evaluate_one(client, first[0], specs, args)
-        return await _evaluate_many(client, conversations, specs, args)
+        with ExitStack() as stack:
+            cases = None
+            if _reports(args):
+                from .evaluated_cases import EvaluatedCases
+
+                cases = EvaluatedCases(args.files, stack, every_turn=args.turns)
+            if len(first) == 1 and not args.json:
+                code = await _evaluate_one(client, first[0], specs, cases, every_turn=args.turns)
+            else:
+                code = await _evaluate_many(client, conversations, specs, args, cases)
+            if cases is not None:
+                for path, format_name in _reports(args):
+                    write_report_file(path, format_name, [cases.report()])
+            return code
 
 
 async def _evaluate_one(
-    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet, args: argparse.Namespace
+    client: "AsyncClient",
+    conversation: RecordedConversation,
+    specs: SpecSet,
+    cases: "EvaluatedCases | None",
+    *,
+    every_turn: bool,
 ) -> int:
-    watch = _watch_session if args.turns else _watch_last_turn
+    watch = _watch_session if every_turn else _watch_last_turn
     evaluated = await watch(client, conversation, specs)
     totals = RunTotals()
     totals.add(evaluated.verdict, evaluated.evaluations)
     last = evaluated.turns[-1]
-    if args.turns and not isinstance(last, str):
+    if every_turn and not isinstance(last, str):
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
     _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
-    if (cases := _cases(args)) is not None:
+    if cases is not None:
         cases.add(evaluated)
-        _write_reports(args, cases)
     return totals.exit_code
 
 
@@ -176,9 +176,9 @@ async def _evaluate_many(
     conversations: Iterator[RecordedConversation],
     specs: SpecSet,
     args: argparse.Namespace,
+    cases: "EvaluatedCases | None",
 ) -> int:
     totals = RunTotals()
-    cases = _cases(args)
     unpassed: list[EvaluatedConversation] = []
     warnings: dict[str, None] = {}
     evaluate = evaluate_every_turn if args.turns else evaluate_last_turns
@@ -202,7 +202,6 @@ async def _evaluate_many(
     else:
         _print_report(totals, unpassed)
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
-    _write_reports(args, cases)
     return totals.exit_code
 
 

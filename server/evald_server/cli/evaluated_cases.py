@@ -1,7 +1,7 @@
 """Evaluated conversations as a suite run and its cases, so that they make the reports of suites."""
 
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from evald.fields import duration_to_pb
 from evald.structs import fill_struct
 from evald.v1 import result_pb2, suite_service_pb2
-from evald_server.frames import frame, read_frame
+from evald_server.suites.recorded_turns import turn_bounds
 from evald_server.suites.reports.report import SuiteReport
 from evald_server.suites.verdicts import SuiteTotals, decide_case, decide_trial
 
 from . import conversations
+from .report_files import ResultFile
 
 if TYPE_CHECKING:
     from evald import Evaluation, EvaluatorResult
@@ -26,32 +27,26 @@ _UNSENT: Final = "NOT_EVALUATED"
 class EvaluatedCases:
     """The conversations of a command as the cases of one suite run. They wait in a file, not in memory."""
 
-    def __init__(self, files: Sequence[str], *, every_turn: bool) -> None:
+    def __init__(self, files: Sequence[str], stack: ExitStack, *, every_turn: bool) -> None:
         names = ["stdin" if file == "-" else Path(file).stem for file in files]
         self._run = suite_service_pb2.SuiteRun(suite=", ".join(names), target="recorded", trials=1)
         self._run.status = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
         self._run.create_time.FromDatetime(datetime.now(UTC))
         self._every_turn = every_turn
         self._totals = SuiteTotals()
-        self._stored = tempfile.TemporaryFile()  # noqa: SIM115 - deleted by the system with the last reference
+        self._stored = ResultFile(stack)
 
     def add(self, evaluated: "EvaluatedConversation") -> None:
         """Add a conversation."""
         case = case_of(evaluated, every_turn=self._every_turn)
         self._totals.add(case)
-        self._stored.write(frame(case.SerializeToString()))
+        self._stored.add(case)
 
     def report(self) -> SuiteReport:
         """Return the report of all conversations so far."""
         self._run.complete_time.FromDatetime(datetime.now(UTC))
         self._totals.fill(self._run)
-        return SuiteReport(self._run, self)
-
-    def __iter__(self) -> Iterator[suite_service_pb2.CaseResult]:
-        """Iterate over the cases, in order; one iteration at a time."""
-        self._stored.seek(0)
-        while (data := read_frame(self._stored)) is not None:
-            yield suite_service_pb2.CaseResult.FromString(data)
+        return SuiteReport(self._run, self._stored)
 
 
 def case_of(evaluated: "EvaluatedConversation", *, every_turn: bool) -> suite_service_pb2.CaseResult:
@@ -61,7 +56,7 @@ def case_of(evaluated: "EvaluatedConversation", *, every_turn: bool) -> suite_se
     trial = case.trials.add(trial=1)
     context = conversations.last_turn(conversation).to_proto()
     trial.messages.extend(context.messages)
-    bounds = conversations.turn_bounds(conversation.messages)
+    bounds = turn_bounds(conversation.messages)
     contexts: Iterable[Any] = [context]
     if every_turn:
         contexts = [turn.to_proto() for turn in conversations.every_turn(conversation)]

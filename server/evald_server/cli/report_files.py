@@ -1,77 +1,94 @@
 """Report files: the format by the name's ending, and nothing half-written under the name."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import IO, TYPE_CHECKING, Final, TextIO
 
-from .exit_codes import usage_error
+from evald.v1 import suite_service_pb2
+from evald_server.frames import frame, read_frame
+from evald_server.pages.environment import MissingPackage, environment
+
+from .exit_codes import CommandError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from evald_server.suites.reports.report import SuiteReport
 
-    Writer = Callable[[Sequence[SuiteReport], TextIO], None]
-
-_FORMATS: Final = {
+ENDINGS: Final = {
     ".json": "json",
     ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
     ".xml": "junit",
     ".md": "markdown",
     ".html": "html",
 }
+_WRITERS: Final = {
+    "json": ("json_files", "write_json"),
+    "jsonl": ("json_files", "write_jsonl"),
+    "junit": ("junit", "write_junit"),
+    "markdown": ("markdown", "write_markdown"),
+    "html": ("page", "write_page"),
+    "github": ("github", "write_github"),
+}
 
 
-def report_format(path: str) -> str:
+class ResultFile(Iterable[suite_service_pb2.CaseResult]):
+    """Results of a suite run in a file without a name, so that reports can read them in turn."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+
+    def add(self, result: suite_service_pb2.CaseResult) -> None:
+        """Write a result."""
+        self._file.write(frame(result.SerializeToString()))
+
+    def __iter__(self) -> Iterator[suite_service_pb2.CaseResult]:
+        self._file.seek(0)
+        while (data := read_frame(self._file)) is not None:
+            yield suite_service_pb2.CaseResult.FromString(data)
+
+
+def report_format(option: str, path: str) -> str:
     """Return the format of a report by its file's name. Raises CommandError for an unknown ending."""
-    found = _FORMATS.get(Path(path).suffix.lower())
+    found = ENDINGS.get(Path(path).suffix)
     if found is None:
-        endings = ", ".join(_FORMATS)
-        raise usage_error(f"{path}: no report is called so", f"the ending says the format: {endings}")
+        raise usage_error(f"{option} {path}: wanted a name with {', '.join(ENDINGS)}")
     return found
 
 
-def check_report_file(path: str, format_name: str) -> None:
+def check_report_file(option: str, path: str, format_name: str) -> None:
     """Refuse a report that could not be written, before anything runs. Raises CommandError."""
     folder = Path(path).parent
     if not folder.is_dir():
-        raise usage_error(f"{path}: there is no folder {folder}", "make it first: mkdir -p")
+        raise usage_error(
+            f"{option} {path}: there is no directory {folder}", f"make it first: mkdir -p {folder}"
+        )
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise usage_error(f"{path}: cannot be written")
+        raise usage_error(f"{option} {path}: cannot be written")
     if format_name == "html":
-        from evald_server.pages.environment import MissingPackage, environment
-
         try:
             environment()
         except MissingPackage as problem:
-            raise usage_error(str(problem)) from None
+            raise usage_error(f"{option} {path}: {problem}") from None
 
 
 def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteReport]") -> None:
     """Write a report. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
-    part = f"{path}.part-{os.getpid()}"
+    part = Path(f"{path}.part-{os.getpid()}")
     try:
-        with Path(part).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            _writer(format_name)(reports, stream)
-        Path(part).replace(path)
+        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
+            write_report(format_name, reports, stream)
+        part.replace(path)
     except OSError as problem:
-        raise usage_error(f"{path}: {problem.strerror}") from None
+        raise CommandError(ExitCode.INCONCLUSIVE, f"{path}: {problem.strerror}") from None
     finally:
         with suppress(OSError):
-            Path(part).unlink()
+            part.unlink()
 
 
-def _writer(format_name: str) -> "Writer":
-    match format_name:
-        case "json":
-            from evald_server.suites.reports.json_files import write_json as write
-        case "jsonl":
-            from evald_server.suites.reports.json_files import write_jsonl as write
-        case "junit":
-            from evald_server.suites.reports.junit import write_junit as write
-        case "markdown":
-            from evald_server.suites.reports.markdown import write_markdown as write
-        case _:
-            from evald_server.suites.reports.page import write_page as write
-    return write
+def write_report(format_name: str, reports: "Sequence[SuiteReport]", stream: TextIO) -> None:
+    """Write a report to a stream."""
+    module, name = _WRITERS[format_name]
+    getattr(import_module(f"evald_server.suites.reports.{module}"), name)(reports, stream)

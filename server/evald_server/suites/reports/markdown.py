@@ -54,7 +54,7 @@ def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     page.add(_summary(reports))
     for report in reports:
         if report.comparison is not None:
-            page.add(_comparison(report.comparison))
+            page.add(comparison_section(report.comparison))
     for report in reports:
         _add_unpassed(report, page)
     if page.is_cut:
@@ -159,7 +159,8 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _comparison(found: suite_service_pb2.SuiteComparison) -> str:
+def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
+    """Return a comparison as Markdown: verdict, figures, changed cases."""
     shown = comparison_mark(found.verdict)
     facts = [
         ("Pairs", f"{found.pair_count:,}"),
