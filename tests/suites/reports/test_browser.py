@@ -39,12 +39,19 @@ def _pages() -> dict[str, list[SuiteReport]]:
     }
 
 
+def _need(program: str, packages: str) -> str:
+    """The path of a program; without it the tests are skipped, and fail where all tools are wanted."""
+    path = shutil.which(program)
+    if path is None:
+        missing = f"no {program} (Debian: apt-get install {packages})"
+        assert not os.environ.get("EVALD_REQUIRE_TOOLS"), missing
+        pytest.skip(missing)
+    return path
+
+
 @pytest.fixture(scope="module", name="browser")
 def _browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        assert not os.environ.get("EVALD_REQUIRE_TOOLS"), "no chromium (Debian: apt-get install chromium)"
-        pytest.skip("no chromium (Debian: apt-get install chromium)")
+    path = _need("chromium", "chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -57,8 +64,11 @@ def _browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", name="axe")
 def _axe() -> str:
-    assert shutil.which("npm"), "no npm: install Node.js 18 or newer (Debian: apt-get install nodejs npm)"
-    subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=TOOLS, check=True)
+    subprocess.run(
+        [_need("npm", "nodejs npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        cwd=TOOLS,
+        check=True,
+    )
     return (TOOLS / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
 
 

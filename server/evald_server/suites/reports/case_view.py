@@ -150,7 +150,7 @@ def title(name: str, type_name: str, label: str) -> str:
 
 
 def _name(text: str) -> str:
-    return visible(text if len(text) <= _MOST_NAME else text[: _MOST_NAME - 1] + "…").replace("\n", " ")
+    return one_line(text, _MOST_NAME)
 
 
 def _text(text: str, limit: int = _MOST_TEXT) -> Text:
