@@ -92,6 +92,7 @@ BELOW = {
         "logs",
         "calibration",
         "conformance",
+        "frames",
         "pages",
         "suites",
         "untrusted",

@@ -3,8 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 from google.protobuf.json_format import MessageToDict
@@ -17,12 +15,12 @@ from ..pages import formats
 from ..suites.reports.report import SuiteReport
 from .console import new_table, say, show
 from .exit_codes import ExitCode, usage_error
+from .report_files import ResultFile, check_report_file, write_report_file
 from .result_tables import verdict_text
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .suite_client import SuiteClient, open_suites
 from .suite_view import rate, sparkline, verdict_word
-from .test import ResultFile, write_file
 
 _pb = suite_service_pb2
 
@@ -36,10 +34,8 @@ class _CaseThen(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Show the history."""
-    if args.html and find_spec("jinja2") is None:
-        raise usage_error("--html needs Jinja2", "pip install 'evald[web]'")
-    if args.html and not Path(args.html).parent.is_dir():
-        raise usage_error(f"--html {args.html}: there is no directory {Path(args.html).parent}")
+    if args.html:
+        check_report_file("--html", args.html, "html")
     if args.case and not args.suite:
         raise usage_error("--case is for the history of one suite", "evald history SUITE --case ID")
     return run_async(_history(args))
@@ -164,8 +160,6 @@ def _share(result: _pb.CaseResult) -> float | None:
 
 async def _write_page(client: SuiteClient, found: Sequence[Sequence[_pb.SuiteRun]], name: str) -> None:
     """Write the page of the latest suite run of each, with those before it."""
-    from ..suites.reports.page import write_page
-
     with ExitStack() as stack:
         reports = []
         for runs in found:
@@ -176,4 +170,4 @@ async def _write_page(client: SuiteClient, found: Sequence[Sequence[_pb.SuiteRun
             async for result in client.cases(ended[-1].id):
                 results.add(result)
             reports.append(SuiteReport(ended[-1], results, history=ended[:-1]))
-        write_file(name, lambda stream: write_page(reports, stream))
+        write_report_file(name, "html", reports)

@@ -68,6 +68,7 @@ examples:
   evald evaluate conversation.json --evaluators checks.toml
   cat conversations.jsonl | evald evaluate - -e is-json --json
   evald evaluate conversations.jsonl --turns -e length-within:max=120,unit=words
+  evald evaluate conversations.jsonl --evaluators checks.toml --junit report.xml --html report.html
 """
 
 _VALIDATE = """\
@@ -364,6 +365,8 @@ def build_parser() -> Parser:
     evaluate.add_argument(
         "--json", action="store_true", help="JSON Lines: an object per conversation, then a summary"
     )
+    evaluate.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
+    evaluate.add_argument("--html", metavar="FILE", help="write a page to read in a browser as well")
     evaluate.add_argument(
         "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
     )

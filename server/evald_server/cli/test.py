@@ -3,13 +3,9 @@
 import argparse
 import json
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
-from typing import IO, Final, NamedTuple, TextIO
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from google.protobuf.json_format import MessageToDict
@@ -22,7 +18,8 @@ from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
 from ..suites.suite_file import Problem, RereadCases, Suite, SuiteProblems, load_suites
 from .console import new_table, say, show, show_progress, warn
-from .exit_codes import CommandError, ExitCode, usage_error
+from .exit_codes import ExitCode, usage_error
+from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .stored_files import read_files
@@ -41,14 +38,6 @@ from .suite_view import (
 
 _pb = suite_service_pb2
 
-_OUTPUTS: Final = {
-    ".json": ("json_files", "write_json"),
-    ".jsonl": ("json_files", "write_jsonl"),
-    ".xml": ("junit", "write_junit"),
-    ".md": ("markdown", "write_markdown"),
-    ".html": ("page", "write_page"),
-    ".agentv.jsonl": ("agentv", "write_agentv"),
-}
 # Suite runs on the page of a report.
 _HISTORY: Final = 30
 _SHOWN_PROBLEMS: Final = 50
@@ -72,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.trials and args.min_passed and args.min_passed > args.trials:
         raise usage_error(f"--min-passed {args.min_passed} of {args.trials} trials")
-    _check_outputs(args.outputs)
+    for name in args.outputs:
+        check_report_file("--output", name, report_format("--output", name))
     connectors = _read_connectors(args.connectors)
     targets = args.targets or list(connectors)
     try:
@@ -115,21 +105,6 @@ def _is_id(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_outputs(names: Sequence[str]) -> None:
-    for name in names:
-        path = Path(name)
-        if _suffix(name) not in _OUTPUTS:
-            raise usage_error(f"--output {name}: wanted a name with {', '.join(_OUTPUTS)}")
-        if path.suffix == ".html" and find_spec("jinja2") is None:
-            raise usage_error(f"--output {name} needs Jinja2", "pip install 'evald[web]'")
-        if not path.parent.is_dir():
-            raise usage_error(f"--output {name}: there is no directory {path.parent}")
-
-
-def _suffix(name: str) -> str:
-    return ".agentv.jsonl" if name.endswith(".agentv.jsonl") else Path(name).suffix
 
 
 def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:
@@ -201,23 +176,6 @@ class _Ended(NamedTuple):
     results: "ResultFile | None"
     unpassed: list[tuple[str, str, str]]
     hidden: int
-
-
-class ResultFile(Iterable[_pb.CaseResult]):
-    """Results of a suite run in a file without a name, so that reports can read them in turn."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-
-    def add(self, result: _pb.CaseResult) -> None:
-        """Write a result."""
-        data = result.SerializeToString()
-        self._file.write(len(data).to_bytes(8, "big") + data)
-
-    def __iter__(self) -> Iterator[_pb.CaseResult]:
-        self._file.seek(0)
-        while head := self._file.read(8):
-            yield _pb.CaseResult.FromString(self._file.read(int.from_bytes(head, "big")))
 
 
 class _Testing:
@@ -381,27 +339,9 @@ class _Testing:
 
     def _write(self, reports: Sequence[SuiteReport]) -> None:
         for name in self._args.outputs:
-            write_file(name, partial(_writer(*_OUTPUTS[_suffix(name)]), reports))
+            write_report_file(name, report_format("--output", name), reports)
         if self._args.github:
-            _writer("github", "write_github")(reports, sys.stdout)
-
-
-def write_file(name: str, write: Callable[[TextIO], None]) -> None:
-    """Write a report. Raises CommandError when the file cannot be written."""
-    try:
-        with Path(name).open("w", encoding="utf-8") as stream:
-            write(stream)
-    except OSError as problem:
-        raise CommandError(ExitCode.INCONCLUSIVE, f"{name}: {problem.strerror}") from None
-
-
-def _writer(module: str, name: str) -> Callable[[Sequence[SuiteReport], TextIO], None]:
-    from importlib import import_module
-
-    write: Callable[[Sequence[SuiteReport], TextIO], None] = getattr(
-        import_module(f"evald_server.suites.reports.{module}"), name
-    )
-    return write
+            write_report("github", reports, sys.stdout)
 
 
 def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:

@@ -110,9 +110,9 @@ _NONE: Final = object()
 def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
     """Return what stands under the keys; _NONE when something on the way is missing."""
     for key in keys:
-        if (isinstance(value, Mapping) and key in value) or (
-            isinstance(value, list) and isinstance(key, int) and key < len(value)
-        ):
+        if isinstance(value, Mapping):
+            value = value.get(key, _NONE)
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
             value = value[key]
         else:
             return _NONE

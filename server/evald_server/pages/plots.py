@@ -22,7 +22,7 @@ class Bar(NamedTuple):
     target: float | None
 
 
-class Sample(NamedTuple):
+class Datum(NamedTuple):
     """A value to plot, with its interval. style: class in the style sheet. text: what it says when pointed at."""
 
     label: str
@@ -40,7 +40,7 @@ class Dot(NamedTuple):
     y: float
     top: float
     bottom: float
-    sample: Sample
+    sample: Datum
 
 
 class Line(NamedTuple):
@@ -74,7 +74,7 @@ def bar(
     return Bar(place(value), left, width, None if target is None else place(target))
 
 
-def share_plot(series: Sequence[tuple[str, str, Sequence[Sample]]]) -> Plot:
+def share_plot(series: Sequence[tuple[str, str, Sequence[Datum]]]) -> Plot:
     """Plot series of shares, given as name, style and samples, over the same labels."""
     size = max((len(samples) for _, _, samples in series), default=0)
     lines = [
@@ -97,5 +97,5 @@ def _y(share: float) -> float:
     return round(_BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0), 1), 1)
 
 
-def _dot(sample: Sample, x: float) -> Dot:
+def _dot(sample: Datum, x: float) -> Dot:
     return Dot(x, _y(sample.value), _y(sample.high), _y(sample.low), sample)

@@ -9,18 +9,21 @@ from evald.result import Verdict
 from evald.structs import duration_ms, struct_to_dict
 from evald.v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.pages.formats import Mark, count, mark, money, number, seconds
-from evald_server.untrusted import visible
+from evald_server.untrusted import one_line, visible
 
-from .report import is_metric, reason_of
+from .report import is_metric, measured, reason_of
 
 # What one case shows at most. A page is for reading: whoever wants all of it takes the JSON.
 _MOST_TEXT: Final = 4000
+_LONG_TEXT: Final = 300
 _MOST_REASON: Final = 2000
 _MOST_NAME: Final = 200
 _MOST_MESSAGES: Final = 60
 _MOST_TRIALS: Final = 10
 _MOST_TURNS: Final = 40
 _MOST_RESULTS: Final = 50
+
+_RED: Final = (Verdict.FAILED, Verdict.ERROR)
 
 
 class Text(NamedTuple):
@@ -38,11 +41,12 @@ class CallView(NamedTuple):
 
 
 class MessageView(NamedTuple):
-    """A message. name: of its author or tool."""
+    """A message. name: of its author or tool. folded: what stands for a long text until it is unfolded, or ""."""
 
     role: str
     name: str
     text: Text
+    folded: str
     calls: list[CallView]
 
 
@@ -85,7 +89,11 @@ class TrialView(NamedTuple):
 
 
 class CaseView(NamedTuple):
-    """A case. trials: None where the page has no room for them. counts: of several trials, in words."""
+    """A case.
+
+    trials: None where the page has no room for them. counts: of several trials, in words.
+    first_red: position of the first trial that did not pass, from 1; 1 when all did.
+    """
 
     case_id: str
     verdict: Verdict
@@ -96,6 +104,7 @@ class CaseView(NamedTuple):
     counts: str
     trials: list[TrialView] | None
     trials_left_out: int
+    first_red: int
 
 
 def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
@@ -118,6 +127,7 @@ def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, 
         counts,
         [_trial(trial) for trial in case.trials[:_MOST_TRIALS]] if whole else None,
         max(len(case.trials) - _MOST_TRIALS, 0),
+        next((index for index, one in enumerate(case.trials, 1) if read_verdict(one.verdict) in _RED), 1),
     )
 
 
@@ -140,7 +150,7 @@ def title(name: str, type_name: str, label: str) -> str:
 
 
 def _name(text: str) -> str:
-    return visible(text if len(text) <= _MOST_NAME else text[: _MOST_NAME - 1] + "…").replace("\n", " ")
+    return one_line(text, _MOST_NAME)
 
 
 def _text(text: str, limit: int = _MOST_TEXT) -> Text:
@@ -215,15 +225,15 @@ def _message(pb: message_pb2.ChatMessage) -> MessageView:
     calls = [
         CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]
     ]
-    return MessageView(_name(pb.role), _name(pb.name), _text("\n".join(texts)), calls)
+    text = "\n".join(texts)
+    # What people and agents say to each other stays open: it is what one looks for.
+    long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
+    folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
+    return MessageView(_name(pb.role), _name(pb.name), _text(text), folded, calls)
 
 
 def _result(result: result_pb2.EvaluationResult) -> ResultView:
-    verdict = read_verdict(result.verdict)
     data = struct_to_dict(result.metadata) if result.HasField("metadata") else {}
-    value = number(result.value) if result.HasField("value") else ""
-    if is_metric(result) and (verdict is not Verdict.PASSED or data.get("available") is False):
-        value = "n/a"
     flags = {
         "pending": result.pending,
         "shadow": result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW,
@@ -234,7 +244,7 @@ def _result(result: result_pb2.EvaluationResult) -> ResultView:
         mark(result.verdict),
         [flag for flag, is_set in flags.items() if is_set],
         f"{result.score:.2f}" if result.HasField("score") else "",
-        value,
+        number(measured(result)) or "n/a",
         _text(reason_of(result), _MOST_REASON),
         [
             result_pb2.Check(

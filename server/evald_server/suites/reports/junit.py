@@ -15,8 +15,8 @@ from .report import (
     SuiteReport,
     case_seconds,
     checked_cases,
-    is_metric,
     lacks_a_red_case,
+    measured,
     red_results,
     results,
 )
@@ -130,8 +130,8 @@ def _case_properties(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, 
         name = f"{result.name} ({place})" if place else result.name
         if result.HasField("score"):
             yield f"score: {name}", f"{result.score:.6g}"
-        elif is_metric(result) and result.HasField("value"):
-            yield f"value: {name}", f"{result.value:.6g}"
+        elif (value := measured(result)) is not None:
+            yield f"value: {name}", f"{value:.6g}"
     for tag in case.tags:
         yield "tag", tag
 

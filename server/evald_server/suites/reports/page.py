@@ -10,7 +10,7 @@ from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2, suite_service_pb2
 from evald_server.pages.environment import csp_hash, environment
 from evald_server.pages.formats import between, mark, moment, percent
-from evald_server.pages.plots import Bar, Plot, Sample, bar, share_plot
+from evald_server.pages.plots import Bar, Datum, Plot, bar, share_plot
 from evald_server.suites.statistics import wilson
 
 from .case_view import CaseView, case_view, size, title
@@ -56,7 +56,7 @@ class Section(NamedTuple):
     change: Bar | None
 
 
-class Difference(NamedTuple):
+class TargetDifference(NamedTuple):
     """A case on which targets differ, with its verdict for each; None where it was not run."""
 
     case_id: str
@@ -68,7 +68,7 @@ class Matrix(NamedTuple):
 
     suite: str
     targets: list[str]
-    rows: list[Difference]
+    rows: list[TargetDifference]
     hidden: int
 
 
@@ -187,10 +187,10 @@ def _trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
     if not run.trial_estimates:
         return None
 
-    def samples(name: str, field: str) -> list[Sample]:
+    def samples(name: str, field: str) -> list[Datum]:
         return [
-            Sample(
-                str(found.k),
+            Datum(
+                f"k = {found.k}",
                 estimate.value,
                 estimate.low,
                 estimate.high,
@@ -219,7 +219,7 @@ def _past(report: SuiteReport) -> list[suite_service_pb2.SuiteRun]:
 
 def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
     samples = [
-        Sample(
+        Datum(
             moment(run.create_time)[5:10],
             run.pass_rate.value,
             run.pass_rate.low,
@@ -252,7 +252,7 @@ def _matrices(sections: Sequence[Section], verdicts: Sequence[dict[str, Verdict]
         if len(found) < 2:
             continue
         ids = dict.fromkeys(case_id for _, known in found for case_id in known)
-        rows = [Difference(case_id, [known.get(case_id) for _, known in found]) for case_id in ids]
+        rows = [TargetDifference(case_id, [known.get(case_id) for _, known in found]) for case_id in ids]
         rows = [row for row in rows if len(set(row.verdicts)) > 1]
         targets = [section.run.target for section, _ in found]
         yield Matrix(suite, targets, rows[:_MOST_DIFFERENCES], max(len(rows) - _MOST_DIFFERENCES, 0))

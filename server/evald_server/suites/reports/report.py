@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from evald.records import read_kind, read_verdict
-from evald.result import Kind, Verdict
-from evald.structs import duration_ms
+from evald.result import Kind, Verdict, measurement
+from evald.structs import duration_ms, struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
 
 
@@ -103,6 +103,17 @@ def reason_of(result: result_pb2.EvaluationResult) -> str:
 def is_metric(result: result_pb2.EvaluationResult) -> bool:
     """Return whether the result is a measurement, which never fails."""
     return read_kind(result.kind) is Kind.METRIC
+
+
+def measured(result: result_pb2.EvaluationResult) -> float | None:
+    """Return what a metric measured; None where it could not, and for assertions."""
+    if (
+        not is_metric(result)
+        or read_verdict(result.verdict) is not Verdict.PASSED
+        or not result.HasField("value")
+    ):
+        return None
+    return measurement(result.value, struct_to_dict(result.metadata))
 
 
 def case_seconds(case: suite_service_pb2.CaseResult) -> float:
