@@ -22,6 +22,9 @@ T = TypeVar("T")
 # Cases between two times that the event loop may do something else, as in batches.
 _YIELD_EVERY: Final = 4
 
+# The same for cases that are only checked, which takes a fifth of the time.
+_CHECK_EVERY: Final = 16
+
 # Cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
 _MAX_BYTES: Final = MAX_CASE_BYTES
@@ -108,7 +111,7 @@ class SuiteStream:
             case = parse_case(data, index)
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
-            if not index % _YIELD_EVERY:
+            if not index % _CHECK_EVERY:
                 await asyncio.sleep(0)
         for begin in range(0, len(cases), _MAX_CASES):
             await self._run(cases[begin : begin + _MAX_CASES])
