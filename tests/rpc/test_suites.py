@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from sqlalchemy import Connection
 
 from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
@@ -576,3 +577,86 @@ async def test_a_store_in_trouble_loses_nothing_that_was_told(
         assert await stored_cases(stub, "one") == sorted(told.results, key=lambda one: one.case_id)
         outcome = await play(stub, opened(suite_run_id="one", resume=True), cases)
         assert outcome.run.passed_count == 8
+
+
+async def test_a_full_store_refuses_the_cases_that_do_not_fit(tmp_path: Path) -> None:
+    def limit(pages: int) -> Callable[[Connection], None]:
+        return lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").close()
+
+    async with floor(data_dir=tmp_path) as (live, stub):
+        first = opened(suite_run_id="one")
+        small, large = recorded("small", "hello"), recorded("large", "hello" * 200_000)
+        async with half_run(stub, first, [small], 1) as told:
+            await live.app.database.write(limit(150))
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        first.resume = True
+        refused = await refusal(play(stub, first, [small, large], a_message=1))
+        assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FULL")
+        assert (await live.unary(request(CONTAINS))).summary.success
+        assert await stored_cases(stub, "one") == told.results
+        await live.app.database.write(limit(100_000))
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        assert (await play(stub, first, [small, large])).run.passed_count == 2
+
+
+async def test_suite_runs_are_counted_by_their_end() -> None:
+    async with floor() as (live, stub):
+        await play(stub, opened(), [_case()])
+        await play(stub, opened(spec("contains", {"text": "x"})), [_case()])
+        async with half_run(stub, opened(suite_run_id="one"), [_case()], 1):
+            assert _counted(live, "evald_suite_runs_running") == 1
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        await until(lambda: not _counted(live, "evald_suite_runs_running"))
+        for outcome in ("passed", "failed", "interrupted"):
+            assert _counted(live, f'evald_suite_runs_total{{outcome="{outcome}"}}') == 1
+        assert _counted(live, 'evald_evaluations_total{rpc="RunSuite",verdict="passed"}') == 2
+
+
+def _counted(live: Live, series: str) -> float:
+    lines = live.app.telemetry.exposition("")[0].decode().splitlines()
+    [value] = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{series} ")]
+    return float(value)
+
+
+class SlowCaller:
+    """A stream with endless cases whose answers nobody takes but the first message."""
+
+    context: Any = None
+
+    def __init__(self) -> None:
+        self.read_count = 0
+
+    async def read(self) -> bytes:
+        """The next two hundred cases."""
+        self.read_count += 1
+        cases = [recorded(f"case {self.read_count} {number}", "hello") for number in range(200)]
+        message = RunSuiteRequest(cases=cases)
+        if self.read_count == 1:
+            message.open.CopyFrom(opened())
+        return message.SerializeToString()
+
+    async def send(self, data: bytes) -> None:
+        """Take the first one."""
+        if not pb.RunSuiteResponse.FromString(data).HasField("started"):
+            await asyncio.Event().wait()
+
+
+class NoCall:
+    """The call of a stream without metadata."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+
+async def test_a_caller_that_takes_no_answers_is_not_read_any_further() -> None:
+    async with floor() as (live, _):
+        caller = SlowCaller()
+        caller.context = NoCall()
+        running = asyncio.create_task(live.app.suites.run(caller))  # type: ignore[arg-type]
+        # Enough for fifty messages.
+        for _turn in range(5000):
+            await asyncio.sleep(0)
+        assert 2 <= caller.read_count <= 6
+        running.cancel()
+        await asyncio.wait([running])
