@@ -296,7 +296,9 @@ class Settings(BaseSettings):
     max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
     max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
     max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
-    max_streams: int = Field(10_000, ge=1, description="Maximum open sessions, batches and watches.")
+    max_streams: int = Field(
+        10_000, ge=1, description="Maximum open sessions, batches, suite runs and watches."
+    )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
         ge=0,

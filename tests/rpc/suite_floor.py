@@ -1,9 +1,13 @@
 """Suites over a real channel: what is sent, and what comes back."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from evald.v1 import suite_service_pb2 as pb
+from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Invocation
 from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.suite_service_pb2 import CaseResult, RunSuiteRequest, SuiteCase, SuiteOpen, SuiteRun
@@ -123,3 +127,34 @@ async def stored_cases(stub: SuiteServiceStub, run_id: str, **fields: Any) -> li
 def ids(results: Sequence[CaseResult]) -> list[str]:
     """Of cases, in order."""
     return [result.case_id for result in results]
+
+
+Reply = Callable[[list[dict[str, Any]]], Awaitable[str | int]]
+
+
+@asynccontextmanager
+async def http_agent(reply: Reply) -> AsyncIterator[Connector]:
+    """An agent over HTTP, and a connector for it. reply: gets the conversation, gives a text or an HTTP status."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                size = int(head.partition("content-length: ")[2].partition("\r")[0])
+                said = await reply(json.loads(await reader.readexactly(size))["messages"])
+                status, text = (said, "") if isinstance(said, int) else (200, said)
+                body = json.dumps({"message": text}).encode()
+                writer.write(
+                    f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"
+                    f"content-length: {len(body)}\r\n\r\n".encode()
+                    + body
+                )
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        connector = Connector(name="staging", type="http", base_url=address)
+        connector.config.update({"body": {"messages": "{{messages}}"}})
+        yield connector

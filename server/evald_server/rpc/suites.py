@@ -81,6 +81,7 @@ class SuiteService:
         self._connectors = connectors
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
+        self._purging: asyncio.Task[None] | None = None
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
 
@@ -97,15 +98,24 @@ class SuiteService:
         return handlers | {"RunSuite": rpc.stream(NAME, "RunSuite", self.run)}
 
     async def start(self) -> None:
-        """Mark suite runs that were cut off as interrupted, and finish deletions. Raises StoreProblem."""
+        """Mark suite runs that were cut off as interrupted. Raises StoreProblem."""
         await self._store.interrupt()
-        await self._store.purge()
+        self._purging = asyncio.create_task(self._purge())
 
     async def stop(self) -> None:
         """Store which suite runs were interrupted, as far as the store can be written."""
         self._stopping = True
+        if self._purging is not None:
+            self._purging.cancel()
         if self._settling:
             await asyncio.wait(self._settling)
+
+    async def _purge(self) -> None:
+        """Finish the deletions that an earlier server has begun."""
+        try:
+            await self._store.purge()
+        except StoreProblem as problem:
+            _log.warning("deleted suite runs could not be cleared away: %s", problem.message)
 
     async def run(self, stream: RpcStream) -> None:
         """Run a suite until the caller half-closes."""
