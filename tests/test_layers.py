@@ -32,7 +32,7 @@ BELOW = {
     "evaluators": {"jsonschema"},
     "redaction": set(),
     "retries": set(),
-    "judge": {"evaluators", "config", "redaction", "retries"},
+    "judge": {"calibration", "evaluators", "config", "redaction", "retries"},
     "scripts": {"config", "kernel"},
     "remote": {"config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},

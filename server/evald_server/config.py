@@ -89,6 +89,7 @@ class JudgeSettings(BaseModel):
     api_key_env: str | None = Field(None, description="Environment variable with the API key.")
     api_key_file: Path | None = Field(None, description="File with the API key.")
     prices: dict[str, JudgePrice] = Field({}, description="Prices of models.")
+    cards: dict[str, Path] = Field({}, description="Files with the calibration cards of models.")
     form: Literal["json_schema", "json_object", "text"] = Field(
         "json_schema", description="Strictest response format to try first."
     )

@@ -97,6 +97,9 @@ async def test_a_run_is_played_turn_by_turn_and_kept() -> None:
         assert [first.is_final, second.is_final] == [False, True]
         assert [result.verdict for result in first.evaluation.results] == [1, 4]
         assert [result.verdict for result in second.evaluation.results] == [1, 1]
+        made = [[one.provenance for one in turn.evaluation.results] for turn in run.turns]
+        assert made[0] == made[1]
+        assert all(one.config_sha256 for one in made[0])
         assert [(turn.first_message, turn.message_count) for turn in run.turns] == [(0, 2), (2, 2)]
         assert list(run.output.evaluator_results) == list(second.evaluation.results)
         assert run.output.metrics["response-length"] == len(RECORDED[3]["content"])

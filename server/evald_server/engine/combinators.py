@@ -7,7 +7,7 @@ Skipped children are left out; when all are skipped, the result is SKIPPED.
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -24,6 +24,7 @@ from .formulas import Formula
 from .invoke import discard, invoke
 from .plan import PlannedEvaluator
 from .postprocess import NOT_FINAL, adjust, checked, crashed
+from .provenance import combined
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -240,7 +241,26 @@ class _Compile:
         """Return the function that evaluates the children. Problems of their specs become violations."""
         combinator = self._cls.from_config(config)
         evaluators = scope.compile(combinator.evaluators)
-        return partial(_evaluate, combinator, evaluators, self._threads, float(scope.inverted))
+        return CompiledCombinator(combinator, evaluators, self._threads, float(scope.inverted)).evaluate
+
+
+class CompiledCombinator:
+    """A combinator with its compiled children. config, provenance: as `provenance_of` reads them."""
+
+    def __init__(
+        self,
+        combinator: _Combinator,
+        evaluators: Sequence[PlannedEvaluator],
+        threads: Threads,
+        worth_of_error: float,
+    ) -> None:
+        self._parts = combinator, evaluators, threads, worth_of_error
+        settings = combinator.model_dump(exclude={"evaluators"})
+        self.config, self.provenance = combined(settings, evaluators)
+
+    def evaluate(self, ctx: EvaluatorContext) -> Any:
+        """Evaluate the children; awaitable where one of them has to wait."""
+        return _evaluate(*self._parts, ctx)
 
 
 def _evaluate(

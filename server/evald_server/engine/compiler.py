@@ -20,6 +20,7 @@ from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .aggregate import DEFAULT_THRESHOLD, Policy
 from .plan import Criteria, InvalidPlan, Limits, Plan, PlannedEvaluator, Violation
+from .provenance import provenance_of
 from .registry import Entry, Registry, UnknownType
 from .response import ResponseTemplate
 
@@ -250,9 +251,10 @@ class Compiler:
             except InvalidConfig as problem:
                 for found in problem.problems:
                     self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
-        if evaluate is None or len(self.violations) > before:
+        if config is None or evaluate is None or len(self.violations) > before:
             return None
         evaluator = getattr(evaluate, "__self__", None)
+        threshold = spec.threshold if spec.HasField("threshold") else None
         final_only = spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only
         return PlannedEvaluator(
             index=index if position is None else position,
@@ -262,6 +264,7 @@ class Compiler:
             evaluate=evaluate,
             is_async=inspect.iscoroutinefunction(evaluate),
             metric=(evaluator.measures() if isinstance(evaluator, Evaluator | Guard) else definition.metric),
+            provenance=provenance_of(evaluate, config, threshold=threshold, negate=spec.negate),
             enforced=spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW,
             fail_open=(
                 spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN
@@ -270,7 +273,7 @@ class Compiler:
             ),
             weight=spec.weight if spec.HasField("weight") else 1.0,
             required=spec.required,
-            threshold=spec.threshold if spec.HasField("threshold") else None,
+            threshold=threshold,
             negate=spec.negate,
             final_only=final_only,
             awaits_final=final_only

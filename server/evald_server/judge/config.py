@@ -1,7 +1,5 @@
 """The config of `llm-judge`."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -130,7 +128,12 @@ class LlmJudge(
     on_missing: OnMissing = Field(
         "fail", description="Verdict when an expected answer is to be shown and missing."
     )
-    calibration: Text | None = Field(None, description="Id of a calibration card, repeated in results.")
+    # Left out of the digest of the config: to name a card changes nothing about the judge.
+    calibration: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        exclude=True,
+        description="Id of the calibration card of this judge, repeated in results in place of the operator's.",
+    )
 
     def prepare(self) -> None:
         """Check what no single key shows. Raises InvalidConfig."""
@@ -162,12 +165,6 @@ class LlmJudge(
     def view(self) -> View:
         """Which parts of the context are shown."""
         return View(self.include_history, self.include_expected, self.include_system)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of everything that differs from the defaults, however it is spelled."""
-        config = self.model_dump(mode="json", exclude_defaults=True)
-        return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
     def _mode_problems(self) -> list[ConfigProblem]:
         given = [mode for mode, (keys, _) in _MODES.items() if any(self._has(key) for key in keys)]
