@@ -205,3 +205,12 @@ def test_noise_asks_for_a_larger_drop(pairs: int, noise: float) -> None:
 def test_four_pairs_show_nothing() -> None:
     assert smallest_detectable_drop(4) is None
     assert mcnemar_p(4, 0) > 0.05 > mcnemar_p(5, 0)
+
+
+def test_the_table_of_the_documentation_is_computed() -> None:
+    page = (Path(__file__).parents[2] / "docs/statistics.md").read_text(encoding="utf-8")
+    head, _, row = page.partition("| pairs |")[2].splitlines()[:3]
+    pairs = [int(cell.replace(",", "")) for cell in head.split("|") if cell.strip()]
+    shown = [float(cell.strip().removesuffix(" %")) for cell in row.split("|")[2:] if cell.strip()]
+    computed = [smallest_detectable_drop(count) or 0 for count in pairs]
+    assert shown == pytest.approx([100 * drop for drop in computed], abs=0.5)
