@@ -65,7 +65,7 @@ def test_permutations_are_drawn_the_same_way_each_time_and_p_is_never_zero() -> 
 def test_equal_sums_of_decimals_count_as_equal() -> None:
     # Of all signs of 0.1, 0.2, 0.3 the sums are -0.6, -0.4, -0.2, 0, 0, 0.2, 0.4, 0.6, although 0.1 + 0.2 is not 0.3.
     assert permutation_p([0.1, 0.2, -0.3]) == 5 / 8
-    # Nor are three thirds of two thirds of it one.
+    # The same with thirds, which no float holds exactly.
     assert permutation_p([1 / 3, 1 / 3, -2 / 3]) == 5 / 8
 
 
