@@ -65,7 +65,7 @@ def test_permutations_are_drawn_the_same_way_each_time_and_p_is_never_zero() -> 
 def test_equal_sums_of_decimals_count_as_equal() -> None:
     # Of all signs of 0.1, 0.2, 0.3 the sums are -0.6, -0.4, -0.2, 0, 0, 0.2, 0.4, 0.6, although 0.1 + 0.2 is not 0.3.
     assert permutation_p([0.1, 0.2, -0.3]) == 5 / 8
-    # Nor are three thirds of two thirds of it one.
+    # The same with thirds, which no float holds exactly.
     assert permutation_p([1 / 3, 1 / 3, -2 / 3]) == 5 / 8
 
 
@@ -205,3 +205,12 @@ def test_noise_asks_for_a_larger_drop(pairs: int, noise: float) -> None:
 def test_four_pairs_show_nothing() -> None:
     assert smallest_detectable_drop(4) is None
     assert mcnemar_p(4, 0) > 0.05 > mcnemar_p(5, 0)
+
+
+def test_the_table_of_the_documentation_is_computed() -> None:
+    page = (Path(__file__).parents[2] / "docs/statistics.md").read_text(encoding="utf-8")
+    head, _, row = page.partition("| pairs |")[2].splitlines()[:3]
+    pairs = [int(cell.replace(",", "")) for cell in head.split("|") if cell.strip()]
+    shown = [float(cell.strip().removesuffix(" %")) for cell in row.split("|")[2:] if cell.strip()]
+    computed = [smallest_detectable_drop(count) or 0 for count in pairs]
+    assert shown == pytest.approx([100 * drop for drop in computed], abs=0.5)
