@@ -43,7 +43,12 @@ def verdict_word(verdict: int) -> str:
 
 def rate(estimate: suite_service_pb2.Estimate) -> str:
     """Return a share with its interval."""
-    return f"{formats.percent(estimate.value)} ({formats.between(estimate)})"
+    return _plain(f"{formats.percent(estimate.value)} ({formats.between(estimate)})")
+
+
+def _plain(text: str) -> str:
+    """Return a text with the narrow spaces of pages as plain ones, which every terminal can show."""
+    return text.replace("\u202f", " ")
 
 
 def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
@@ -62,7 +67,9 @@ def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
             "Latency",
             "right",
             lambda run: (
-                formats.seconds(run.mean_latency_seconds) if run.HasField("mean_latency_seconds") else ""
+                _plain(formats.seconds(run.mean_latency_seconds))
+                if run.HasField("mean_latency_seconds")
+                else ""
             ),
         ),
         ("Tokens", "right", lambda run: formats.number(formats.tokens(run.token_usage))),
@@ -104,7 +111,7 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
         if totals.HasField("mean_value") and not totals.failed_count:
             metrics.add_row(clean(name, 40), formats.number(totals.mean_value))
         else:
-            share = formats.percent(totals.passed_count / judged) if judged else "n/a"
+            share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
             counts = (totals.passed_count, totals.failed_count, totals.error_count)
             assertions.add_row(clean(name, 40), share, *map(_count, counts))
     _titled("Evaluators", assertions)
@@ -157,11 +164,8 @@ def _titled(heading: str, table: Any) -> None:
 def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
     """Print the verdict of a suite run with its reason, and its id for `compare`."""
     name = f"{clean(run.suite, 60)} {clean(run.target, 60)}"
-    say(
-        verdict_text(verdict_word(run.verdict)),
-        f"  {name}: {clean(run.reason, 300)}  ",
-        (clean(run.id), "dim"),
-    )
+    say((f"suite run {clean(run.id)}", "dim"))
+    say(verdict_text(verdict_word(run.verdict)), f"  {name}: {clean(run.reason, 300)}")
 
 
 def sparkline(values: Sequence[float | None]) -> str:

@@ -6,10 +6,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TextIO
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from google.protobuf.json_format import MessageToDict
 
@@ -19,7 +20,7 @@ from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
-from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites
+from ..suites.suite_file import Problem, RereadCases, Suite, SuiteProblems, load_suites
 from .console import new_table, say, show, show_progress, warn
 from .exit_codes import CommandError, ExitCode, usage_error
 from .sanitize import clean, print_json
@@ -276,6 +277,8 @@ class _Testing:
         opening.max_concurrency = args.concurrency or opening.max_concurrency
         if args.threshold is not None:
             opening.threshold = args.threshold
+        # Made here, so that it is known however early the suite run ends.
+        opening.suite_run_id = str(uuid4())
         return opening
 
     async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
@@ -378,14 +381,18 @@ class _Testing:
 
     def _write(self, reports: Sequence[SuiteReport]) -> None:
         for name in self._args.outputs:
-            write = _writer(*_OUTPUTS[_suffix(name)])
-            try:
-                with Path(name).open("w", encoding="utf-8") as stream:
-                    write(reports, stream)
-            except OSError as problem:
-                raise CommandError(ExitCode.INCONCLUSIVE, f"--output {name}: {problem.strerror}") from None
+            write_file(name, partial(_writer(*_OUTPUTS[_suffix(name)]), reports))
         if self._args.github:
             _writer("github", "write_github")(reports, sys.stdout)
+
+
+def write_file(name: str, write: Callable[[TextIO], None]) -> None:
+    """Write a report. Raises CommandError when the file cannot be written."""
+    try:
+        with Path(name).open("w", encoding="utf-8") as stream:
+            write(stream)
+    except OSError as problem:
+        raise CommandError(ExitCode.INCONCLUSIVE, f"{name}: {problem.strerror}") from None
 
 
 def _writer(module: str, name: str) -> Callable[[Sequence[SuiteReport], TextIO], None]:
@@ -411,7 +418,7 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
     places: dict[bytes, str] = {}
     specs = []
     for suite in {id(one): one for one in suites}.values():
-        cases = suite.cases if isinstance(suite.cases, list) else ()
+        cases = () if isinstance(suite.cases, RereadCases) else suite.cases
         listed = [(suite.file, suite.open.evaluators)]
         for case in cases:
             for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):
