@@ -110,10 +110,10 @@ _NONE: Final = object()
 def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
     """Return what stands under the keys; _NONE when something on the way is missing."""
     for key in keys:
-        if (isinstance(value, Mapping) and key in value) or (
-            isinstance(value, list) and isinstance(key, int) and key < len(value)
-        ):
-            value = value[key]
+        if isinstance(value, Mapping):
+            value = value.get(key, _NONE)
+        elif isinstance(value, list) and isinstance(key, int):
+            value = value[key] if key < len(value) else _NONE
         else:
             return _NONE
     return value
