@@ -226,6 +226,22 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "has variables",
     ),
+    "agentv: a variable of the environment": (
+        "tests:\n  - {id: a, criteria: c, input: 'Hi ${{ NAME }}'}\n",
+        2,
+        "tests[0].input: holds a variable of the environment",
+    ),
+    "agentv: variables": (
+        "tests:\n  - {id: a, criteria: c, input: 'Hi {{ name }}', vars: {name: Ann}}\n",
+        2,
+        "tests[0].vars.name: evald fills in no variables",
+    ),
+    "promptfoo: more combinations than anybody can mean": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - vars: {a: &l [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], b: *l, c: *l, d: *l, e: *l}\n"
+        "    assert: [{type: is-json}]\n",
+        4,
+        "100000 combinations of values",
+    ),
     "agentv: no id": ("tests:\n  - {input: x, criteria: c}\n", 2, "a case without an id"),
     "agentv: a workspace": ("workspace: {}\ntests: []\n", 1, "evald prepares no workspace"),
     "promptfoo: an unknown variable": (

@@ -2,14 +2,16 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..suites import foreign
 from ..suites.documents import InvalidDocument, read_document
 from .console import warn
-from .exit_codes import CommandError, ExitCode, usage_error
+from .exit_codes import ExitCode, usage_error
 from .sanitize import clean
+from .test import write_file
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -31,11 +33,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.output is None:
         _dump(converted.suite, sys.stdout)
         return ExitCode.PASSED
-    try:
-        with Path(args.output).open("w", encoding="utf-8") as stream:
-            _dump(converted.suite, stream)
-    except OSError as problem:
-        raise CommandError(ExitCode.USAGE, f"--output {args.output}: {problem.strerror}") from None
+    write_file(args.output, partial(_dump, converted.suite))
     return ExitCode.PASSED
 
 

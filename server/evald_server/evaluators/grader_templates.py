@@ -112,8 +112,8 @@ def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
     for key in keys:
         if isinstance(value, Mapping):
             value = value.get(key, _NONE)
-        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
-            value = value[key]
+        elif isinstance(value, list) and isinstance(key, int):
+            value = value[key] if key < len(value) else _NONE
         else:
             return _NONE
     return value

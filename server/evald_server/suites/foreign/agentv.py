@@ -110,6 +110,7 @@ class _Suite:
 
     def __init__(self, root: Node, stem: str = "") -> None:
         root.keys(_KEYS)
+        _check_texts(root)
         self._root = root
         self._execution = _execution(root)
         name = root.first("name", "dataset").data if "name" in root or "dataset" in root else None
@@ -125,6 +126,11 @@ class _Suite:
             suite["description"] = root["description"].text()
         if self._targets:
             suite["targets"] = self._targets
+        about = ("version", "author", "license", "requires", "tags", "dataset")
+        metadata = {key: root[key].data for key in about if key in root}
+        metadata |= root["metadata"].mapping() if "metadata" in root else {}
+        if metadata:
+            suite["metadata"] = metadata
         threshold = root["threshold"] if "threshold" in root else self._execution["threshold"]
         least = _DEFAULT_THRESHOLD if threshold.data is None else threshold.number()
         suite["options"] = {"aggregation": "weighted_mean", "threshold": least}
@@ -142,6 +148,8 @@ class _Suite:
 
     def _case(self, node: Node) -> dict[str, Any]:
         node.keys(_CASE_KEYS)
+        if node.document is not self._root.document:
+            _check_texts(node)
         if "id" not in node:
             raise node.refuse("a case without an id")
         made: dict[str, Any] = {"id": node["id"].text()}
@@ -183,9 +191,13 @@ class _Suite:
 
     def _input(self, node: Node, execution: Node) -> Any:
         given = node.first(*_INPUT)
-        variables = {**(self._root["vars"].data or {}), **(node["vars"].data or {})}
-        if given.data is None and self._prompt and self._prompt in variables:
-            given = node["vars"][self._prompt]
+        places = [place["vars"] for place in (node, self._root) if "vars" in place]
+        if given.data is None and self._prompt:
+            given = next((place[self._prompt] for place in places if self._prompt in place), given)
+        for place in places:
+            for name in place.mapping():
+                if name != self._prompt:
+                    raise place[name].refuse("evald fills in no variables of AgentV's; write the value out")
         if given.data is None:
             raise node.refuse("a case without an input")
         messages = _messages(given)
@@ -247,8 +259,26 @@ class _Suite:
 def _execution(node: Node) -> Node:
     found = node["execution"]
     if found.data is not None:
-        found.keys(_EXECUTION_KEYS)
+        for key in found.keys(_EXECUTION_KEYS):
+            if key in ("cache", "fail_on_error", "verbose"):
+                found[key].warn(
+                    "has no counterpart: evald caches judges alone, and an error is never a verdict"
+                )
     return found
+
+
+def _check_texts(node: Node) -> None:
+    """Raise InvalidDocument for a variable of the environment in any text."""
+    if isinstance(node.data, str) and "${{" in node.data:
+        raise node.refuse("holds a variable of the environment (${{...}}), which evald does not fill in")
+    for key in (
+        node.data
+        if isinstance(node.data, dict)
+        else range(len(node.data))
+        if isinstance(node.data, list)
+        else ()
+    ):
+        _check_texts(node[key])
 
 
 def _lists(node: Node, execution: Node) -> list[Node]:
@@ -624,6 +654,8 @@ def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
         known = ("path", "match", "tolerance", "relative", "required", "weight", "formats")
         one.keys(dict.fromkeys(known, ""))
         field = {key: one[key].data for key in known if key in one and key != "formats"}
+        if "formats" in one:
+            one["formats"].warn("evald reads a date in every format that it knows")
         if "match" in one:
             field["match"] = one["match"].choice(matches)
         fields.append(field)

@@ -179,7 +179,10 @@ def _word_count(node: Node) -> Spec:
     value = node["value"]
     if isinstance(value.data, dict):
         value.keys(dict.fromkeys(("min", "max"), ""))
-        return _spec("word-count", **value.data)
+        limits = {key: value[key].number() for key in ("min", "max") if key in value}
+        if not limits or limits.get("min", 0) > limits.get("max", limits.get("min", 0)):
+            raise value.refuse(f"got {value.data}, wanted min and max, or one of them")
+        return _spec("word-count", **limits)
     if isinstance(value.data, str) and re.fullmatch(r"\d{1,9}", value.data):
         value = value.replaced(int(value.data))
     count = value.number()

@@ -61,6 +61,8 @@ def convert(document: Document) -> Converted:
     path = Path(document.file)
     suite: dict[str, Any] = {"name": str(root["name"].data or path.stem)}
     source, graders = root["data_source"], [root]
+    if "testing_criteria" in root and "metadata" in root:
+        suite["metadata"] = root["metadata"].mapping()
     if "testing_criteria" in root:
         root.keys(_EVAL_KEYS)
         graders = list(root["testing_criteria"])

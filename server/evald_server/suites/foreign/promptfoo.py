@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -47,10 +48,15 @@ _OPTION_KEYS: Final = {
     "storeOutputAs": "a case of evald knows nothing of the answers to others",
 }
 _RUN_KEYS: Final = {
-    **dict.fromkeys(("maxConcurrency", "repeat", "cache", "showProgressBar", "timeoutMs"), ""),
+    **dict.fromkeys(("maxConcurrency", "repeat", "cache", "showProgressBar"), ""),
+    "timeoutMs": "set the timeout of the connector",
+    "maxEvalTimeMs": "evald runs a suite to its end",
     "delay": "evald waits where an endpoint asks for it",
     "generateSuggestions": "evald writes no prompts",
 }
+# Of listed values of one test.
+_MOST_COMBINATIONS: Final = 10_000
+
 _CODE_FILES: Final = (".js", ".cjs", ".mjs", ".ts", ".py", ".rb", ".go", ".sh")
 _PROMPT_FILES: Final = (".txt", ".md", ".json", ".yaml", ".yml", ".j2", *_CODE_FILES, ".csv")
 
@@ -84,6 +90,9 @@ def convert(document: Document) -> Converted:
     suite: dict[str, Any] = {"name": PurePath(document.file).parent.name or PurePath(document.file).stem}
     if "description" in root:
         suite["description"] = root["description"].text()
+    about = {key: root[key].data for key in ("tags", "metadata") if key in root}
+    if about:
+        suite["metadata"] = about
     suite |= _run_options(root["evaluateOptions"]) if "evaluateOptions" in root else {}
     echoes = _targets(root.first("providers", "targets"), suite)
     if "prompts" not in root:
@@ -476,6 +485,9 @@ class _Test:
             yield variables
             return
         lists = [name for name, value in variables.items() if isinstance(value, list)]
+        count = math.prod(len(variables[name]) for name in lists)
+        if count > _MOST_COMBINATIONS:
+            raise self._node["vars"].refuse(f"{count} combinations of values; at most {_MOST_COMBINATIONS}")
         for values in itertools.product(*(variables[name] for name in lists)):
             yield {**variables, **dict(zip(lists, values, strict=True))}
 
