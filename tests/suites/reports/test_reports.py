@@ -342,7 +342,7 @@ def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch)
         assert not part[0]
         assert part[-1]
         assert part == sorted(part), "the first ones are whole"
-    assert failed.count(False) >= passed.count(False)
+    assert failed.count(False) > 3
 
 
 def test_the_templates_mark_nothing_as_safe() -> None:
