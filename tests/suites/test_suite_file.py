@@ -189,7 +189,7 @@ REFUSED = [
         "a.yaml:3: cases[0].id: got '' (str), wanted a text of printable",
     ),
     (HEAD + "- {id: " + "x" * 257 + ", input: x, output: y}", "wanted at most 256 bytes"),
-    (HEAD + "- {id: a, output: y}", 'cases[0] ("a"): no input; wanted `input`, `messages` or `turns`'),
+    ("target: x\n" + HEAD + "- {id: a}", 'a.yaml:4: cases[0] ("a"): no input, and no recorded answer'),
     (HEAD + "- {id: a, input: x, output: {txt: y}}", "a.yaml:3: "),
     (HEAD + "- {id: a, input: x, output: [{role: user, content: y}]}", "no message of the agent"),
     (HEAD + "- {id: a, input: x, output: y, outputs: [z]}", "outputs: given beside `output`"),

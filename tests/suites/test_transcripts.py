@@ -137,3 +137,15 @@ def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) 
     suite = _load(tmp_path, ("t.jsonl", _lines(*rows)))
     assert suite.warnings[-1] == "7 more transcripts without a case"
     assert len(suite.warnings) == 4
+
+
+def test_a_case_without_input_is_a_whole_conversation_in_each_trial(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("evaluators: [response-length]\ncases: [{id: talk}]\n")
+    bye = {"role": "user", "content": "bye"}
+    rows = [{"id": "talk", "messages": [*MESSAGES, bye]}, {"id": "talk", "messages": MESSAGES[:2]}]
+    (tmp_path / "t.jsonl").write_text(_lines(*rows))
+    (suite,) = load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / "t.jsonl"])
+    (case,) = suite.cases
+    found = [[one.text for one in trial.answers[0].messages] for trial in case.recorded_trials]
+    assert found == [["one", "first", "two", "second"], ["one", "first"]]
+    assert not case.turns[0].input

@@ -164,11 +164,8 @@ def _titled(heading: str, table: Any) -> None:
 def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
     """Print the verdict of a suite run with its reason, and its id for `compare`."""
     name = f"{clean(run.suite, 60)} {clean(run.target, 60)}"
-    say(
-        verdict_text(verdict_word(run.verdict)),
-        f"  {name}: {clean(run.reason, 300)}  ",
-        (clean(run.id), "dim"),
-    )
+    say((f"suite run {clean(run.id)}", "dim"))
+    say(verdict_text(verdict_word(run.verdict)), f"  {name}: {clean(run.reason, 300)}")
 
 
 def sparkline(values: Sequence[float | None]) -> str:

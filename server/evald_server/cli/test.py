@@ -16,7 +16,7 @@ from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
-from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites
+from ..suites.suite_file import Problem, RereadCases, Suite, SuiteProblems, load_suites
 from .console import new_table, say, show, show_progress, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
@@ -358,7 +358,7 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
     places: dict[bytes, str] = {}
     specs = []
     for suite in {id(one): one for one in suites}.values():
-        cases = suite.cases if isinstance(suite.cases, list) else ()
+        cases = () if isinstance(suite.cases, RereadCases) else suite.cases
         listed = [(suite.file, suite.open.evaluators)]
         for case in cases:
             for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):

@@ -75,6 +75,8 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
         raise InvalidInput(
             "", "no recorded answer, and the suite has no target", "`output`, or a target to ask"
         )
+    if not recorded and not pb.turns[0].input:
+        raise InvalidInput("", "no input, and no recorded answer", "`input`, `messages` or `turns`")
     _fill_trials(entry, shared.entry, len(recorded), pb)
     return pb
 
@@ -109,8 +111,6 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answe
         _fill_input(entry.input, turn.input, "input")
     elif entry.messages:
         trials = _split_conversation(entry.messages, pb, turn)
-    else:
-        raise InvalidInput("", "no input", "`input`, `messages` or `turns`")
     if entry.expected is not None:
         _fill_expected(entry.expected, turn.expected, "expected")
     if entry.output is not None and entry.outputs:
@@ -220,7 +220,9 @@ def _transcribed(
     entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase
 ) -> list[Answers]:
     last = entry.turns[-1].input if entry.turns else entry.input
-    found = transcripts.of(entry.id, asked_text(last if last is not None else entry.messages), len(pb.turns))
+    asked = asked_text(last if last is not None else entry.messages)
+    # Without an input the case is a whole conversation, which each trial has of its own.
+    found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
     if not found:
         raise InvalidInput("", "no transcript", "a row with its id or its input")
     trials = []

@@ -25,8 +25,10 @@ from .transcripts import Transcripts, digest
 
 # Reading goes on to report more, up to so many.
 _MOST_PROBLEMS: Final = 100
-# Cases of a suite that stay in memory as messages; those of a larger one are read again when they are sent.
-_KEPT_BYTES: Final = 32 << 20
+# Cases of a suite that stay in memory; those of a larger one are read again when they are sent.
+_KEPT_BYTES: Final = 16 << 20
+# What a case takes beside its own bytes: its id and its line.
+_CASE_BYTES: Final = 200
 # Ids that are kept to name the nearest one.
 _KEPT_IDS: Final = 10_000
 _SHOWN_UNUSED: Final = 3
@@ -224,7 +226,7 @@ class _SuiteReader:
             entry.targets,
             connectors,
             opening,
-            _Again(self, shared) if kept is None else kept,
+            RereadCases(self, shared) if kept is None else _KeptCases(kept),
             skipped,
             lambda case_id: f"{self.name}:{lines[case_id]}" if case_id in lines else self.name,
             count,
@@ -260,12 +262,12 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple[list[suite_service_pb2.SuiteCase] | None, dict[str, int], list[tuple[str, str]], int]:
+    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int]:
         """Check all cases. Returns them if they are few, their lines, those to skip, and how many there are.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
-        kept: list[suite_service_pb2.SuiteCase] | None = []
+        kept: list[bytes] | None = []
         lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
         seen, size, count, any_case = IdSet(), 0, 0, False
@@ -292,9 +294,9 @@ class _SuiteReader:
                 continue
             count += 1
             if kept is not None:
-                kept.append(pb)
+                kept.append(pb.SerializeToString())
                 lines[entry.id] = raw.document.line(raw.path)
-                size += pb.ByteSize()
+                size += len(kept[-1]) + _CASE_BYTES
                 if size > _KEPT_BYTES:
                     kept = None
                     lines.clear()
@@ -381,7 +383,17 @@ class _SuiteReader:
                 yield pb
 
 
-class _Again(Iterable[suite_service_pb2.SuiteCase]):
+class _KeptCases(Iterable[suite_service_pb2.SuiteCase]):
+    """The cases of a small suite, as bytes: a tenth of what they take as messages."""
+
+    def __init__(self, cases: Sequence[bytes]) -> None:
+        self._cases = cases
+
+    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
+        return map(suite_service_pb2.SuiteCase.FromString, self._cases)
+
+
+class RereadCases(Iterable[suite_service_pb2.SuiteCase]):
     """The cases of a large file, read from it each time."""
 
     def __init__(self, reader: _SuiteReader, shared: CaseShared) -> None:

@@ -59,12 +59,15 @@ class Transcripts:
         self._rows = array("Q", (value for index in order for value in rows[3 * index : 3 * index + 3]))
         self._used = bytearray(len(order))
 
-    def of(self, case_id: str, asked: str | None, turns: int) -> list[Transcript]:
-        """Return the trials of a case, by its id, else by what its last turn asks. Raises InvalidDocument."""
+    def of(self, case_id: str, asked: str | None, turns: int, *, whole: bool = False) -> list[Transcript]:
+        """Return the trials of a case, by its id, else by what its last turn asks. Raises InvalidDocument.
+
+        whole: the case is one conversation from its beginning, with the user's messages.
+        """
         rows = self._rows_of(("id", case_id))
         if not rows and asked is not None:
             rows = self._rows_of(("input", asked))
-        return [_transcript(row, place, turns) for row, place in rows]
+        return [_transcript(row, place, turns, whole=whole) for row, place in rows]
 
     def unused(self) -> Iterator[str]:
         """Yield where rows are that no case has asked for."""
@@ -118,13 +121,13 @@ def asked_text(asked: Any) -> str | None:
     return None
 
 
-def _transcript(row: Mapping[str, Any], place: str, turns: int) -> Transcript:
+def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
     """Return the answers of a row for so many turns. Raises InvalidDocument."""
     about = {key: row[key] for key in _ABOUT if row.get(key) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
         if answers is None:
-            answers = _answers(messages, place)[-turns:]
+            answers = [_whole(messages, place)] if whole else _answers(messages, place)[-turns:]
         if not isinstance(answers, list) or len(answers) != turns:
             count = f"{len(answers)} answers" if isinstance(answers, list) else shown(answers)
             raise InvalidDocument(place, 0, f"{count} for a case of {turns} turns")
@@ -149,10 +152,23 @@ def _with(output: Any, about: dict[str, Any]) -> Any:
     return {**about, ("text" if isinstance(output, str) else "messages"): output}
 
 
-def _answers(messages: Any, place: str) -> list[Any]:
-    """Return what the agent said in each turn of a conversation."""
+def _check_messages(messages: Any, place: str) -> None:
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise InvalidDocument(place, 0, f"messages: {shown(messages)}, wanted a list of messages")
+
+
+def _whole(messages: Any, place: str) -> list[Any]:
+    """Return a conversation to the agent's last message; what the user says after it is answered by nobody."""
+    _check_messages(messages, place)
+    end = len(messages)
+    while end and messages[end - 1].get("role") in ("user", "system", "developer"):
+        end -= 1
+    return list(messages[:end])
+
+
+def _answers(messages: Any, place: str) -> list[Any]:
+    """Return what the agent said in each turn of a conversation."""
+    _check_messages(messages, place)
     found = []
     for start, end in turn_bounds(messages):
         said = [one for one in messages[start:end] if one.get("role") not in ("user", "system", "developer")]
