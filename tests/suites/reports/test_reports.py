@@ -326,6 +326,25 @@ def test_a_page_of_long_texts_is_bounded_and_says_so() -> None:
     assert "196,000 more characters" in text
 
 
+def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 100_000)
+    cases = [
+        samples.case(f"case-{number}", "P" if number < 50 else "F", text="long " * 600)
+        for number in range(100)
+    ]
+    text = written(write_page, samples.report(cases))
+    without = [
+        "This page has no room for the conversation" in part
+        for part in text.split('<details class="case ')[1:]
+    ]
+    failed, passed = without[:50], without[50:]
+    for part in (failed, passed):
+        assert not part[0]
+        assert part[-1]
+        assert part == sorted(part), "the first ones are whole"
+    assert failed.count(False) > 3
+
+
 def test_the_templates_mark_nothing_as_safe() -> None:
     templates = [*SERVER.rglob("templates/*.html"), *SERVER.rglob("templates/*.js")]
     assert len(templates) >= 4

@@ -140,7 +140,7 @@ class _Kept:
     def __init__(self, room: _Room) -> None:
         self._room = room
         self._views: dict[Verdict, list[CaseView]] = {verdict: [] for verdict in Verdict}
-        self._characters = 0
+        self._used = {True: 0, False: 0}  # characters of those that passed or were skipped, and of the others
         self.names: dict[str, tuple[str, bool]] = {}
         """Title of each evaluator, and whether it is a metric, by its name in results."""
 
@@ -148,10 +148,12 @@ class _Kept:
         views = self._views[verdict]
         if len(views) >= self._room.cases:
             return
-        whole = self._characters < self._room.characters
-        view = case_view(case, verdict, report.place(case.case_id), whole=whole)
+        green = verdict in (Verdict.PASSED, Verdict.SKIPPED)
         # Those that passed take no more than half of the room, because failures may follow.
-        self._characters += size(view) * (2 if verdict in (Verdict.PASSED, Verdict.SKIPPED) else 1)
+        whole = sum(self._used.values()) < self._room.characters
+        whole = whole and (not green or self._used[green] < self._room.characters / 2)
+        view = case_view(case, verdict, report.place(case.case_id), whole=whole)
+        self._used[green] += size(view)
         views.append(view)
         for _, result in results(case):
             if result.name not in self.names:
