@@ -176,6 +176,8 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
         f'{suite}:6: case "c": evaluator "regex": config.patern: unknown key; did you mean "pattern"?'
         in shown
     )
+    suite = _file(tmp_path, "name: x\n" + SUITE.replace("contains", "contians"))
+    assert f'{suite}:2: evaluator "contians": type: unknown evaluator type' in cli("test", suite, code=2)
     assert not agent.asked
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 import grpc
 
 from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, server_address
-from evald.errors import InvalidRequest
 from evald.fields import nearest
 from evald.v1 import (
     connector_service_pb2,
@@ -177,8 +176,3 @@ async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase
     except BaseException:
         call.cancel()
         raise
-
-
-def is_interrupted(problem: Exception) -> bool:
-    """Return whether a suite run that ended so can be resumed."""
-    return not isinstance(problem, InvalidRequest)

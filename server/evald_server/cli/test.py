@@ -359,7 +359,7 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
     specs = []
     for suite in {id(one): one for one in suites}.values():
         cases = () if isinstance(suite.cases, RereadCases) else suite.cases
-        listed = [(suite.file, suite.open.evaluators)]
+        listed = [(suite.evaluators_place, suite.open.evaluators)]
         for case in cases:
             for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):
                 if found:

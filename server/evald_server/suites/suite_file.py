@@ -64,6 +64,7 @@ class Suite(NamedTuple):
     targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
     target. cases: those that the filters let through; a large suite is read again each time. skipped: (id, why).
     place: FILE:LINE of a case; the file alone for those of a large suite. case_count: of cases.
+    evaluators_place: FILE:LINE of the shared evaluators.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Suite(NamedTuple):
     place: Callable[[str], str]
     case_count: int
     warnings: list[str]
+    evaluators_place: str
 
 
 class CaseFilter(NamedTuple):
@@ -232,6 +234,7 @@ class _SuiteReader:
             lambda case_id: f"{self.name}:{lines[case_id]}" if case_id in lines else self.name,
             count,
             self._warnings,
+            f"{self.name}:{_line(document, (), ('suite', 'evaluators') if self._document is None else ('evaluators',))}",
         )
 
     def _header(self) -> tuple[Any, Document]:
