@@ -45,7 +45,7 @@ def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
 class CompiledJudge:
     """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model.
 
-    only_final: it says nothing before the final turn.
+    only_final: it says nothing before the final turn. scores_confidence: its score says how sure the judge is.
     """
 
     def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
@@ -56,6 +56,7 @@ class CompiledJudge:
         self._max_tokens = config.max_output_tokens or self._mode.max_tokens
         self._digest = config.digest
         self.only_final = config.only_final or self._mode.only_final
+        self.scores_confidence = self._mode.scores_confidence
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Ask the judges, and return what most of them say."""
