@@ -174,11 +174,6 @@ class RunLoop:
         self._plan = plan
         self._rules = RunRules(self.run.scenario, plan)
         self._waiting = [planned.index for planned in plan.evaluators if planned.awaits_final]
-        self._final_plan: Plan | None = None
-        if self._waiting:
-            specs = tuple(plan.template.specs[index] for index in self._waiting)
-            options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
-            self._final_plan = self._engine.planner.plan(specs, options.SerializeToString())
         for turn in self._turns:
             self._remember(turn, self._rules.findings(turn.evaluation.results))
 
@@ -295,8 +290,11 @@ class RunLoop:
         cause = self._rules.stop(findings, end)
         if cause is not None and end is None:
             # Nobody knew that the turn is the last one. What waits for that is evaluated now.
-            if self._final_plan is not None:
-                run.conclude(self._waiting, await self._run(self._final_plan, is_final=True))
+            waiting = self._waiting
+            if cause is StopCause.MET:
+                waiting = [*waiting, *self._rules.counts_at_the_end(turn.evaluation.results)]
+            if waiting:
+                run.conclude(waiting, await self._run(self._part_of_plan(waiting), is_final=True))
             else:
                 run.conclude()
             fill_aggregated(turn.evaluation, run)
@@ -315,6 +313,11 @@ class RunLoop:
             return False
         await self._end(cause)
         return True
+
+    def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
+        specs = tuple(self._plan.template.specs[index] for index in indexes)
+        options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
+        return self._engine.planner.plan(specs, options.SerializeToString())
 
     def _open_turn(self) -> run_service_pb2.RunTurn:
         """Return the turn that is to be evaluated, and make it the context's."""
