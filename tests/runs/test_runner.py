@@ -26,6 +26,14 @@ COMPLETED, ERROR = run_service_pb2.RUN_STATUS_COMPLETED, run_service_pb2.RUN_STA
 INTERRUPTED, CANCELLED = run_service_pb2.RUN_STATUS_INTERRUPTED, run_service_pb2.RUN_STATUS_CANCELLED
 
 PASSES = [{"type": "scripted", "config": {"do": "pass"}}]
+# It waits, so that the agent's answer is stored before the turn.
+WAITS = [{"type": "waiting", "config": {"do": "pass"}}]
+
+# Every commit of a run but its last, after that of its creation.
+COMMITS = [
+    *((PASSES, commits) for commits in range(1, 6)),
+    *((WAITS, commits) for commits in range(1, 9)),
+]
 
 
 class Gate(ScriptedAgent):
@@ -240,12 +248,12 @@ async def test_draining_lets_a_step_end() -> None:
     house.agent.open(1)
     await draining
     run = await whole(house.store, run_id)
-    assert run.status == INTERRUPTED
-    assert [message.role for message in run.messages] == ["user", "assistant"]
+    assert (run.status, run.turn_count) == (INTERRUPTED, 1)
+    assert [message.role for message in run.messages] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize("commits", range(2, 9))
-async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> None:
+@pytest.mark.parametrize(("evaluators", "commits"), [one for one in COMMITS if one[1] > 1])
+async def test_a_run_goes_on_wherever_the_server_was_killed(evaluators: Any, commits: int) -> None:
     """Kill: nothing is written any more. What was committed is never asked for or evaluated again."""
     store = FakeStore()
     first = House(ScriptedAgent("a", "b", "c"), store, store_seconds=0)
@@ -258,7 +266,7 @@ async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> Non
             raise FULL
 
     store.before_write = die
-    (run_id,) = await first.submit()
+    (run_id,) = await first.submit(evaluators=evaluators)
     await until(lambda: not alive)
     await first.runner.drain(0)
     killed = await whole(store, run_id)
@@ -284,9 +292,12 @@ async def test_a_resumed_turn_keeps_what_its_answer_cost() -> None:
     store = FakeStore()
     first = House(ScriptedAgent(), store, store_seconds=0)
     store.before_write = lambda: _fail_from(store, 4)
-    (run_id,) = await first.submit(evaluators=[{"type": "latency-budget", "config": {"maxMs": 10}}])
+    budget = {"type": "latency-budget", "config": {"maxMs": 10}}
+    (run_id,) = await first.submit(evaluators=[budget, *WAITS])
     await until(lambda: store.commits >= 4)
     await first.runner.drain(0)
+    stored = await whole(store, run_id)
+    assert (len(stored.messages), stored.turn_count) == (2, 0)
     store.before_write = lambda: None
     second = House(ScriptedAgent(), store)
     await second.runner.start()
@@ -303,8 +314,8 @@ def _fail_from(store: FakeStore, commits: int) -> None:
         raise FULL
 
 
-@pytest.mark.parametrize("commits", range(1, 9))
-async def test_a_store_that_comes_back_is_waited_for(commits: int) -> None:
+@pytest.mark.parametrize(("evaluators", "commits"), COMMITS)
+async def test_a_store_that_comes_back_is_waited_for(evaluators: Any, commits: int) -> None:
     store = FakeStore()
     failures = iter([FULL, StoreProblem("STORAGE_UNAVAILABLE", "locked")])
 
@@ -315,10 +326,11 @@ async def test_a_store_that_comes_back_is_waited_for(commits: int) -> None:
 
     store.before_write = fail_twice
     house = House(ScriptedAgent(), store)
-    (run_id,) = await house.submit()
+    (run_id,) = await house.submit(evaluators=evaluators)
     run = await house.until(run_id, COMPLETED)
     assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
     assert len(house.agent.requests) == 3
+    assert next(failures, None) is None
 
 
 async def test_a_commit_whose_answer_was_lost_is_not_repeated() -> None:

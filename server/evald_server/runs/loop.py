@@ -278,7 +278,8 @@ class RunLoop:
         self._add_messages(answer.messages, "CONNECTOR_BAD_ANSWER", call)
         self._calls.append(call)
         add_spending(run, call)
-        await self._commit()
+        if not self._has_answered:
+            await self._commit()
 
     async def _evaluate(self) -> bool:
         """Evaluate the turn. Returns whether the run has ended with it."""
@@ -348,6 +349,9 @@ class RunLoop:
         self._pb.is_final = is_final
         run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
         if not run.finished:
+            # The answer first, because a judge may take its time. Where nothing waits, it is stored with the turn.
+            if self._unsaved:
+                await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
             steps = self._admission.run_pending(run, _no_deadline, scope, patient=True)
             async with aclosing(steps):
