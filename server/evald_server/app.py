@@ -185,6 +185,8 @@ class App:
             # What they call, remote evaluators too, may take some time to come: callers do not wait for it.
             self.runner.begin()
         except BaseException:
+            await self.runner.drain(0)
+            await self.remotes.stop()
             await self.database.close()
             self._release_data_dir()
             raise

@@ -339,6 +339,29 @@ async def test_an_imported_run_that_was_interrupted_goes_on_and_is_watched_to_it
         assert [(end.status, end.turn_count) for end in ends] == [(runs_pb.RUN_STATUS_COMPLETED, 2)]
 
 
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("ResumeRun", runs_pb.RUN_STATUS_INTERRUPTED), ("RetryRun", runs_pb.RUN_STATUS_ERROR)],
+)
+async def test_an_imported_run_without_the_values_of_its_headers_is_not_played(
+    method: str, status: Any
+) -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.id, run.status = "half", status
+        run.connector.headers.update({"x-tenant": "acme", "authorization": "Bearer ${EVALD_SECRET_A}"})
+        run.persona.headers["x-user"] = "mia"
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        request: Any = getattr(runs_pb, f"{method}Request")(run_id="half")
+        refused = await refusal(getattr(floor.runs, method)(request))
+        assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "RUN_STATUS")
+        assert "connector.headers['x-tenant'], persona.headers['x-user']" in refused.message
+        assert "start a new run" in refused.message
+        assert "authorization" not in refused.message
+        assert (await floor.get("half")).status == status
+
+
 async def test_what_may_be_a_secret_of_an_imported_run_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     stored: list[Run] = []
 

@@ -22,11 +22,18 @@ _SECRET_WORDS: Final = (
     "secret",
     "key",
     "password",
+    "passwd",
+    "passphrase",
     "credential",
     "credentials",
     "auth",
     "authorization",
+    "bearer",
     "cookie",
+    "jwt",
+    "session",
+    "sessionid",
+    "signature",
 )
 # What may stand beside variables (here \0) because it is no secret: the scheme, and the names of cookies.
 _NO_LITERAL: Final = re.compile(

@@ -38,7 +38,7 @@ from evald_server.store.runs import (
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid
 from .experiments import MAX_RUNS, ExperimentService
-from .headers import mask
+from .headers import mask, masked
 from .personas import PersonaService
 from .resources import bad_token, page_size, read_token, refusal, token
 from .scenarios import ScenarioService
@@ -223,12 +223,14 @@ class RunService:
     async def retry(self, data: bytes, _context: Context) -> bytes:
         """Start a run over that ended in error."""
         request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
+        await self._check_headers(request.run_id)
         run = await self._changed(self._runner.retry, request.run_id)
         return pb.RetryRunResponse(run=run).SerializeToString()
 
     async def resume(self, data: bytes, _context: Context) -> bytes:
         """Go on with a run that was interrupted."""
         request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
+        await self._check_headers(request.run_id)
         run = await self._changed(self._runner.resume, request.run_id)
         return pb.ResumeRunResponse(run=run).SerializeToString()
 
@@ -366,6 +368,20 @@ class RunService:
             raise _wrong_status(str(problem)) from None
         except RunNotFound:
             raise _no_run(run_id) from None
+
+    async def _check_headers(self, run_id: str) -> None:
+        """Raise CallError for a run from elsewhere that cannot be played, because values of headers did not come along."""
+        run = await self._load(run_id)
+        missing = [
+            f"{owner}.headers[{name[:100]!r}]"
+            for owner, headers in (("connector", run.connector.headers), ("persona", run.persona.headers))
+            for name in masked(headers)
+        ]
+        if missing:
+            raise _wrong_status(
+                f"the run was imported without the values of {', '.join(missing)}, so that its agent cannot be called; "
+                "resume it where it was played, or start a new run with a connector and a persona that have them"
+            )
 
     async def _whole(self, run_id: str) -> Run:
         run = await self._load(run_id)
