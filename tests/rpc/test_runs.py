@@ -26,6 +26,7 @@ from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEvent, RunStore
 
+from ..remote.scripted import WORD, listening, register
 from .live import Live, refusal, serving, spec, until
 
 RECORDED = [
@@ -301,6 +302,25 @@ async def test_a_run_is_interrupted_by_the_end_of_the_server_and_resumed_by_the_
             cancelled = await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run.id))
             assert [message.text for message in (await floor.get(run.id)).messages] == ["hi"]
             assert cancelled.run.attempt == 1
+
+
+async def test_a_queued_run_waits_until_its_remote_evaluator_is_back(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data_dir": tmp_path, "remote_allowed": ["127.0.0.1"]}
+    agent, address = await silent_agent()
+    async with agent:
+        async with listening("acme.word") as plugin, serving(**settings, max_runs=1) as live:
+            await register(live, plugin)
+            floor = Floor(live)
+            scenario = await floor.scenario(WORD, messages=[{"role": "user", "text": "Move my booking"}])
+            await floor.start(scenario, await floor.connector(name="silent", type="http", base_url=address))
+            run = await floor.start(await floor.scenario(WORD, name="Queued"), await floor.connector())
+        async with serving(**settings) as live:
+            floor = Floor(live)
+            assert (await floor.get(run.id)).status == runs_pb.RUN_STATUS_QUEUED
+            await plugin.start(plugin.address)
+            end = (await floor.watch(run.id))[-1].end
+            await plugin.stop()
+    assert (end.status, end.verdict) == (runs_pb.RUN_STATUS_COMPLETED, 1)
 
 
 async def test_a_run_is_imported_as_it_was() -> None:

@@ -10,12 +10,15 @@ from evald.v1 import run_service_pb2
 from evald.v1.context_pb2 import Invocation, Persona
 from evald.v1.run_service_pb2 import Run
 from evald_server.connectors.connector import AgentRequest, ConnectorFailure
+from evald_server.engine.registry import Origin
 from evald_server.monitoring import Telemetry
 from evald_server.rpc.admission import Admission
+from evald_server.runs import runner as runner_module
 from evald_server.runs.runner import FairQueue, Runner, RunStateProblem
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEventKind
 
+from ..engine.scripted import SCRIPTED
 from ..monitoring.scrape import families
 from ..rpc.live import until
 from .fake_store import FULL, FakeStore
@@ -286,6 +289,70 @@ async def test_a_run_goes_on_wherever_the_server_was_killed(evaluators: Any, com
     answered = sum(message.role == "assistant" for message in killed.messages)
     assert len(second.agent.requests) == 3 - answered
     assert [turn.turn for turn in run.turns] == [1, 2, 3]
+
+
+async def test_nothing_is_played_between_start_and_begin() -> None:
+    house = House(ScriptedAgent())
+    await house.runner.start()
+    (run_id,) = await house.submit()
+    gauges = {f.name: f.samples[0].value for f in families(house.telemetry) if f.name == "evald_runs_running"}
+    assert gauges == {"evald_runs_running": 0}
+    house.runner.begin()
+    await house.until(run_id, COMPLETED)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
+async def test_a_run_waits_for_evaluators_that_come_back_after_a_restart(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_AWAY_SECONDS", 0.01)
+    store = FakeStore()
+    later = SCRIPTED._replace(type="later")
+    spec = [{"type": "later", "config": {"do": "pass"}}]
+    (run_id,) = await House(ScriptedAgent(), store, max_runs=0).submit(evaluators=spec)
+    if begun:
+        run = await store.get(run_id)
+        assert run is not None
+        run.start_time.GetCurrentTime()
+        await store.save(run)
+    house = House(ScriptedAgent(), store)
+    looked = asyncio.Queue[None]()
+    get = store.get
+
+    async def counted(wanted: str) -> Run | None:
+        looked.put_nowait(None)
+        return await get(wanted)
+
+    store.get = counted  # type: ignore[method-assign]
+    await house.runner.start()
+    house.runner.begin()
+    for _ in range(3):
+        await looked.get()
+    found = await get(run_id)
+    assert found is not None
+    assert found.status == QUEUED
+    house.engine.registry.register(later, Origin.PLUGIN)  # type: ignore[attr-defined]
+    ended = await house.until(run_id, COMPLETED, ERROR, INTERRUPTED)
+    assert (ended.status, Verdict(ended.verdict)) == (COMPLETED, Verdict.PASSED)
+
+
+@pytest.mark.parametrize(("begun", "status"), [(False, ERROR), (True, INTERRUPTED)], ids=["new", "begun"])
+async def test_a_run_does_not_wait_for_ever_for_evaluators(
+    begun: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_RETURN_SECONDS", 0.0)
+    house = House(ScriptedAgent())
+    await house.runner.start()
+    (run_id,) = await house.submit(evaluators=[{"type": "later", "config": {}}])
+    if begun:
+        run = await house.store.get(run_id)
+        assert run is not None
+        run.start_time.GetCurrentTime()
+        await house.store.save(run)
+    house.runner.begin()
+    ended = await house.until(run_id, status)
+    assert ended.error.code == "INVALID_SCENARIO"
+    assert '"later"' in ended.error.message
 
 
 async def test_a_resumed_turn_keeps_what_its_answer_cost() -> None:

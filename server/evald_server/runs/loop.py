@@ -48,7 +48,7 @@ class RunFailure(Exception):
 
 
 class TypesMissing(Exception):
-    """A run that has begun cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+    """A run cannot go on yet: evaluators of its scenario are not there, or not there yet."""
 
 
 class RunUser(Protocol):
@@ -123,13 +123,22 @@ class RunLoop:
         for event in events:
             self._restore(event)
 
-    async def drive(self) -> None:
-        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error."""
+    async def drive(self, *, patient: bool = False) -> None:
+        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error.
+
+        patient: raise TypesMissing, and leave the run as it is, where evaluators may still come.
+        """
         try:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
         except TypesMissing as problem:
+            if patient:
+                raise
+            if not self.run.HasField("start_time"):
+                await self.fail("INVALID_SCENARIO", str(problem))
+                return
+            # An error could only be retried from the start, without the conversation that there is.
             self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
             self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
             await self._commit()
@@ -165,8 +174,7 @@ class RunLoop:
             return self._engine.plan(*call)
         except (InvalidPlan, InvalidContext) as problem:
             text = f"The scenario cannot be evaluated: {problem}"
-            if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
-                # An error could only be retried from the start, without the conversation that there is.
+            if isinstance(problem, InvalidPlan) and problem.unknown_type:
                 raise TypesMissing(text) from None
             raise RunFailure("INVALID_SCENARIO", text) from None
 
