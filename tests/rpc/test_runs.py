@@ -203,6 +203,48 @@ async def test_every_filter_finds_its_runs_and_pages_hold_each_once() -> None:
         assert len(with_messages.messages) == 4
 
 
+async def test_a_page_with_long_conversations_ends_early_and_loses_none() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.messages[0].text = "x" * (1 << 20)
+        wanted = []
+        for number in range(7):
+            run.id = f"run {number}"
+            wanted.append(run.id)
+            await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        run.id, run.messages[0].text = "longest", "y" * (5 << 20)
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        request = runs_pb.ListRunsRequest(include_messages=True)
+        sizes, found = [], []
+        while True:
+            page = await floor.runs.ListRuns(request)
+            sizes.append(page.ByteSize())
+            found += [(one.id, len(one.messages)) for one in page.runs]
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                break
+    assert sorted(found[:-1]) == [("longest", 4), *((one, 4) for one in wanted)]
+    assert found[-1][0] not in [*wanted, "longest"]
+    assert [size > 4 << 20 for size in sizes].count(True) == 1
+
+
+async def test_a_long_run_is_given_whole_and_without_what_may_be_a_secret() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.id = "long"
+        run.connector.headers["x-tenant"] = "acme"
+        for number in range(3000):
+            run.messages.add(role="user", text=f"{number} " * 20)
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        run.connector.headers["x-tenant"] = "***"
+        got = await floor.get("long")
+    assert got.messages == run.messages
+    assert got.turns == run.turns
+    assert got.connector == run.connector
+
+
 async def test_an_experiment_runs_each_scenario_with_each_persona() -> None:
     async with serving() as live:
         floor = Floor(live)
