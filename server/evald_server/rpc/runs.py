@@ -55,6 +55,9 @@ _INLINE_BYTES: Final = 64 << 10
 # A page with conversations ends before this, but has one run at least: clients accept 4 MiB by default.
 _LIST_BYTES: Final = 3 << 20
 
+# Events with which a run gets another status.
+_MOVES: Final = (RunEventKind.STATUS, RunEventKind.END)
+
 _GOING_ON: Final = (pb.RUN_STATUS_QUEUED, pb.RUN_STATUS_RUNNING)
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
@@ -161,11 +164,15 @@ class RunService:
         if after < 0:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
         with self._runner.watch(request.run_id) as changed:
+            # The row is read, with its snapshots, only when the run may have another status than before.
+            run, moved = Run(), True
             while True:
                 changed.clear()
                 events = await self._store.events(request.run_id, after, _EVENTS)
-                # After the events: the last one shows the run as it has ended, not as it was shortly before.
-                run = await self._load(request.run_id)
+                moved = moved or any(event.kind in _MOVES for event in events)
+                if moved:
+                    # After the events: the last one shows the run as it has ended, not as it was shortly before.
+                    run = await self._load(request.run_id)
                 for event in events:
                     if event.kind is RunEventKind.END:
                         if event.sequence < run.last_sequence:
@@ -178,6 +185,7 @@ class RunService:
                 if not events:
                     if run.status not in _GOING_ON and run.last_sequence <= after:
                         return
+                    moved = False
                     await changed.wait()
 
     async def get(self, data: bytes, _context: Context) -> bytes:
