@@ -3,6 +3,7 @@
 Everything is saved before it counts: a run that is loaded again goes on where it stood.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -219,6 +220,8 @@ class RunLoop:
                 break
             while not self._has_answered:
                 await self._call_agent()
+            # Reading an answer and evaluating it take a millisecond each: other callers in between.
+            await asyncio.sleep(0)
             if await self._evaluate():
                 return
         await self._end(self._end_cause or StopCause.SILENCE)
