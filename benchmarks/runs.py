@@ -164,7 +164,7 @@ async def _play(
     engine = Engine(Planner(registry), Contexts(10_000), Threads())
     runner = Runner(counted, agent, agent, engine, Admission(256, 256, 1.0), Telemetry())
     began = clock()
-    await runner.submit(queued)
+    runner.submit(queued)
     await counted.done.wait()
     elapsed = clock() - began
     if counted.passed != _RUNS:

@@ -94,7 +94,7 @@ class House:
         made = scenario(fields.pop("evaluators", PASSES), maxMessages=20)
         runs = [queued(made, Persona(script=["one", "two", "three"]), **fields) for _ in range(count)]
         await self.store.create(runs)
-        await self.runner.submit(runs)
+        self.runner.submit(runs)
         return [run.id for run in runs]
 
     async def until(self, run_id: str, *statuses: int) -> Run:
@@ -203,7 +203,7 @@ async def test_a_connector_that_cannot_be_built_is_an_error() -> None:
     run = queued(scenario(PASSES), connector_id="c")
     run.connector.type = "broken"
     await house.store.create([run])
-    await house.runner.submit([run])
+    house.runner.submit([run])
     ended = await house.until(run.id, ERROR)
     assert ended.error.code == "CONNECTOR_CONFIG"
 
@@ -556,7 +556,7 @@ async def test_a_run_keeps_its_conversation_until_its_evaluators_are_there() -> 
     run = queued(scenario([{"type": "from-remote"}], maxMessages=4), Persona(script=["one"]))
     run.start_time.GetCurrentTime()
     await store.create([run])
-    await house.runner.submit([run])
+    house.runner.submit([run])
     held = await house.until(run.id, INTERRUPTED, ERROR)
     assert held.status == INTERRUPTED
     assert "from-remote" in held.error.message

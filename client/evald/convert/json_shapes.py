@@ -111,8 +111,8 @@ def _struct_to_json(pb: Any) -> dict[str, Any]:
     return found
 
 
-def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
-    """Convert a message to OpenAI's format, its blocks as they came in. Metadata and ids ride along."""
+def message_to_openai(pb: message_pb2.ChatMessage) -> dict[str, Any]:
+    """Convert a message to OpenAI's format, its blocks as they came in, without ids and metadata of other systems."""
     found: dict[str, Any] = {"role": pb.role, "content": pb.text if pb.HasField("text") else None}
     if pb.HasField("blocks"):
         found["content"] = [
@@ -122,21 +122,32 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
             for block in pb.blocks.items
         ]
     if pb.tool_calls:
-        found["tool_calls"] = [_tool_call_to_json(call) for call in pb.tool_calls]
-    for name in ("tool_call_id", "name", "id", "refusal"):
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
+            for call in pb.tool_calls
+        ]
+    for name in ("tool_call_id", "name", "refusal"):
         if pb.HasField(name):
             found[name] = getattr(pb, name)
-    if pb.metadata.fields:
-        found["metadata"] = _struct_to_json(pb.metadata)
     return found
 
 
-def _tool_call_to_json(pb: message_pb2.ToolCall) -> dict[str, Any]:
-    function = {"name": pb.function.name, "arguments": pb.function.arguments}
-    call: dict[str, Any] = {"id": pb.id, "type": pb.type or "function", "function": function}
-    if pb.HasField("duration"):
-        call["duration_ms"] = plain_number(duration_ms(pb.duration))
-    return call
+def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
+    """Convert a message to OpenAI's format, with all that the message has beyond it."""
+    found = message_to_openai(pb)
+    for call, written in zip(pb.tool_calls, found.get("tool_calls", ()), strict=True):
+        written["type"] = call.type or "function"
+        if call.HasField("duration"):
+            written["duration_ms"] = plain_number(duration_ms(call.duration))
+    if pb.HasField("id"):
+        found["id"] = pb.id
+    if pb.metadata.fields:
+        found["metadata"] = _struct_to_json(pb.metadata)
+    return found
 
 
 def _spec_to_json(pb: evaluator_pb2.EvaluatorSpec) -> dict[str, Any]:

@@ -67,20 +67,20 @@ class Connectors:
         self, pb: connector_service_pb2.Connector, path: str = "connector"
     ) -> list[tuple[str, str]]:
         """Return what is wrong with a connector: (path of the field, message)."""
-        found = self._violations(pb, path)
+        found = self.try_build(pb, path)
         return found if isinstance(found, list) else []
 
     def build(self, pb: connector_service_pb2.Connector) -> Connector:
         """Build a connector, without connecting. Raises ConnectorFailure with code CONNECTOR_CONFIG."""
-        found = self._violations(pb, "connector")
+        found = self.try_build(pb)
         if isinstance(found, list):
             raise ConnectorFailure("CONNECTOR_CONFIG", "; ".join(f"{field}: {text}" for field, text in found))
         return found
 
-    def _violations(
-        self, pb: connector_service_pb2.Connector, path: str
+    def try_build(
+        self, pb: connector_service_pb2.Connector, path: str = "connector"
     ) -> list[tuple[str, str]] | AgentConnector:
-        """Build a connector, or return all that is wrong with it."""
+        """Build a connector, without connecting, or return all that is wrong with it: see `violations`."""
         found = self.secrets.violations(pb.headers, f"{path}.headers")
         connector = self._types.get(pb.type)
         if connector is None:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from evald.chat import message_text
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.errors import InvalidInput
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
@@ -22,7 +23,6 @@ from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 from .paths import MISSING, look_up, parse_path
 from .streams import EventLines, StreamFormat, TextPieces
 
@@ -103,12 +103,12 @@ class HttpEndpoint(HttpAgent):
     type_name = "http"
     label = "HTTP"
     config_model = HttpEndpointConfig
+    _config: HttpEndpointConfig
 
     def __init__(
         self, pb: connector_service_pb2.Connector, config: HttpEndpointConfig, options: ConnectorOptions
     ) -> None:
         super().__init__(pb, config, options)
-        self._config = config
         _check_template(config.body, "config.body")
         counts = Counter(_VARIABLE.findall(json.dumps(config.body)))
         for name, most in _MOST.items():
@@ -120,7 +120,7 @@ class HttpEndpoint(HttpAgent):
         config = self._config
         values = {
             "message": _last_text(request),
-            "messages": [to_openai(message) for message in request.messages],
+            "messages": [message_to_openai(message) for message in request.messages],
             "threadId": request.thread_id,
             "turn": request.turn,
         }

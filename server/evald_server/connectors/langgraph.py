@@ -8,16 +8,16 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pydantic import Field
 
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
-from evald.v1 import connector_service_pb2, context_pb2
+from evald.v1 import context_pb2
 from evald_server.remote.errors import printable
 
 from .answers import bad_answer, run_sized, set_times, to_invocation
-from .connector import AgentRequest, ConnectorFailure, ConnectorOptions
+from .connector import AgentRequest, ConnectorFailure
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 
 
 class LangGraphConfig(HttpConfig):
@@ -33,12 +33,7 @@ class LangGraph(HttpAgent):
     type_name = "langgraph"
     label = "LangGraph"
     config_model = LangGraphConfig
-
-    def __init__(
-        self, pb: connector_service_pb2.Connector, config: LangGraphConfig, options: ConnectorOptions
-    ) -> None:
-        super().__init__(pb, config, options)
-        self._config = config
+    _config: LangGraphConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """Send what the thread does not have yet, and return the messages that the graph adds."""
@@ -46,7 +41,8 @@ class LangGraph(HttpAgent):
         # Ids of their own, so that a message that is sent twice is in the thread once.
         ids = [message.id or str(uuid5(thread, str(at))) for at, message in enumerate(request.messages)]
         new = [
-            {**to_openai(request.messages[at]), "id": ids[at]} for at in range(_first_new(request), len(ids))
+            {**message_to_openai(request.messages[at]), "id": ids[at]}
+            for at in range(_first_new(request), len(ids))
         ]
         body: dict[str, Any] = {
             "assistant_id": self._config.assistant_id,

@@ -60,6 +60,7 @@ class HttpAgent(NetworkAgent):
         self, pb: connector_service_pb2.Connector, config: HttpConfig, options: ConnectorOptions
     ) -> None:
         super().__init__(pb, config, options)
+        self._config = config
         url = options.targets.read_url(pb.base_url)
         self._http = AgentHttp(url, options.targets.resolver, config)
 

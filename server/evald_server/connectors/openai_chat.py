@@ -7,16 +7,16 @@ from typing import Any, Final
 from pydantic import Field, field_validator, model_validator
 
 from evald.convert.context import TurnData
+from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
-from evald.v1 import connector_service_pb2, context_pb2, message_pb2
+from evald.v1 import context_pb2, message_pb2
 from evald_server.redaction import Redactor
 
 from .answers import bad_answer, check_reported, run_sized, set_times, to_cost, to_invocation
-from .connector import AgentRequest, ConnectorOptions
+from .connector import AgentRequest
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
 from .network_agent import HttpAgent
-from .openai_format import to_openai
 from .streams import ChatChunks, EventLines
 
 _OWN: Final = ("model", "messages", "tools", "stream", "stream_options", "n")
@@ -65,12 +65,7 @@ class OpenAiChat(HttpAgent):
     type_name = "openai-chat"
     label = "OpenAI chat"
     config_model = OpenAiChatConfig
-
-    def __init__(
-        self, pb: connector_service_pb2.Connector, config: OpenAiChatConfig, options: ConnectorOptions
-    ) -> None:
-        super().__init__(pb, config, options)
-        self._config = config
+    _config: OpenAiChatConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """Ask, answer tool calls from the config and ask again, until the model calls none."""
@@ -80,7 +75,7 @@ class OpenAiChat(HttpAgent):
             body["tools"] = config.tools
         if config.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        said = [to_openai(message) for message in request.messages]
+        said = [message_to_openai(message) for message in request.messages]
         if config.system_prompt is not None:
             said.insert(0, {"role": "system", "content": config.system_prompt})
         responses: list[Any] = []
@@ -109,7 +104,7 @@ class OpenAiChat(HttpAgent):
                 break
             results = [self._tool_message(call) for call in last.tool_calls]
             responses += results
-            added += [to_openai(last), *results]
+            added += [message_to_openai(last), *results]
         if any(cost is not None for cost in costs):
             invocation.cost.currency_code, invocation.cost.amount = "USD", sum(cost or 0 for cost in costs)
         set_times(invocation, seconds, first)

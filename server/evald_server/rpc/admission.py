@@ -56,18 +56,18 @@ class Admission:
     async def run_pending(
         self,
         run: EvaluationRun,
-        time_remaining: Callable[[], float | None],
         scope: Scope,
-        *,
-        patient: bool = False,
+        time_remaining: Callable[[], float | None] | None = None,
     ) -> AsyncGenerator[list[int]]:
         """Run the pending evaluators of a run once there is a slot. Yields as `EvaluationRun.run_pending` does.
 
-        time_remaining: the seconds that the call has left, None without a deadline; asked when this begins. patient: queue for as long as it takes, and
-        do not count that against the time limit; for items of batches and turns of sessions, whose senders
-        are held up by it. Raises CallError when there is no time or no slot.
+        time_remaining: the seconds that the call has left, None without a deadline; asked when this begins. When
+        not given, it queues for as long as it takes, which does not count against the time limit: for items of
+        batches and turns of sessions and runs, whose senders are held up by it. Raises CallError when there is no
+        time or no slot.
         """
-        seconds = time_remaining()
+        patient = time_remaining is None
+        seconds = None if time_remaining is None else time_remaining()
         left = self._budget(run.plan, seconds)
         try:
             if left is not None and left <= 0:
@@ -143,10 +143,6 @@ class Admission:
             f"try again after the delay in RetryInfo",
             limit=str(self._slots),
         )
-
-
-def no_deadline() -> None:
-    """Return the time remaining of what has no deadline: an item of a batch, a turn of a session."""
 
 
 def _too_short(seconds: float) -> CallError:

@@ -18,7 +18,7 @@ from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission, no_deadline
+from .admission import Admission
 from .errors import CallError, as_call_error, invalid
 from .server import RpcStream, parse
 from .trace_context import scope_of
@@ -219,7 +219,7 @@ class _Batch:
         return self._plan
 
     async def _wait(self, run: EvaluationRun, item_id: str) -> None:
-        async for _ in self._admission.run_pending(run, no_deadline, self._scope, patient=True):
+        async for _ in self._admission.run_pending(run, self._scope):
             run.take_progress()
         self._results.add(item_id, run)
         await self._flush()

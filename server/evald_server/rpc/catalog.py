@@ -1,8 +1,6 @@
 """CatalogService: lists, gets and watches evaluator types."""
 
 import asyncio
-import base64
-import binascii
 import hashlib
 from typing import Final
 
@@ -11,12 +9,10 @@ from evald.v1 import catalog_service_pb2, evaluator_pb2
 from evald_server.engine.registry import Change, Entry, Registry, RevisionExpired, UnknownType
 
 from .errors import CallError, invalid
+from .pages import page_size, page_token, read_token
 from .server import Context, RpcStream, parse
 
 NAME: Final = "evald.v1.CatalogService"
-
-_DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1000
 
 
 def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
@@ -43,21 +39,19 @@ class CatalogService:
         request = parse(
             catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
         )
-        if request.page_size < 0:
-            raise invalid("page_size", f"got {request.page_size}, wanted 0 or more")
+        size = page_size(request.page_size)
         if request.kind not in (0, 1, 2):
             raise invalid("kind", f"got {request.kind}, wanted an EvaluatorKind this server knows")
-        size = min(request.page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        after = _after(request.page_token)
+        name, _, version = read_token(request.page_token).partition(" ")
         entries = [
             entry
             for entry in self._registry.types()
-            if _place(entry) > after and request.kind in (0, int(entry.definition.kind))
+            if _place(entry) > (name, version) and request.kind in (0, int(entry.definition.kind))
         ]
         response = catalog_service_pb2.ListEvaluatorTypesResponse(revision=self._registry.revision)
         response.evaluator_types.extend(describe(entry) for entry in entries[:size])
         if len(entries) > size:
-            response.next_page_token = _token(_place(entries[size - 1]))
+            response.next_page_token = page_token(" ".join(_place(entries[size - 1])))
         return response.SerializeToString()
 
     async def get_type(self, data: bytes, _context: Context) -> bytes:
@@ -126,17 +120,3 @@ async def _send(
 
 def _place(entry: Entry) -> tuple[str, str]:
     return entry.definition.type, entry.definition.version
-
-
-def _token(place: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(" ".join(place).encode()).decode()
-
-
-def _after(token: str) -> tuple[str, str]:
-    if not token:
-        return "", ""
-    try:
-        name, _, version = base64.b64decode(token, altchars=b"-_", validate=True).decode().partition(" ")
-    except (binascii.Error, ValueError):
-        raise invalid("page_token", "not a token that this server gave; start without one") from None
-    return name, version

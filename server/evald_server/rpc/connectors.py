@@ -5,12 +5,12 @@ from typing import Final
 from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
 from evald_server.connectors.build import Connectors, try_connector
-from evald_server.connectors.connector import ConnectorFailure
+from evald_server.connectors.connector import AgentConnector
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, invalid
+from .errors import BadField, invalid, refusal
 from .headers import mask, unmask
-from .resources import MAX_BYTES, ResourceService, refusal
+from .resources import MAX_BYTES, ResourceService
 from .server import Context, Handler, RpcServer, parse
 
 _MAX_MESSAGE_BYTES: Final = 64 << 10
@@ -49,6 +49,13 @@ class ConnectorService(ResourceService[Connector]):
         """See ResourceService."""
         unmask(resource.headers, stored.headers)
 
+    def build(self, pb: Connector, path: str = "connector") -> AgentConnector:
+        """Build a connector, without connecting. Raises CallError with everything wrong in it. path: of its field."""
+        built = self._connectors.try_build(pb, path)
+        if isinstance(built, list):
+            raise refusal([BadField(path, text) for path, text in built])
+        return built
+
     async def test(self, data: bytes, _context: Context) -> bytes:
         """Send one message to the agent of a connector."""
         request = parse(connector_service_pb2.TestConnectorRequest, data, "evald.v1.TestConnectorRequest")
@@ -60,13 +67,7 @@ class ConnectorService(ResourceService[Connector]):
         if len(request.message.encode()) > _MAX_MESSAGE_BYTES:
             raise invalid("message", f"{len(request.message)} characters; at most 64 KiB are allowed")
         pb = await self.load(request.connector_id) if request.connector_id else request.connector
-        found = await self.problems(pb)
-        if found:
-            raise refusal(found)
-        try:
-            connector = self._connectors.build(pb)
-        except ConnectorFailure as problem:
-            raise invalid("connector", problem.message) from None
+        connector = self.build(pb)
         try:
             response = await try_connector(connector, request.message)
         finally:

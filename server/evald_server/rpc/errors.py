@@ -120,25 +120,24 @@ class CallError(Exception):
 
 def invalid(field: str, message: str) -> CallError:
     """Return the error of one wrong field. The message says what was received and what is wanted."""
-    return CallError("INVALID_FIELD", f"{field}: {message}", [BadField(field, message)], field=field)
+    return refusal([BadField(field, message)])
+
+
+def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
+    """Return the error of one or more wrong fields. Its message is the first's, with the field before it."""
+    field, message, _ = found[0]
+    place = "" if message.startswith(f"{field}:") else f"{field}: "
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return CallError(reason, f"{place}{message}{more}", found, field=field, **metadata)
 
 
 def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
     """Return the status of a turn or of specs that cannot be evaluated."""
     if isinstance(problem, InvalidContext):
-        violations = [BadField(problem.field, problem.problem)]
-        return CallError("INVALID_FIELD", problem.message, violations, field=problem.field, **problem.details)
-    violations = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
-    first = problem.violations[0]
-    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-    place = "" if first.index is None else f"{violations[0].field}: "
-    return CallError(
-        "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD",
-        f"{place}{first.message}{more}",
-        violations,
-        field=violations[0].field,
-        violation=first.reason,
-    )
+        return refusal([BadField(problem.field, problem.problem)], **problem.details)
+    found = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
+    reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
+    return refusal(found, reason, violation=found[0].reason)
 
 
 def violations_response(violations: Sequence[Violation]) -> evaluation_service_pb2.ValidateSpecsResponse:

@@ -98,7 +98,7 @@ class EvaluateService:
             return data, run
         evaluation_id = request.request_id or self._engine.new_id()
         scope = scope_of(context, evaluation_id)
-        async for _ in self._admission.run_pending(run, context.time_remaining, scope):
+        async for _ in self._admission.run_pending(run, scope, context.time_remaining):
             run.take_progress()
         return self._respond(run, evaluation_id, request, context), run
 
@@ -122,7 +122,7 @@ class EvaluateService:
         if run.finished:
             return last, run
         scope = scope_of(context, evaluation_id)
-        steps = self._admission.run_pending(run, context.time_remaining, scope)
+        steps = self._admission.run_pending(run, scope, context.time_remaining)
         async with aclosing(events_of(run, evaluation_id, steps)) as events:
             async for event in events:
                 if event.HasField("summary"):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from evald_server import wire_pb2
 
-from .errors import BadField, CallError
+from .errors import BadField, CallError, refusal
 
 KEEP_SECONDS: Final = 600.0
 MAX_ID_LENGTH: Final = 128
@@ -94,7 +94,7 @@ class IdempotencyStore:
 
 
 def _refused(reason: str, message: str) -> CallError:
-    return CallError(reason, f"request_id: {message}", [BadField("request_id", message)])
+    return refusal([BadField("request_id", message)], reason)
 
 
 def _size(request_id: str, response: StoredResponse) -> int:

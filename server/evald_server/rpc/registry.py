@@ -1,8 +1,6 @@
 """RegistryService: registers plugins and lists them for operators."""
 
 import asyncio
-import base64
-import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -15,13 +13,11 @@ from evald_server.remote.instances import InstanceChange, UnknownRevision
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
-from .errors import BadField, CallError, invalid
-from .server import Context, RpcStream, UnaryHandler, parse
+from .errors import BadField, CallError, invalid, refusal
+from .pages import page_size, page_token, read_token
+from .server import Context, RpcStream, UnaryHandler, parse, server_stops
 
 NAME: Final = "evald.plugin.v1.RegistryService"
-
-_DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1000
 
 # A lease is renewed three times before it runs out.
 _RENEWALS: Final = 3
@@ -105,10 +101,8 @@ class RegistrationService:
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
         """List a page of instances, ordered by id."""
         request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
-        if request.page_size < 0:
-            raise invalid("page_size", f"got {request.page_size}, wanted 0 or more")
-        size = min(request.page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        after = _after(request.page_token)
+        size = page_size(request.page_size)
+        after = read_token(request.page_token)
         found = sorted(
             (
                 instance
@@ -120,7 +114,7 @@ class RegistrationService:
         response = _pb.ListRegistrationsResponse(revision=self._instances.revision)
         response.registrations.extend(self._describe(instance) for instance in found[:size])
         if len(found) > size:
-            response.next_page_token = base64.urlsafe_b64encode(found[size - 1].id.encode()).decode()
+            response.next_page_token = page_token(found[size - 1].id)
         return response.SerializeToString()
 
     async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
@@ -192,9 +186,7 @@ class RegistrationService:
             await asyncio.wait({doing, draining}, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 return doing.result()
-            raise CallError(
-                "DRAINING", "the server is stopping; try again, on another server if there is one"
-            )
+            raise server_stops()
         finally:
             doing.cancel()
             draining.cancel()
@@ -224,12 +216,9 @@ def handlers(
 
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
-    violations = [BadField(problem.field, problem.message)] if problem.field else []
-    message = problem.message
-    if problem.field and not message.startswith(problem.field):
-        message = f"{problem.field}: {message}"
-    metadata = {"field": problem.field} if problem.field else {}
-    return CallError(problem.reason, message, violations, **metadata)
+    if not problem.field:
+        return CallError(problem.reason, problem.message)
+    return refusal([BadField(problem.field, problem.message)], problem.reason)
 
 
 def _offers(instance: Instance, name: str) -> bool:
@@ -240,15 +229,6 @@ def _timestamp(seconds: float) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMilliseconds(round(seconds * 1000))
     return stamp
-
-
-def _after(token: str) -> str:
-    if not token:
-        return ""
-    try:
-        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise invalid("page_token", "not a token that this server gave; start without one") from None
 
 
 async def _send(stream: RpcStream, revision: int, **event: Any) -> None:

@@ -1,8 +1,5 @@
 """The standard methods of what is stored by name: scenarios, personas, connectors, experiments."""
 
-import base64
-import binascii
-import re
 import time
 from collections.abc import Sequence
 from types import ModuleType
@@ -16,13 +13,11 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
-from .errors import BadField, CallError, invalid
+from .errors import BadField, CallError, invalid, refusal
+from .pages import page_size, page_token, read_token
 from .server import Context, Handler, RpcServer, parse
 
 Resource = TypeVar("Resource", Scenario, Persona, Connector, Experiment)
-
-_DEFAULT_PAGE: Final = 100
-LARGEST_PAGE: Final = 1000
 
 _MAX_NAME: Final = 200
 _MAX_ID: Final = 100
@@ -106,18 +101,14 @@ class ResourceService(Generic[Resource]):
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of resources."""
         request = self._parse(f"List{self.plural}Request", data)
-        size = page_size(request.page_size, _DEFAULT_PAGE)
-        after = None
-        if request.page_token:
-            created, _, last = read_token(request.page_token).partition(" ")
-            if not re.fullmatch("[0-9]{1,18}", created):
-                raise bad_token()
-            after = int(created), last
+        size = page_size(request.page_size)
+        created, _, last = read_token(request.page_token, "[0-9]{1,18}( .*)?").partition(" ")
+        after = (int(created), last) if created else None
         found, more = await self._page(size, after, request.name)
         response = getattr(self.requests, f"List{self.plural}Response")()
         getattr(response, self.plural.lower()).extend(self.shown(self._resource(stored)) for stored in found)
         if more:
-            response.next_page_token = token(f"{found[-1].created} {found[-1].id}")
+            response.next_page_token = page_token(f"{found[-1].created} {found[-1].id}")
         return bytes(response.SerializeToString())
 
     async def update(self, data: bytes, _context: Context) -> bytes:
@@ -269,9 +260,8 @@ class ResourceService(Generic[Resource]):
         return resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
-        field = field or f"{self.kind}_id"
-        text = self._no_such(resource_id)
-        return CallError("RESOURCE_NOT_FOUND", f"{field}: {text}", [BadField(field, text)], field=field)
+        problem = BadField(field or f"{self.kind}_id", self._no_such(resource_id))
+        return refusal([problem], "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
@@ -282,9 +272,8 @@ class ResourceService(Generic[Resource]):
         return error
 
     def _taken(self, key: str, value: str, advice: str) -> CallError:
-        field = f"{self.kind}.{key}"
-        text = f'another {self.kind} has the {key} "{value}"; {advice}'
-        return CallError("RESOURCE_EXISTS", f"{field}: {text}", [BadField(field, text)], field=field)
+        problem = BadField(f"{self.kind}.{key}", f'another {self.kind} has the {key} "{value}"; {advice}')
+        return refusal([problem], "RESOURCE_EXISTS")
 
     @classmethod
     def _one(cls) -> str:
@@ -293,38 +282,6 @@ class ResourceService(Generic[Resource]):
 
 class _ChangedMeanwhile(Exception):
     """Another call has changed the resource since it was read."""
-
-
-def refusal(found: list[BadField]) -> CallError:
-    """Return the error of one or more wrong fields."""
-    first = found[0]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return CallError("INVALID_FIELD", f"{first.field}: {first.message}{more}", found, field=first.field)
-
-
-def page_size(wanted: int, usual: int) -> int:
-    """Return the size of a page. Raises CallError."""
-    if wanted < 0:
-        raise invalid("page_size", f"got {wanted}, wanted 0 or more")
-    return min(wanted or usual, LARGEST_PAGE)
-
-
-def token(place: str) -> str:
-    """Return the page token of a place."""
-    return base64.urlsafe_b64encode(place.encode()).decode()
-
-
-def read_token(text: str) -> str:
-    """Return the place of a page token. Raises CallError."""
-    try:
-        return base64.b64decode(text, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise bad_token() from None
-
-
-def bad_token() -> CallError:
-    """Return the error of a page token that is none."""
-    return invalid("page_token", "not a token that this server gave; start without one")
 
 
 def _as_stored(resource: Resource, resource_id: str, created: int, updated: int) -> StoredResource:

@@ -39,12 +39,11 @@ def run_services(
         RunStore(database),
         runner,
         engine,
-        connectors,
         judge_problem,
         max_messages,
         scenarios=scenarios,
         personas=personas,
-        connector_service=connector_service,
+        connectors=connector_service,
         experiments=experiments,
     )
     services = (scenarios, personas, connector_service, experiments)

@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -12,20 +12,16 @@ from google.protobuf.message import Message
 
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
-from evald.v1.context_pb2 import (
-    CRITERIA_POLICY_EVALUATORS_ONLY,
-    EvaluatorContext,
-    Persona,
-    Scenario,
-)
+from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.run_service_pb2 import Run
-from evald_server.connectors.build import Connectors
-from evald_server.connectors.connector import ConnectorFailure
 from evald_server.engine.engine import Engine
+from evald_server.runs.loop import scenario_plan
+from evald_server.runs.rules import spoken_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import expand, fold, unfold
+from evald_server.runs.turn_events import all_events, expand, fold, has_ended, unfold
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
+    UNFINISHED,
     RunEvent,
     RunEventKind,
     RunFilter,
@@ -36,11 +32,11 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, invalid
+from .errors import BadField, CallError, invalid, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
+from .pages import page_size, page_token, read_token
 from .personas import PersonaService
-from .resources import bad_token, page_size, read_token, refusal, token
 from .scenarios import ScenarioService
 from .server import Context, Handler, RpcServer, RpcStream, parse
 
@@ -58,15 +54,8 @@ _LIST_BYTES: Final = 3 << 20
 # Events with which a run gets another status.
 _MOVES: Final = (RunEventKind.STATUS, RunEventKind.END)
 
-_GOING_ON: Final = (pb.RUN_STATUS_QUEUED, pb.RUN_STATUS_RUNNING)
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
-_IMPORTED: Final = (
-    pb.RUN_STATUS_COMPLETED,
-    pb.RUN_STATUS_ERROR,
-    pb.RUN_STATUS_CANCELLED,
-    pb.RUN_STATUS_INTERRUPTED,
-)
 
 # Characters of an imported run's id.
 _MAX_ID: Final = 100
@@ -80,25 +69,23 @@ class RunService:
         store: RunStore,
         runner: Runner,
         engine: Engine,
-        connectors: Connectors,
         judge_problem: Callable[[str], str],
         max_messages: int,
         *,
         scenarios: ScenarioService,
         personas: PersonaService,
-        connector_service: ConnectorService,
+        connectors: ConnectorService,
         experiments: ExperimentService,
     ) -> None:
         """judge_problem: returns what is wrong with the name of a judge, "" if nothing is."""
         self._store = store
         self._runner = runner
         self._engine = engine
-        self._connectors = connectors
         self._judge_problem = judge_problem
         self._max_messages = max_messages
         self._scenarios = scenarios
         self._personas = personas
-        self._connector_service = connector_service
+        self._connectors = connectors
         self._experiments = experiments
 
     def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
@@ -122,9 +109,9 @@ class RunService:
         request = parse(pb.StartRunRequest, data, "evald.v1.StartRunRequest")
         scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
-        connector = await self._connector_service.load(request.connector_id, "connector_id")
+        connector = await self._connectors.load(request.connector_id, "connector_id")
         brings_user = await self._check_connector(connector)
-        await self._check_scenario(scenario)
+        await scenario_plan(self._engine, scenario)
         self._check_user(scenario, persona, brings_user=brings_user)
         run = _new_run(scenario, persona, connector)
         (stored,) = await self._queue([run], request.request_id)
@@ -134,14 +121,14 @@ class RunService:
         """Queue the runs of an experiment."""
         request = parse(pb.StartRunsRequest, data, "evald.v1.StartRunsRequest")
         experiment = await self._experiments.load(request.experiment_id, "experiment_id")
-        connector = await self._connector_service.load(experiment.connector_id, "experiment.connector_id")
+        connector = await self._connectors.load(experiment.connector_id, "experiment.connector_id")
         brings_user = await self._check_connector(connector)
         execution_id = await self._store.next_execution_id()
         runs: list[Run] = []
         personas: dict[str, Persona | None] = {"": None}
         for scenario_id in experiment.scenario_ids:
             scenario = await self._scenarios.load(scenario_id, "experiment.scenario_ids")
-            await self._check_scenario(scenario)
+            await scenario_plan(self._engine, scenario)
             for persona_id in experiment.persona_ids or scenario.persona_ids or ("",):
                 if persona_id not in personas:
                     personas[persona_id] = await self._personas.load(persona_id, "experiment.persona_ids")
@@ -183,7 +170,7 @@ class RunService:
                         await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
-                    if run.status not in _GOING_ON and run.last_sequence <= after:
+                    if run.status not in UNFINISHED and run.last_sequence <= after:
                         return
                     moved = False
                     await changed.wait()
@@ -203,9 +190,7 @@ class RunService:
         for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
             if not 0 <= getattr(request, field) <= largest:
                 raise invalid(field, f"got {getattr(request, field)}, wanted a value this server knows")
-        place = read_token(request.page_token) if request.page_token else ""
-        if place and not re.fullmatch("[0-9]{1,18}", place):
-            raise bad_token()
+        place = read_token(request.page_token, "[0-9]{1,18}")
         wanted = RunFilter(
             scenario_id=request.scenario_id,
             persona_id=request.persona_id,
@@ -232,7 +217,7 @@ class RunService:
             response.runs.append(_shown(run))
             shown += 1
         if len(found) > shown:
-            response.next_page_token = token(str(found[shown - 1][0]))
+            response.next_page_token = page_token(str(found[shown - 1][0]))
         return response.SerializeToString()
 
     async def cancel(self, data: bytes, _context: Context) -> bytes:
@@ -266,7 +251,7 @@ class RunService:
             await self._store.import_run(*unfold(run))
         except IdTaken:
             problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
-            raise CallError("RESOURCE_EXISTS", f"{problem.field}: {problem.message}", [problem]) from None
+            raise refusal([problem], "RESOURCE_EXISTS") from None
         return pb.ImportRunResponse(run=_shown(await self._whole(run.id))).SerializeToString()
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
@@ -290,7 +275,7 @@ class RunService:
                     f"1 to {_MAX_ID} printable characters",
                 )
             )
-        if run.status not in _IMPORTED:
+        if not has_ended(run) and run.status != pb.RUN_STATUS_INTERRUPTED:
             found.append(BadField("run.status", f"got {run.status}, wanted that of a run that has ended"))
         if not 0 <= run.verdict <= _LARGEST_VERDICT:
             found.append(BadField("run.verdict", f"got {run.verdict}, wanted a value this server knows"))
@@ -337,46 +322,22 @@ class RunService:
 
         What cannot run may have been right when it was stored: this, and the scenario.
         """
-        found = await self._connector_service.problems(connector)
-        if found:
-            raise refusal(found)
-        try:
-            built = self._connectors.build(connector)
-        except ConnectorFailure as problem:
-            raise invalid("connector", problem.message) from None
+        built = self._connectors.build(connector)
         await built.aclose()
         return built.brings_user
-
-    async def _check_scenario(self, scenario: Scenario) -> None:
-        """Raises InvalidPlan."""
-        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
-        context = EvaluatorContext()
-        if not specs or scenario.criteria_policy != CRITERIA_POLICY_EVALUATORS_ONLY:
-            for field in ("success_criteria", "failure_criteria", "failure_criteria_mode"):
-                setattr(context.scenario, field, getattr(scenario, field))
-        await self._engine.prepare(specs, b"", context)
-        self._engine.plan(specs, b"", context)
 
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
         """Raises CallError when nobody can speak for the user."""
         simulated = not brings_user and not (persona is not None and persona.script)
-        spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
-        if simulated and spoken[-1:] != ["user"]:
+        if simulated and spoken_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
             if text:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
         """Store runs and have them played. Returns those of an earlier call with the same request_id."""
-
-        async def queue() -> list[Run]:
-            stored = await self._store.create(runs, request_id)
-            # Also those of an earlier call: its answer may have been lost before they were in the queue.
-            await self._runner.submit(stored)
-            return stored
-
-        # Finished even when the caller goes away: what is stored as queued must be in the queue.
-        return await asyncio.shield(asyncio.create_task(queue()))
+        # Those, too, are queued: the call's answer may have been lost before they were.
+        return await self._runner.enqueue(partial(self._store.create, runs, request_id))
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)
@@ -408,12 +369,7 @@ class RunService:
         return fold(await self._load(run_id), await self._events(run_id))
 
     async def _events(self, run_id: str) -> list[RunEvent]:
-        events: list[RunEvent] = []
-        after = 0
-        while page := await self._store.events(run_id, after, _EVENTS):
-            events += page
-            after = page[-1].sequence
-        return events
+        return await all_events(partial(self._store.events, run_id))
 
     async def _add_messages(self, run: Run) -> None:
         for event in await self._events(run.id):
@@ -467,7 +423,7 @@ def _there(run_id: str, run: Run | None) -> Run:
 
 def _no_run(run_id: str) -> CallError:
     problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
-    return CallError("RESOURCE_NOT_FOUND", f"run_id: {problem.message}", [problem], field="run_id")
+    return refusal([problem], "RESOURCE_NOT_FOUND")
 
 
 def _microseconds(message: Message, name: str, path: str) -> int:
@@ -482,4 +438,4 @@ def _microseconds(message: Message, name: str, path: str) -> int:
 
 
 def _wrong_status(text: str) -> CallError:
-    return CallError("RUN_STATUS", f"run_id: {text}", [BadField("run_id", text)], field="run_id")
+    return refusal([BadField("run_id", text)], "RUN_STATUS")

@@ -7,6 +7,7 @@ from evald.errors import InvalidInput
 from evald.v1 import scenario_service_pb2
 from evald.v1.context_pb2 import Scenario
 from evald_server.engine.planner import Planner
+from evald_server.runs.rules import most_messages, spoken_roles
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
@@ -14,8 +15,6 @@ from .errors import BadField, violation_field
 from .personas import PersonaService
 from .resources import ResourceService
 from .server import Context, Handler, RpcServer, parse
-
-USUAL_MESSAGES: Final = 10
 
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 
@@ -76,11 +75,11 @@ class ScenarioService(ResourceService[Scenario]):
 
     def _length_problems(self, scenario: Scenario) -> list[BadField]:
         """Return a problem if the limit leaves no room for an answer."""
-        wanted = scenario.max_messages if scenario.HasField("max_messages") else USUAL_MESSAGES
+        wanted = most_messages(scenario)
         field = "scenario.max_messages"
         if not 1 <= wanted <= self._max_messages:
             return [BadField(field, f"got {wanted}, wanted 1 to {self._max_messages}")]
-        spoken = [message.role for message in scenario.messages if message.role in ("user", "assistant")]
+        spoken = spoken_roles(scenario)
         least = len(spoken) + (1 if spoken and spoken[-1] == "user" else 2)
         if wanted < least:
             return [

@@ -92,13 +92,7 @@ class RpcServer:
 
     def server_stream(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
         """A handler of one message in, several out. Like a unary call it does not count as an open stream."""
-        tally = self._metrics.rpc(service, method, "server_stream")
-
-        async def call(request: bytes, context: Context) -> None:
-            self._received(request, tally)
-            await handle(request, RpcStream(context, tally, self._max_message_bytes))
-
-        return grpc.unary_stream_rpc_method_handler(self._wrapped(service, method, tally, call))
+        return grpc.unary_stream_rpc_method_handler(self._one_in(service, method, handle))
 
     def stream(self, service: str, method: str, handle: StreamHandler) -> Handler:
         """A handler of many messages in, many out."""
@@ -112,14 +106,19 @@ class RpcServer:
 
     def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
         """A handler of one message in, many out for as long as the caller likes. A drain does not wait for it."""
+        wrapped = self._one_in(service, method, handle, open_streams=True)
+        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
+
+    def _one_in(
+        self, service: str, method: str, handle: ServerStreamHandler, *, open_streams: bool = False
+    ) -> Callable[[Any, Context], Awaitable[None]]:
         tally = self._metrics.rpc(service, method, "server_stream")
 
         async def call(request: bytes, context: Context) -> None:
             self._received(request, tally)
             await handle(request, RpcStream(context, tally, self._max_message_bytes))
 
-        wrapped = self.endless(self._wrapped(service, method, tally, call, open_streams=True))
-        return grpc.unary_stream_rpc_method_handler(wrapped)
+        return self._wrapped(service, method, tally, call, open_streams=open_streams)
 
     def endless(self, handle: Callable[[Any, Context], Awaitable[None]]) -> Any:
         """Wrap a handler of streams that end when the caller likes: a drain does not wait for them but ends them."""
@@ -134,7 +133,7 @@ class RpcServer:
                 if not self._stopping:
                     raise
                 task.uncancel()
-                problem = _draining()
+                problem = server_stops()
                 await abort(context, problem.code, problem.message, problem.details())
             finally:
                 self._endless.discard(task)
@@ -182,7 +181,7 @@ class RpcServer:
                 await asyncio.Event().wait()
             finally:
                 self._calls.discard(task)
-        raise _draining()
+        raise server_stops()
 
     @property
     def open_streams(self) -> int:
@@ -244,7 +243,7 @@ class RpcServer:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            problem = _draining()
+            problem = server_stops()
         elif not isinstance(problem, Exception):
             return
         if isinstance(problem, InvalidContext | InvalidPlan):
@@ -364,5 +363,6 @@ def _too_many_streams(limit: int) -> CallError:
     )
 
 
-def _draining() -> CallError:
+def server_stops() -> CallError:
+    """Return the error of what a stopping server refuses or ends."""
     return CallError("DRAINING", "the server is stopping; try again, on another server if there is one")

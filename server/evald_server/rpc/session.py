@@ -15,7 +15,7 @@ from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission, no_deadline
+from .admission import Admission
 from .batching import CallBatcher
 from .errors import CallError, invalid
 from .server import Context, RpcStream, parse
@@ -78,7 +78,7 @@ class SessionService:
         if run.finished:
             await stream.send(data)
             return
-        steps = self._admission.run_pending(run, no_deadline, scope_of(context, evaluation_id), patient=True)
+        steps = self._admission.run_pending(run, scope_of(context, evaluation_id))
         events = events_of(run, evaluation_id, steps, announce_plan=conversation.turn_count == 1)
         async with aclosing(events):
             async for event in events:

@@ -25,15 +25,12 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.store.runs import RunEvent, RunEventKind
 
 from .invocations import add_spending, merge_calls
-from .rules import RunRules, StopCause, TurnFindings
+from .rules import SPOKEN, RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, status_event
 
 # Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
 _SCENARIO_FIELDS: Final = 6
 _PERSONA_FIELDS: Final = 2
-
-# Others (system, tool) do not count as messages of the conversation.
-_COUNTED: Final = ("user", "assistant")
 
 Save: TypeAlias = Callable[[run_service_pb2.Run, Sequence[RunEvent]], Awaitable[None]]
 """Stores a run's row and events in one commit. Raises StoreProblem."""
@@ -69,14 +66,7 @@ class RunUser(Protocol):
 class EvaluationAdmission(Protocol):
     """Runs what is pending of an evaluation, within the server's limits."""
 
-    def run_pending(
-        self,
-        run: EvaluationRun,
-        time_remaining: Callable[[], float | None],
-        scope: Scope,
-        *,
-        patient: bool = False,
-    ) -> AsyncGenerator[list[int]]:
+    def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
         """Yield the indexes of what has finished."""
 
 
@@ -155,7 +145,7 @@ class RunLoop:
         if event.kind is RunEventKind.MESSAGE:
             said = run_service_pb2.RunMessage.FromString(event.body)
             self._pb.messages.append(said.message)
-            self._count += said.message.role in _COUNTED
+            self._count += said.message.role in SPOKEN
             if said.HasField("invocation"):
                 self._calls.append(said.invocation)
         elif event.kind is RunEventKind.TURN:
@@ -166,13 +156,8 @@ class RunLoop:
             self._calls = []
 
     async def _make_plan(self) -> Plan:
-        scenario = self.run.scenario
-        specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
-        options = evaluation_service_pb2.EvaluateOptions(criteria_policy=scenario.criteria_policy)
-        call = (specs, options.SerializeToString(), self._pb)
         try:
-            await self._engine.prepare(*call)
-            return self._engine.plan(*call)
+            return await scenario_plan(self._engine, self.run.scenario)
         except (InvalidPlan, InvalidContext) as problem:
             text = f"The scenario cannot be evaluated: {problem}"
             if isinstance(problem, InvalidPlan) and problem.unknown_type:
@@ -364,8 +349,7 @@ class RunLoop:
             if self._unsaved:
                 await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
-            steps = self._admission.run_pending(run, _no_deadline, scope, patient=True)
-            async with aclosing(steps):
+            async with aclosing(self._admission.run_pending(run, scope)) as steps:
                 async for _finished in steps:
                     pass
         return run
@@ -424,7 +408,7 @@ class RunLoop:
             if call is not None and index == len(self._pb.messages):
                 said.invocation.CopyFrom(call)
             self._put(RunEventKind.MESSAGE, said)
-            self._count += message.role in _COUNTED
+            self._count += message.role in SPOKEN
 
     def _put(self, kind: RunEventKind, body: Message) -> None:
         """Add an event to the next commit. A turn has a number for each of its results too."""
@@ -439,6 +423,18 @@ class RunLoop:
         self.run.update_time.GetCurrentTime()
         await self._save(self.run, self._unsaved)
         self._unsaved = []
+
+
+async def scenario_plan(engine: Engine, scenario: context_pb2.Scenario) -> Plan:
+    """Return the plan of a scenario's evaluators and criteria. Raises InvalidPlan and InvalidContext."""
+    specs = [spec.SerializeToString(deterministic=True) for spec in scenario.evaluators]
+    options = evaluation_service_pb2.EvaluateOptions(criteria_policy=scenario.criteria_policy)
+    context = context_pb2.EvaluatorContext()
+    for field in ("success_criteria", "failure_criteria", "failure_criteria_mode"):
+        setattr(context.scenario, field, getattr(scenario, field))
+    call = (specs, options.SerializeToString(), context)
+    await engine.prepare(*call)
+    return engine.plan(*call)
 
 
 def _context(run: run_service_pb2.Run) -> context_pb2.EvaluatorContext:
@@ -470,7 +466,3 @@ def _elapsed_seconds(run: run_service_pb2.Run) -> float:
 
 def _bad_answer(problem: str) -> RunFailure:
     return RunFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")
-
-
-def _no_deadline() -> None:
-    """Return the time remaining of a turn: nobody waits for it but the run."""

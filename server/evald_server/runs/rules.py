@@ -9,7 +9,10 @@ from google.protobuf.struct_pb2 import Value
 from evald.v1 import context_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.plan import Plan
 
-DEFAULT_MAX_MESSAGES: Final = 10
+_DEFAULT_MAX_MESSAGES: Final = 10
+
+# Roles of the messages that count; others (system, tool) do not.
+SPOKEN: Final = ("user", "assistant")
 
 _JUDGE: Final = "llm-judge"
 _SUCCESS_KEYS: Final = ("successCriteria", "success_criteria")
@@ -65,9 +68,7 @@ class RunRules:
     """
 
     def __init__(self, scenario: context_pb2.Scenario, plan: Plan) -> None:
-        self.max_messages = (
-            scenario.max_messages if scenario.HasField("max_messages") else DEFAULT_MAX_MESSAGES
-        )
+        self.max_messages = most_messages(scenario)
         self._continues = scenario.on_assertion_failure == context_pb2.ASSERTION_FAILURE_POLICY_CONTINUE
         self._fail_open = frozenset(
             planned.index for planned in plan.evaluators if planned.fail_open and not planned.required
@@ -187,6 +188,16 @@ class RunRules:
         if cause is StopCause.LIMIT:
             return Conclusion(_PASSED, f"Completed {self.max_messages} messages. {last.reason}.")
         return Conclusion(_PASSED, f"The conversation ended after {message_count} messages. {last.reason}.")
+
+
+def most_messages(scenario: context_pb2.Scenario) -> int:
+    """Return how many messages a conversation has at most."""
+    return scenario.max_messages if scenario.HasField("max_messages") else _DEFAULT_MAX_MESSAGES
+
+
+def spoken_roles(scenario: context_pb2.Scenario) -> list[str]:
+    """Return the roles of the messages that there are at the start, of those that count."""
+    return [message.role for message in scenario.messages if message.role in SPOKEN]
 
 
 def _has_text(config: Mapping[str, Value], keys: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -24,7 +24,7 @@ from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
 from .simulator import run_user
-from .turn_events import end_event, has_ended, status_event
+from .turn_events import all_events, end_event, has_ended, status_event
 
 _log = logging.getLogger("evald.runs")
 
@@ -43,9 +43,6 @@ _AWAY_SECONDS: Final = 1.0
 
 # After a start, for workers that dial in again: they try every 30 s at the latest.
 _RETURN_SECONDS: Final = 45.0
-
-# How many events of a run are read at a time.
-_PAGE: Final = 1000
 
 # Of the grace in seconds, for storing which runs were interrupted.
 _RESERVE: Final = 0.5
@@ -187,7 +184,19 @@ class Runner:
         self._patient_until = time.monotonic() + _RETURN_SECONDS
         self._fill()
 
-    async def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
+    async def enqueue(
+        self, create: Callable[[], Awaitable[list[run_service_pb2.Run]]]
+    ) -> list[run_service_pb2.Run]:
+        """Queue the runs that `create` stores, and return them. Raises as it does."""
+
+        async def enqueue() -> list[run_service_pb2.Run]:
+            runs = await create()
+            self.submit(runs)
+            return runs
+
+        return await self._to_its_end(enqueue())
+
+    def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
         """Queue runs that are stored."""
         for run in runs:
             if run.status == _QUEUED:
@@ -255,7 +264,7 @@ class Runner:
         run.thread_id = f"{run.id}-{run.attempt}"
         await self._store.restart(run, [status_event(run, _QUEUED)])
         self._wake(run_id)
-        await self.submit([run])
+        self.submit([run])
         return run
 
     async def _resume(self, run_id: str) -> run_service_pb2.Run | None:
@@ -263,7 +272,7 @@ class Runner:
         if run is None:
             return None
         await self._save(run, [status_event(run, _QUEUED)], 0)
-        await self.submit([run])
+        self.submit([run])
         return run
 
     @contextlib.contextmanager
@@ -367,7 +376,9 @@ class Runner:
         try:
             persona = run.persona if run.HasField("persona") else None
             user = run_user(run.scenario, persona, connector, self._models)
-            events = await self._events(run_id)
+            events = await all_events(
+                lambda after, limit: self._patiently(partial(self._store.events, run_id, after, limit))
+            )
             loop = RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save)
             await loop.drive(patient=time.monotonic() < self._patient_until and not self._draining)
         except TypesMissing:
@@ -375,15 +386,6 @@ class Runner:
             self._unplayed[run_id] = run
         finally:
             await connector.aclose()
-
-    async def _events(self, run_id: str) -> list[RunEvent]:
-        found: list[RunEvent] = []
-        while True:
-            after = found[-1].sequence if found else 0
-            page = await self._patiently(partial(self._store.events, run_id, after, _PAGE))
-            found += page
-            if len(page) < _PAGE:
-                return found
 
     async def _break(self, run_id: str, problem: Exception) -> None:
         """End a run because of a bug, ours or a connector's."""

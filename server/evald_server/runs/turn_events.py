@@ -1,9 +1,13 @@
 """A run and its stored events, in the shapes that callers see."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
 
 from evald.v1 import run_service_pb2
 from evald_server.store.runs import RunEvent, RunEventKind
+
+# How many events are read at a time.
+_PAGE: Final = 1000
 
 _ENDED = frozenset(
     (
@@ -17,6 +21,16 @@ _ENDED = frozenset(
 def has_ended(run: run_service_pb2.Run) -> bool:
     """Return whether a run has ended. One that was interrupted can go on."""
     return run.status in _ENDED
+
+
+async def all_events(read: Callable[[int, int], Awaitable[list[RunEvent]]]) -> list[RunEvent]:
+    """Return all events of a run. read: (sequence of the last one, limit) -> the events after it."""
+    found: list[RunEvent] = []
+    while True:
+        page = await read(found[-1].sequence if found else 0, _PAGE)
+        found += page
+        if len(page) < _PAGE:
+            return found
 
 
 def status_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
