@@ -67,6 +67,9 @@ _LAG_PERIOD_SECONDS: Final = 0.25
 # Between two looks for runs that are older, or more, than the settings allow.
 _TRIM_PERIOD_SECONDS: Final = 600.0
 
+# After a start, for the remote evaluators that were there before it.
+_RESTORE_SECONDS: Final = 5.0
+
 # After the drain, the time for calls to receive their response or final status.
 _FINAL_STATUS_SECONDS: Final = 0.5
 
@@ -169,6 +172,7 @@ class App:
         self._lag: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises StartError if the data directory or an address is not available."""
@@ -184,11 +188,17 @@ class App:
             await self._open_database()
             await self._listen()
             # What they call, remote evaluators too, may take some time to come: callers do not wait for it.
-            self.runner.begin()
+            self._beginning = asyncio.create_task(self._begin_runs())
         except BaseException:
+            await self.runner.drain(0)
+            await self.remotes.stop()
             await self.database.close()
             self._release_data_dir()
             raise
+
+    async def _begin_runs(self) -> None:
+        await self.remotes.settle(_RESTORE_SECONDS)
+        self.runner.begin()
 
     async def _open_database(self) -> None:
         settings = self.settings
@@ -265,6 +275,8 @@ class App:
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
         self._registrations.drain()
+        if self._beginning is not None:
+            self._beginning.cancel()
         admission = self.admission
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)

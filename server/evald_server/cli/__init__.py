@@ -24,7 +24,7 @@ _MODULES = {
 _SERVER_PACKAGES = (
     "alembic",
     "grpc_reflection",
-    "httpx2",
+    "h11",
     "openai",
     "prometheus_client",
     "pydantic_settings",

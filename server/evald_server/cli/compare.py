@@ -17,6 +17,7 @@ from evald_server.suites.result_files import SuiteResults, read_results
 from .comparison_view import comparison_tables, gate_table, verdict_line
 from .console import say, show
 from .exit_codes import ExitCode, usage_error
+from .report_files import write_file
 from .sanitize import clean
 from .server_connection import run_async
 from .suite_client import SuiteClient, open_suites
@@ -251,7 +252,4 @@ def _write(report: CompareReport, path: Path) -> None:
             head = f"### {report.decision}\n\n| Suite | Tier | Decision | Why |\n| --- | --- | --- | --- |\n"
             parts.insert(0, head + "\n".join(rows) + "\n")
         text = "\n".join(parts)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise usage_error(f"--output {clean(str(path))}: {problem.strerror}") from None
+    write_file(str(path), lambda stream: stream.write(text))

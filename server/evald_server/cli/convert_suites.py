@@ -10,8 +10,8 @@ from ..suites import foreign
 from ..suites.documents import InvalidDocument, read_document
 from .console import warn
 from .exit_codes import ExitCode, usage_error
+from .report_files import write_file
 from .sanitize import clean
-from .test import write_file
 
 
 def run(args: argparse.Namespace) -> ExitCode:

@@ -2,8 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TextIO
@@ -79,11 +80,16 @@ def check_report_file(option: str, path: str, format_name: str) -> None:
 
 
 def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteReport]") -> None:
-    """Write a report. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
+    """Write a report, as `write_file` does."""
+    write_file(path, partial(write_report, format_name, reports))
+
+
+def write_file(path: str, write: Callable[[TextIO], object]) -> None:
+    """Write a file. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
     part = Path(f"{path}.part-{os.getpid()}")
     try:
         with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            write_report(format_name, reports, stream)
+            write(stream)
         part.replace(path)
     except OSError as problem:
         raise CommandError(ExitCode.INCONCLUSIVE, f"{path}: {problem.strerror}") from None

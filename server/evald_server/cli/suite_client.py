@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, server_address
+from evald.errors import InvalidRequest
 from evald.fields import nearest
 from evald.v1 import (
     connector_service_pb2,

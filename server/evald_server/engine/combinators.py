@@ -7,6 +7,7 @@ Skipped children are left out; when all are skipped, the result is SKIPPED.
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -64,6 +65,10 @@ class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Return verdict, score and reason for the children's results, of which there is at least one."""
         raise NotImplementedError
+
+    def compared(self, scope: ChildScope) -> ChildScope:
+        """Return the scope with the threshold that the children's scores are compared with."""
+        return scope
 
 
 class AllOf(_Combinator, type="all-of"):
@@ -143,6 +148,14 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         if possible:
             return _ERROR, None, reason
         return _FAILED, score, reason
+
+    def compared(self, scope: ChildScope) -> ChildScope:
+        """Only the measure `score` looks at scores."""
+        if self.measure == "passed":
+            return replace(scope, threshold=None)
+        if self.threshold is not None:
+            return replace(scope, threshold=f"{scope.path.removesuffix('/evaluators')}/threshold")
+        return scope
 
     def _share(self, votes: Votes, when_error: float) -> float:
         weights = sum(evaluator.weight for evaluator in votes.evaluators)
@@ -240,7 +253,7 @@ class _Compile:
     def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
         """Return the function that evaluates the children. Problems of their specs become violations."""
         combinator = self._cls.from_config(config)
-        evaluators = scope.compile(combinator.evaluators)
+        evaluators = combinator.compared(scope).compile(combinator.evaluators)
         return CompiledCombinator(combinator, evaluators, self._threads, float(scope.inverted)).evaluate
 
 

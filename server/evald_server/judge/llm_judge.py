@@ -45,7 +45,8 @@ def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
 class CompiledJudge:
     """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model.
 
-    only_final: it says nothing before the final turn. provenance: of its results, but for the digest of `config`.
+    only_final: it says nothing before the final turn. scores_confidence: its score says how sure the judge is.
+    provenance: of its results, but for the digest of `config`.
     """
 
     def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
@@ -55,6 +56,7 @@ class CompiledJudge:
         self._prompt = Prompt(self._mode, config.view, config.system_message)
         self._max_tokens = config.max_output_tokens or self._mode.max_tokens
         self.only_final = config.only_final or self._mode.only_final
+        self.scores_confidence = self._mode.scores_confidence
         self.provenance = _provenance([member.model for member in self._members], config, self._prompt)
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:

@@ -76,11 +76,13 @@ class RubricMode(ABC):
     schema: JSON Schema of the answer; None asks for plain text.
     template: the prompt in the caller's own words, if there is one.
     max_tokens: most tokens of an answer, unless the config says otherwise.
-    only_final: no turn but the final one is judged.
+    only_final: no turn but the final one is judged. scores_confidence: the score says how sure the judge is,
+    not how good the turn is, so that a failed turn can have a high one.
     """
 
     name: ClassVar[str]
     only_final = False
+    scores_confidence = False
 
     def __init__(
         self,
@@ -163,6 +165,7 @@ class CriteriaMode(RubricMode):
     """
 
     name = "criteria"
+    scores_confidence = True
 
     def __init__(self, success: str | None, failure: str | None, failure_mode: FailureMode) -> None:
         task = _CRITERIA_TASK.format(success=success or _NO_CRITERIA, failure=failure or _NO_CRITERIA)

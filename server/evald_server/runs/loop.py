@@ -3,6 +3,7 @@
 Everything is saved before it counts: a run that is loaded again goes on where it stood.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -46,7 +47,7 @@ class RunFailure(Exception):
 
 
 class TypesMissing(Exception):
-    """A run that has begun cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+    """A run cannot go on yet: evaluators of its scenario are not there, or not there yet."""
 
 
 class RunUser(Protocol):
@@ -114,13 +115,22 @@ class RunLoop:
         for event in events:
             self._restore(event)
 
-    async def drive(self) -> None:
-        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error."""
+    async def drive(self, *, patient: bool = False) -> None:
+        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error.
+
+        patient: raise TypesMissing, and leave the run as it is, where evaluators may still come.
+        """
         try:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
         except TypesMissing as problem:
+            if patient:
+                raise
+            if not self.run.HasField("start_time"):
+                await self.fail("INVALID_SCENARIO", str(problem))
+                return
+            # An error could only be retried from the start, without the conversation that there is.
             self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
             self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
             await self._commit()
@@ -151,8 +161,7 @@ class RunLoop:
             return await scenario_plan(self._engine, self.run.scenario)
         except (InvalidPlan, InvalidContext) as problem:
             text = f"The scenario cannot be evaluated: {problem}"
-            if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
-                # An error could only be retried from the start, without the conversation that there is.
+            if isinstance(problem, InvalidPlan) and problem.unknown_type:
                 raise TypesMissing(text) from None
             raise RunFailure("INVALID_SCENARIO", text) from None
 
@@ -160,11 +169,6 @@ class RunLoop:
         self._plan = plan
         self._rules = RunRules(self.run.scenario, plan)
         self._waiting = [planned.index for planned in plan.evaluators if planned.awaits_final]
-        self._final_plan: Plan | None = None
-        if self._waiting:
-            specs = tuple(plan.template.specs[index] for index in self._waiting)
-            options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
-            self._final_plan = self._engine.planner.plan(specs, options.SerializeToString())
         for turn in self._turns:
             self._remember(turn, self._rules.findings(turn.evaluation.results))
 
@@ -202,6 +206,8 @@ class RunLoop:
                 break
             while not self._has_answered:
                 await self._call_agent()
+            # Reading an answer and evaluating it take a millisecond each: other callers in between.
+            await asyncio.sleep(0)
             if await self._evaluate():
                 return
         await self._end(self._end_cause or StopCause.SILENCE)
@@ -259,7 +265,8 @@ class RunLoop:
         self._add_messages(answer.messages, "CONNECTOR_BAD_ANSWER", call)
         self._calls.append(call)
         add_spending(run, call)
-        await self._commit()
+        if not self._has_answered:
+            await self._commit()
 
     async def _evaluate(self) -> bool:
         """Evaluate the turn. Returns whether the run has ended with it."""
@@ -271,8 +278,11 @@ class RunLoop:
         cause = self._rules.stop(findings, end)
         if cause is not None and end is None:
             # Nobody knew that the turn is the last one. What waits for that is evaluated now.
-            if self._final_plan is not None:
-                run.conclude(self._waiting, await self._run(self._final_plan, is_final=True))
+            waiting = self._waiting
+            if cause is StopCause.MET:
+                waiting = [*waiting, *self._rules.counts_at_the_end(turn.evaluation.results)]
+            if waiting:
+                run.conclude(waiting, await self._run(self._part_of_plan(waiting), is_final=True))
             else:
                 run.conclude()
             fill_aggregated(turn.evaluation, run)
@@ -291,6 +301,11 @@ class RunLoop:
             return False
         await self._end(cause)
         return True
+
+    def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
+        specs = tuple(self._plan.template.specs[index] for index in indexes)
+        options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
+        return self._engine.planner.plan(specs, options.SerializeToString())
 
     def _open_turn(self) -> run_service_pb2.RunTurn:
         """Return the turn that is to be evaluated, and make it the context's."""
@@ -312,6 +327,9 @@ class RunLoop:
         self._pb.is_final = is_final
         run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
         if not run.finished:
+            # The answer first, because a judge may take its time. Where nothing waits, it is stored with the turn.
+            if self._unsaved:
+                await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
             async with aclosing(self._admission.run_pending(run, scope)) as steps:
                 async for _finished in steps:
