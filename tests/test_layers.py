@@ -99,7 +99,7 @@ BELOW = {
     },
     "conformance": {"untrusted"},
     "testing": {"app", "config", "engine"},
-    "pytest_plugin": {"testing"},
+    "pytest_plugin": {"suites", "testing"},
     "__main__": {"cli"},
 }
 

@@ -18,7 +18,6 @@ from .comparison_view import comparison_tables, gate_table, verdict_line
 from .console import say, show
 from .exit_codes import ExitCode, usage_error
 from .report_files import write_file
-from .sanitize import clean
 from .server_connection import run_async
 from .suite_client import SuiteClient, open_suites
 
