@@ -464,6 +464,15 @@ async def test_only_the_same_suite_is_resumed() -> None:
         assert (await play(stub, changed)).run.verdict == PASSED
 
 
+async def test_a_suite_run_whose_id_the_server_made_is_resumed() -> None:
+    async with floor() as (_, stub):
+        async with half_run(stub, opened(), [_case()], 1) as told:
+            pass
+        run_id = told.started.id
+        await until(lambda: _is(stub, run_id, INTERRUPTED))
+        assert (await play(stub, opened(suite_run_id=run_id, resume=True))).run.verdict == PASSED
+
+
 async def test_a_stopping_server_leaves_an_interrupted_suite_run_that_the_next_one_resumes(
     tmp_path: Path,
 ) -> None:

@@ -56,7 +56,7 @@ _TAKE_OVER_SECONDS: Final = 2.0
 _AWAY_SECONDS: Final = 1.0
 
 # Of SuiteOpen: what may differ when a suite run is resumed.
-_OF_ONE_STREAM: Final = ("resume", "max_concurrency")
+_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency")
 
 
 class SuiteService:
