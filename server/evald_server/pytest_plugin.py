@@ -1,23 +1,218 @@
-"""pytest fixtures, for `pytest_plugins = ["evald_server.pytest_plugin"]`."""
+"""The pytest plugin: the fixtures `evald`, from an embedded or a running server, and `evald_case`, from suites.
 
-from collections.abc import Iterator
+Loaded by pytest itself where evald is installed; imports what is heavy only when a test asks for it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evald import Client
+if TYPE_CHECKING:
+    from evald import Client, Evaluation
+    from evald.spec import OptionsLike, SpecLike
+    from evald.turn import TurnLike
+    from evald.v1 import message_pb2, suite_service_pb2
 
-from .testing import LocalServer, server
+    from .testing import LocalServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and their ini twins."""
+    group = parser.getgroup("evald", "evaluation of agents")
+    group.addoption(
+        "--evald-server",
+        metavar="HOST:PORT",
+        help="server of the fixture `evald`; default: one inside this process",
+    )
+    group.addoption(
+        "--evald-plugin",
+        metavar="PATH|PACKAGE",
+        action="append",
+        default=[],
+        help="evaluators of your own for the server inside this process; repeatable",
+    )
+    parser.addini("evald_server", "as --evald-server", default="")
+    parser.addini("evald_plugins", "as --evald-plugin, one a line", type="linelist")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers", "evald_suite(*files, tags=(), ids=()): run the test once for each case, as `evald_case`"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `evald_case` with each case of the suites that its marker names."""
+    if "evald_case" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("evald_suite")
+    if marker is None or not marker.args:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid} asks for evald_case but names no suite: "
+            'mark it with @pytest.mark.evald_suite("suite.yaml")'
+        )
+    from .suites.suite_file import SuiteProblems, load_suites
+
+    folder = metafunc.definition.path.parent
+    try:
+        # A target, because the answers are the test's business.
+        suites = load_suites([folder / name for name in marker.args], **marker.kwargs, targets=["the test"])
+    except SuiteProblems as problems:
+        raise pytest.UsageError(str(problems)) from None
+    cases = [CaseUnderTest(suite.open, case) for suite in suites for case in suite.cases]
+    skipped = [
+        pytest.param(None, id=case_id, marks=pytest.mark.skip(reason=why))
+        for suite in suites
+        for case_id, why in suite.skipped
+    ]
+    metafunc.parametrize("evald_case", [*(pytest.param(case, id=case.id) for case in cases), *skipped])
+
+
+class CaseUnderTest:
+    """A case of a suite. id, tags and metadata are those of the file."""
+
+    def __init__(self, suite: "suite_service_pb2.SuiteOpen", case: "suite_service_pb2.SuiteCase") -> None:
+        from evald.structs import struct_to_dict
+
+        self.id: str = case.case_id
+        self.tags: Sequence[str] = tuple(case.tags)
+        self.metadata: Mapping[str, Any] = struct_to_dict(case.metadata)
+        self._suite = suite
+        self._case = case
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages that the agent has to answer first, in OpenAI's format."""
+        return [*_openai(self._case.messages), *self.inputs[0]]
+
+    @property
+    def inputs(self) -> list[list[dict[str, Any]]]:
+        """What the user says on each turn."""
+        return [_openai(turn.input) for turn in self._case.turns]
+
+    def evaluate(self, client: "Client", answers: "Sequence[Any]") -> "Iterator[Evaluation]":
+        """Evaluate the turns that have evaluators. answers: the agent's, one for each turn, as a suite's `output`."""
+        from evald import Turn
+        from evald.convert.spec import read_options, read_spec
+        from evald.v1 import context_pb2
+
+        from .suites.case_messages import invocation
+
+        turns = self._case.turns
+        if len(answers) != len(turns):
+            raise ValueError(
+                f"case {self.id}: got {len(answers)} answers, wanted {len(turns)}, one for each turn"
+            )
+        options = read_options(self._case.options if self._case.HasField("options") else self._suite.options)
+        messages = list(self._case.messages)
+        for number, (turn, answer) in enumerate(zip(turns, answers, strict=True), 1):
+            is_final = number == len(turns)
+            pb = context_pb2.EvaluatorContext(turn=number, is_final=is_final, expected=turn.expected)
+            pb.last_invocation.CopyFrom(invocation(answer, f"answers[{number - 1}]"))
+            messages += [*turn.input, *pb.last_invocation.messages]
+            pb.messages.extend(messages)
+            specs = turn.evaluators or (is_final and (self._case.evaluators or self._suite.evaluators))
+            if specs:
+                yield client.evaluate(Turn.from_proto(pb), map(read_spec, specs), options=options)
+
+
+def _openai(messages: "Iterable[message_pb2.ChatMessage]") -> list[dict[str, Any]]:
+    from evald.convert.json_shapes import message_to_openai
+
+    return [message_to_openai(message) for message in messages]
+
+
+class TurnChecker:
+    """Evaluates turns within tests. client: for everything else that a server does."""
+
+    def __init__(self, client: "Client") -> None:
+        self.client = client
+
+    def evaluate(
+        self, turn: "TurnLike", evaluators: "Iterable[SpecLike]", *, options: "OptionsLike | None" = None
+    ) -> "Evaluation":
+        """Evaluate a turn, as `evald.Client.evaluate` does."""
+        return self.client.evaluate(turn, evaluators, options=options)
+
+    def assert_passes(
+        self, turn: "TurnLike", evaluators: "Iterable[SpecLike]", *, options: "OptionsLike | None" = None
+    ) -> "Evaluation":
+        """Evaluate a turn and return the evaluation if its verdict is PASSED.
+
+        Raises AssertionError, which lists every result that did not pass with its reason.
+        """
+        __tracebackhide__ = True
+        evaluation = self.evaluate(turn, evaluators, options=options)
+        if not evaluation.passed:
+            raise AssertionError(describe(evaluation))
+        return evaluation
+
+    def assert_case(self, case: CaseUnderTest, *answers: Any) -> "list[Evaluation]":
+        """Evaluate the agent's answers to a case of a suite and return the evaluations if all of them PASSED.
+
+        answers: one for each turn: a text, messages, or what else `output` may be in a suite file.
+        Raises AssertionError as `assert_passes` does, and ValueError for answers that cannot be read.
+        """
+        __tracebackhide__ = True
+        evaluations = list(case.evaluate(self.client, answers))
+        unpassed = [evaluation for evaluation in evaluations if not evaluation.passed]
+        if unpassed:
+            raise AssertionError("\n".join(map(describe, unpassed)))
+        return evaluations
+
+
+def describe(evaluation: "Evaluation") -> str:
+    """Return the verdict, and a line for every result that failed, broke or was skipped."""
+    inconclusive = " (inconclusive: an evaluator broke, which is no verdict on the agent)"
+    head = f"{evaluation.verdict.name}{inconclusive if evaluation.verdict.name == 'ERROR' else ''}"
+    lines = [f"{head}: {evaluation.reason}"]
+    for result in evaluation.results:
+        if result.passed:
+            continue
+        score = "" if result.score is None else f", score {result.score:.2f}"
+        error = f" [{result.error.code}]" if result.error else ""
+        shadow = ", shadow" if result.shadow else ""
+        lines.append(f"  {result.verdict.name} {result.name}{error}{score}{shadow}: {result.reason}")
+        lines += [f"    missed: {check.text}" for check in result.checks if not check.met]
+    return "\n".join(lines)
 
 
 @pytest.fixture(scope="session")
-def evald_server() -> Iterator[LocalServer]:
-    """Run a server with the built-in evaluators, shared by all tests of the session."""
-    with server() as running:
+def evald_server(pytestconfig: pytest.Config) -> "Iterator[LocalServer]":
+    """Run a server with the built-in evaluators and those of --evald-plugin, shared by all tests."""
+    try:
+        from .testing import server
+    except ModuleNotFoundError as missing:
+        raise pytest.UsageError(
+            f"a server inside the tests needs pip install 'evald[server]' ({missing.name} is missing); "
+            "or name a running one: --evald-server HOST:PORT"
+        ) from None
+    plugins = pytestconfig.getoption("--evald-plugin") or pytestconfig.getini("evald_plugins")
+    with server(plugins=list(plugins)) as running:
         yield running
 
 
-@pytest.fixture
-def evald_client(evald_server: LocalServer) -> Iterator[Client]:
-    """Connect a client to `evald_server`."""
-    with evald_server.client() as client:
+@pytest.fixture(scope="session")
+def evald_client(request: pytest.FixtureRequest) -> "Iterator[Client]":
+    """Connect a client to --evald-server, else to `evald_server`."""
+    from evald import Client
+
+    config = request.config
+    address = config.getoption("--evald-server") or config.getini("evald_server")
+    if not address:
+        address = request.getfixturevalue("evald_server").address
+    elif config.getoption("--evald-plugin"):
+        raise pytest.UsageError(
+            f"--evald-plugin is for the server inside the tests, but --evald-server {address} is given as well; "
+            "load it there: evald serve --plugin ..."
+        )
+    with Client(address) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def evald(evald_client: "Client") -> TurnChecker:
+    """Evaluate turns: `evald.assert_passes(turn, ["is-json"])`."""
+    return TurnChecker(evald_client)

@@ -1,0 +1,150 @@
+"""The pytest plugin, as a project that has evald installed meets it."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from evald_server import testing
+
+PLUGIN = '''
+import evald
+
+@evald.assertion("acme.polite")
+def polite(ctx):
+    """The answer says please."""
+    return "please" in (ctx.answer or "")
+
+@evald.assertion("acme.broken")
+def broken(ctx):
+    """Breaks."""
+    raise RuntimeError("no")
+'''
+
+TESTS = """
+import pytest
+
+def test_passes(evald):
+    evaluation = evald.assert_passes("please", ["acme.polite", "response-length"])
+    assert evaluation.metrics == {"response-length": 6}
+
+def test_lists_every_failure(evald):
+    evald.assert_passes("no", ["acme.polite", "is-json", {"type": "starts-with", "config": {"text": "n"}}])
+
+def test_says_what_broke(evald):
+    evald.assert_passes("no", ["acme.broken"])
+
+def test_evaluates(evald):
+    assert evald.evaluate("no", ["acme.polite"]).failed
+"""
+
+
+def run_pytest(folder: Path, *options: str) -> str:
+    command: Sequence[str] = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    run = subprocess.run(
+        [*command, *options, str(folder)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return run.stdout + run.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    tmp_path.joinpath("checks.py").write_text(PLUGIN)
+    tmp_path.joinpath("test_it.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_failures_name_every_result_and_a_broken_evaluator_is_no_verdict(project: Path) -> None:
+    said = run_pytest(project, "--evald-plugin", "checks.py")
+    assert "2 failed, 2 passed" in said
+    assert "FAILED acme.polite: Not met: The answer says please." in said
+    assert "FAILED is-json, score 0.00: Response is not valid JSON" in said
+    assert not [line for line in said.splitlines() if line.startswith("E ") and "starts-with" in line]
+    assert "ERROR (inconclusive: an evaluator broke, which is no verdict on the agent)" in said
+    assert "ERROR acme.broken [EVALUATOR_EXCEPTION]" in said
+
+
+def test_plugins_come_from_the_ini_file_and_the_module_may_be_named_as_well(project: Path) -> None:
+    project.joinpath("pytest.ini").write_text("[pytest]\nevald_plugins = checks.py\n")
+    project.joinpath("conftest.py").write_text('pytest_plugins = ["evald_server.pytest_plugin"]\n')
+    assert "1 passed" in run_pytest(project, "-k", "test_passes")
+
+
+def test_a_running_server_is_used_and_cannot_load_plugins(tmp_path: Path) -> None:
+    tmp_path.joinpath("test_it.py").write_text(
+        "def test_it(evald, evald_client):\n"
+        "    assert evald.client is evald_client\n"
+        "    evald.assert_passes('{}', ['is-json'])\n"
+        "    print(evald_client.server)\n"
+    )
+    with testing.server() as server:
+        said = run_pytest(tmp_path, "-s", "--evald-server", server.address)
+        assert "1 passed" in said
+        assert server.address in said
+        said = run_pytest(tmp_path, "--evald-server", server.address, "--evald-plugin", "checks.py")
+        assert "load it there: evald serve --plugin" in said
+        assert "1 error" in said
+
+
+SUITE = """
+name: bookings
+evaluators: [{type: length-within, config: {max: 4, unit: words}}]
+cases:
+  - {id: books, input: Book it, tags: [smoke], evaluators: [{type: regex, config: {pattern: BK}}]}
+  - id: asks back
+    messages: [{role: system, content: You book.}]
+    turns:
+      - {input: Book it, evaluators: [{type: ends-with, config: {text: "?"}}]}
+      - {input: Two, expected: Done}
+  - {id: later, input: Hi, skip: not yet}
+"""
+
+CASES = """
+import pytest
+
+@pytest.mark.evald_suite("bookings.yaml")
+def test_agent(evald, evald_case):
+    assert evald_case.messages[-1] == {"role": "user", "content": "Book it"}
+    answers = ["Booked, BK-1"] if len(evald_case.inputs) == 1 else ["For how many?", "Done and done and done."]
+    evald.assert_case(evald_case, *answers)
+
+@pytest.mark.evald_suite("bookings.yaml", tags=["smoke"])
+def test_smoke(evald, evald_case):
+    evald.assert_case(evald_case, "BK", "too many")
+"""
+
+
+def test_a_test_runs_once_for_each_case_of_a_suite(tmp_path: Path) -> None:
+    tmp_path.joinpath("bookings.yaml").write_text(SUITE)
+    tmp_path.joinpath("test_it.py").write_text(CASES)
+    said = run_pytest(tmp_path, "--strict-markers")
+    assert "2 failed, 1 passed, 1 skipped" in said
+    assert "FAILED length-within, score 0.00: Response length: 5 words" in said
+    assert "ValueError: case books: got 2 answers, wanted 1, one for each turn" in said
+
+
+@pytest.mark.parametrize(
+    ("marker", "wanted"),
+    [
+        ("evald_suite('bookings.yaml')", "bookings.yaml:3: cases[0].inputt"),
+        ("parametrize('a', [])", "names no suite"),
+    ],
+    ids=["a wrong suite", "no suite"],
+)
+def test_what_is_wrong_with_a_suite_is_said_before_any_test_runs(
+    tmp_path: Path, marker: str, wanted: str
+) -> None:
+    tmp_path.joinpath("bookings.yaml").write_text("name: a\ncases:\n  - {id: b, inputt: c}\n")
+    tmp_path.joinpath("test_it.py").write_text(
+        f"import pytest\n@pytest.mark.{marker}\ndef test_it(evald_case, a=1): pass\n"
+    )
+    said = run_pytest(tmp_path)
+    assert wanted in said
+    assert "Traceback" not in said
