@@ -16,6 +16,7 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 # What each part of the server may import of the others. The SDK and third parties are open to all, but see below.
 BELOW = {
     "wire_pb2": set(),
+    "auth": set(),
     "config": set(),
     "data_dir": set(),
     "descriptors": set(),
@@ -31,7 +32,7 @@ BELOW = {
     "retries": set(),
     "judge": {"evaluators", "config", "redaction", "retries"},
     "scripts": {"config", "kernel"},
-    "remote": {"config", "jsonschema", "store", "wire_pb2"},
+    "remote": {"auth", "config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
@@ -48,6 +49,7 @@ BELOW = {
     "connectors": {"config", "redaction", "remote", "retries"},
     "runs": {"connectors", "store", "engine", "judge", "monitoring"},
     "rpc": {
+        "auth",
         "batch",
         "connectors",
         "engine",
@@ -62,6 +64,7 @@ BELOW = {
     "monitoring": {"engine"},
     "calibration": set(),
     "app": {
+        "auth",
         "batch",
         "connectors",
         "runs",
@@ -79,7 +82,7 @@ BELOW = {
         "data_dir",
         "descriptors",
     },
-    "cli": {"app", "config", "descriptors", "loop", "memory", "logs", "calibration", "conformance"},
+    "cli": {"app", "auth", "config", "descriptors", "loop", "memory", "logs", "calibration", "conformance"},
     "conformance": set(),
     "testing": {"app", "config", "engine"},
     "pytest_plugin": {"testing"},

@@ -11,6 +11,8 @@ import grpc
 
 from evald.contract import violation
 from evald.threads import Threads
+from evald_server.auth.authenticator import Authenticator
+from evald_server.auth.keys import KeyFile, KeyFileProblem
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
 from evald_server.config import Settings, is_loopback, split_address
@@ -36,6 +38,7 @@ from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
 from evald_server.rpc.evaluate import EvaluateService
+from evald_server.rpc.gate import Gate
 from evald_server.rpc.health import (
     HEALTH,
     REFLECTION,
@@ -161,11 +164,12 @@ class App:
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
         )
-        self._services = self._table(engine)
+        self._gate = Gate(self._rpc, self._table(engine), build_authenticator(settings, self.telemetry))
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
+        self._keys: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
 
@@ -206,12 +210,7 @@ class App:
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
             maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
         )
-        server.add_generic_rpc_handlers(
-            [
-                *(grpc.method_handlers_generic_handler(*service) for service in self._services.items()),
-                self._rpc.unknown(),
-            ]
-        )
+        server.add_generic_rpc_handlers([self._gate])
         host, port = split_address(settings.listen)
         try:
             bound = server.add_insecure_port(settings.listen)
@@ -243,6 +242,7 @@ class App:
         self._server = server
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
+        self._keys = asyncio.create_task(self._gate.watch())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
             self._trimming = asyncio.create_task(self._trim_runs())
@@ -280,6 +280,8 @@ class App:
         await self.remotes.stop()
         if self._lag is not None:
             self._lag.cancel()
+        if self._keys is not None:
+            self._keys.cancel()
         if self._judges is not None:
             self._judges.cancel()
         if self._trimming is not None:
@@ -416,6 +418,17 @@ def build_registry(
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticator | None:
+    """Return what checks credentials; None if none are asked for. Raises StartError."""
+    if settings.keys_file is None:
+        return None
+    try:
+        keys = KeyFile(settings.keys_file)
+    except KeyFileProblem as problem:
+        raise StartError(f"keys_file: {problem}") from None
+    return Authenticator(keys, telemetry.access.checked)
 
 
 def build_database(settings: Settings) -> Database:

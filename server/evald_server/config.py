@@ -194,6 +194,11 @@ class Settings(BaseSettings):
         description="Allow addresses that other machines can reach, although calls are neither encrypted nor "
         "authenticated. Only behind something that does both.",
     )
+    keys_file: Path | None = Field(
+        None,
+        description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
+        "caller may do everything.",
+    )
     plugins: list[str] = Field(
         [], description="Evaluator plugins: paths of Python files, or names of installed packages."
     )

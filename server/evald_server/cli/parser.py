@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
 
+from .access_parser import add_access_commands
 from .stored_parser import add_stored_commands
 
 _EPILOG = """\
@@ -424,6 +425,7 @@ def build_parser() -> Parser:
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
+    add_access_commands(partial(_command, add))
     add_stored_commands(partial(_command, add), _whole_number)
     _command(add, "demo", "see it work on real conversations", _DEMO)
     return parser
