@@ -17,6 +17,7 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "auth": set(),
+    "certificates": set(),
     "config": set(),
     "data_dir": set(),
     "descriptors": set(),
@@ -51,6 +52,7 @@ BELOW = {
     "rpc": {
         "auth",
         "batch",
+        "certificates",
         "connectors",
         "engine",
         "evaluators",
@@ -66,6 +68,7 @@ BELOW = {
     "app": {
         "auth",
         "batch",
+        "certificates",
         "connectors",
         "runs",
         "rpc",

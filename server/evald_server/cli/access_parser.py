@@ -1,4 +1,4 @@
-"""The options of `evald keys`."""
+"""The options of `evald keys` and `evald certs`."""
 
 import argparse
 from collections.abc import Callable
@@ -23,6 +23,19 @@ roles:
 """
 
 
+_CERTS = """\
+Makes a CA of its own and certificates that it has signed, with the program
+openssl. For trying TLS out: a server that others depend on gets its certificate
+from the CA of its organisation.
+"""
+
+_CERTS_EXAMPLES = """\
+examples:
+  evald certs dev certs
+  evald certs dev certs --name evald.example.org --name 10.0.0.7 --days 90
+"""
+
+
 def _days(text: str) -> int | None:
     """Parse a time of life in days: 90d, or never."""
     if text == "never":
@@ -33,8 +46,30 @@ def _days(text: str) -> int | None:
     return int(number)
 
 
+def _count_of_days(text: str) -> int:
+    days = _days(text)
+    if days is None:
+        raise argparse.ArgumentTypeError("a certificate always expires; wanted 1 to 3650")
+    return days
+
+
 def add_access_commands(command: Callable[..., Any]) -> None:
-    """Add `evald keys`. command: adds one, with its help."""
+    """Add `evald keys` and `evald certs`. command: adds one, with its help."""
+    certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)
+    making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
+    dev = making.add_parser("dev", help="make a CA, a server's and a client's certificate")
+    dev.add_argument("directory", metavar="DIR", help="where the files are written")
+    dev.add_argument(
+        "--name",
+        metavar="HOST",
+        action="append",
+        dest="names",
+        default=[],
+        help="host name or address of the server, besides localhost and this machine's name; repeatable",
+    )
+    dev.add_argument(
+        "--days", metavar="DAYS", type=_count_of_days, default=30, help="how long they are valid [30]"
+    )
     keys = command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES)
     actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     create = actions.add_parser("create", help="make a key, and show it once")
