@@ -577,7 +577,7 @@ def is_loopback(host: str) -> bool:
 
 def is_public(address: str | None) -> bool:
     """Return whether other machines can reach HOST:PORT. No address is not public."""
-    return bool(address) and not is_loopback(split_address(address)[0])
+    return address is not None and not is_loopback(split_address(address)[0])
 
 
 def load_settings(

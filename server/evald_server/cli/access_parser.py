@@ -53,6 +53,16 @@ def _count_of_days(text: str) -> int:
     return days
 
 
+def add_server_option(add: Callable[..., object], text: str) -> None:
+    """Add --server and how to reach it. add: `add_argument` of a parser or of a group."""
+    add("--server", metavar="HOST:PORT", help=text)
+    add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
+    add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
+    add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
+    add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
+    add("--token-file", metavar="FILE", help="file with the API key [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+
+
 def add_access_commands(command: Callable[..., Any]) -> None:
     """Add `evald keys` and `evald certs`. command: adds one, with its help."""
     certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)

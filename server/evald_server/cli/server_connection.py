@@ -17,7 +17,10 @@ from .sanitize import clean
 from .serve import load_command_settings, start_app
 
 if TYPE_CHECKING:
+    import grpc
+
     from evald import AsyncClient
+    from evald.credentials import Access
 
 # The options for the server inside the command, by argument name.
 _INSIDE_OPTIONS: Final = {"plugins": "--plugin", "code_allow": "--allow-code", "config": "--config"}
@@ -51,17 +54,39 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, **credentials_of(args)) as client:
             yield client
         return
 
     _configure_logging()
     app = await start_app(load_command_settings(args, listen="127.0.0.1:0", http=""))
     try:
-        async with AsyncClient(app.address) as client:
+        async with AsyncClient(app.address, tls=False, token="") as client:
             yield client
     finally:
         await app.stop(0)
+
+
+def credentials_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return `tls` and `token` as the command line says them; None leaves them to the environment."""
+    from evald import Tls
+
+    tls = None
+    if args.tls or args.ca or args.cert or args.key:
+        said = (args.ca, args.cert, args.key)
+        names = ("EVALD_CA_FILE", "EVALD_CERT_FILE", "EVALD_KEY_FILE")
+        tls = Tls(*(one or os.environ.get(name) or None for one, name in zip(said, names, strict=True)))
+    return {"tls": tls, "token": Path(args.token_file) if args.token_file else None}
+
+
+def open_channel(address: str, access: "Access", options: list[tuple[str, Any]]) -> "grpc.aio.Channel":
+    """Return a channel to a server, encrypted if the credentials say so."""
+    import grpc
+
+    options = [*options, *access.options()]
+    if access.credentials is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, access.credentials, options)
 
 
 def _configure_logging() -> None:

@@ -12,7 +12,7 @@ from evald_server.auth.principal import LOCAL, Principal, Role
 from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
-from .channels import Tls
+from .channels import DialTls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
@@ -52,7 +52,7 @@ class LeaseRegistry:
         store: LeaseStore,
         allowlist: DialAllowlist,
         *,
-        tls_profiles: Mapping[str, Tls],
+        tls_profiles: Mapping[str, DialTls],
         blocked: Container[str] = (),
         expired: Callable[[], None] = lambda: None,
         resolve: Resolve | None = None,
@@ -246,7 +246,7 @@ class LeaseRegistry:
         _log.info("remote instance %s: restored", instance.name)
         instance.start()
 
-    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: Tls | None) -> GrpcInstance:
+    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: DialTls | None) -> GrpcInstance:
         return GrpcInstance(
             instance_id,
             target,
@@ -268,7 +268,7 @@ class LeaseRegistry:
             raise invalid("ttl", f"got {wanted:g}s, wanted more than 0")
         return min(max(wanted, limits.min_lease_seconds), limits.max_lease_seconds)
 
-    def _tls(self, profile: str) -> Tls | None:
+    def _tls(self, profile: str) -> DialTls | None:
         if not profile:
             return None
         if profile not in self._tls_profiles:

@@ -1,5 +1,7 @@
 """TLS of the gRPC port, with certificates that change while it listens."""
 
+from typing import Any
+
 import grpc
 
 from evald_server.certificates import Certificates
@@ -10,8 +12,10 @@ class TlsPort:
 
     def __init__(self, certificates: Certificates, *, require: bool) -> None:
         self._fresh: grpc.ServerCertificateConfiguration | None = None
+        # Its types leave out that None keeps what there is.
+        fetch: Any = self._fetch
         self.credentials = grpc.dynamic_ssl_server_credentials(
-            _configuration(certificates), self._fetch, require_client_authentication=require
+            _configuration(certificates), fetch, require_client_authentication=require
         )
 
     def publish(self, certificates: Certificates) -> None:
