@@ -171,7 +171,7 @@ class App:
         )
         self._certificates = build_certificates(settings)
         self._authenticator = build_authenticator(settings, self.telemetry)
-        self._gate = Gate(self._rpc, self._table(engine), self._authenticator)
+        self._gate = Gate(self._rpc, self._table(engine), self._authenticator, self.telemetry.access.limited)
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None

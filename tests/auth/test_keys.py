@@ -179,3 +179,15 @@ def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert read_keys(path) == {key.id: key for key in made}
+
+
+def test_limits_are_kept_and_shown(keys: Keys) -> None:
+    assert (
+        keys("create", "--principal", "ci", "--role", "caller", "--rate", "2.5", "--in-flight", "7").code == 0
+    )
+    [shown] = json.loads(keys("list", "--json").out)
+    assert (shown["rate"], shown["inFlight"]) == (2.5, 7)
+    for limit in ("--rate", "--in-flight"):
+        done = keys("create", "--principal", "ci", "--role", "caller", limit, "0")
+        assert done.code == 2
+        assert "wanted" in done.err

@@ -73,6 +73,7 @@ REASONS_KINDS = {
     "CREDENTIALS_EXPIRED": errors.Unauthenticated,
     "ROLE_MISSING": errors.PermissionDenied,
     "NOT_OWNER": errors.PermissionDenied,
+    "RATE_LIMITED": errors.Overloaded,
     "DRAINING": errors.Unavailable,
     "DEADLINE_TOO_SHORT": errors.DeadlineExceeded,
     "REVISION_GONE": errors.RevisionGone,

@@ -14,16 +14,26 @@ Count = Callable[[str, str], None]
 
 
 class AccessDenied(Exception):
-    """A call is refused. why: for the audit log alone, because it would tell a guesser how near it is."""
+    """A call is refused.
+
+    why: for the audit log alone, because it would tell a guesser how near it is. retry_seconds: when it may work.
+    """
 
     def __init__(
-        self, reason: str, message: str, why: str, principal: Principal | None = None, **metadata: str
+        self,
+        reason: str,
+        message: str,
+        why: str,
+        principal: Principal | None = None,
+        retry_seconds: float | None = None,
+        **metadata: str,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.why = why
         self.principal = principal
+        self.retry_seconds = retry_seconds
         self.metadata = metadata
 
 

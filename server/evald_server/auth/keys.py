@@ -18,10 +18,10 @@ import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .principal import Principal, Role
 
@@ -53,7 +53,10 @@ class KeyFileProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds."""
+    """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
+
+    rate, in_flight: limits of the principal that calls with it.
+    """
 
     id: str
     digest: str
@@ -64,6 +67,8 @@ class ApiKey:
     expires: float | None = None
     revoked: float | None = None
     note: str = ""
+    rate: float | None = None
+    in_flight: int | None = None
 
     def state(self, now: float) -> str:
         """Return "active", "expired" or "revoked"."""
@@ -79,6 +84,8 @@ def new_key(
     types: Iterable[str] = (),
     expires: float | None = None,
     note: str = "",
+    rate: float | None = None,
+    in_flight: int | None = None,
 ) -> tuple[str, ApiKey]:
     """Return a new key, which nothing can show again, and what is kept of it. Raises ValueError."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
@@ -94,6 +101,8 @@ def new_key(
         expires,
         None,
         note,
+        rate,
+        in_flight,
     )
     _check(key)
     return text, key
@@ -113,7 +122,7 @@ class KeyRing:
             key.id: (
                 bytes.fromhex(key.digest),
                 key,
-                Principal(key.principal, frozenset(key.roles), key.types, key.id),
+                Principal(key.principal, frozenset(key.roles), key.types, key.id, key.rate, key.in_flight),
             )
             for key in keys.values()
         }
@@ -199,7 +208,7 @@ def revoke_key(path: Path, key_id: str) -> ApiKey | None:
 
 
 def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
-    known = {"digest", "principal", "roles", "types", "created", "expires", "revoked", "note"}
+    known = {field.name for field in fields(ApiKey)} - {"id"}
     if not isinstance(table, dict):
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
@@ -218,6 +227,8 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
         _seconds("expires", table["expires"]) if "expires" in table else None,
         _seconds("revoked", table["revoked"]) if "revoked" in table else None,
         _string("note", table.get("note", "")),
+        _number("rate", table.get("rate"), float),
+        _number("in_flight", table.get("in_flight"), int),
     )
     _check(key)
     return key
@@ -236,6 +247,10 @@ def _check(key: ApiKey) -> None:
     for one in key.types:
         if not _TYPE.fullmatch(one):
             raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
+    if key.rate is not None and not 0 < key.rate <= 1e6:
+        raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
+    if key.in_flight is not None and not 1 <= key.in_flight <= 1_000_000:
+        raise ValueError("in_flight: wanted 1 to 1000000 calls")
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
 
@@ -250,6 +265,17 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{name}: wanted a list of texts")
     return tuple(_string(name, one) for one in value)
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _number(name: str, value: Any, kind: type[_N]) -> _N | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise TypeError(f"{name}: wanted a number")
+    return kind(value)
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -310,6 +336,10 @@ def _table(key: ApiKey) -> str:
         lines.append(f"expires = {_time(key.expires)}")
     if key.revoked is not None:
         lines.append(f"revoked = {_time(key.revoked)}")
+    if key.rate is not None:
+        lines.append(f"rate = {key.rate}")
+    if key.in_flight is not None:
+        lines.append(f"in_flight = {key.in_flight}")
     if key.note:
         lines.append(f"note = {_text(key.note)}")
     return "\n".join(lines) + "\n"

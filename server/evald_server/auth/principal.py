@@ -21,13 +21,16 @@ class Principal:
     """An authenticated caller.
 
     name: what owns leases, sessions and request ids; several keys may share it. types: evaluator types that it may
-    offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with.
+    offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with. rate: calls a second
+    that it may begin; in_flight: calls that may go on at a time; None for no limit.
     """
 
     name: str
     roles: frozenset[Role]
     types: tuple[str, ...] = ()
     key_id: str = ""
+    rate: float | None = None
+    in_flight: int | None = None
 
     def may_offer(self, type_name: str) -> bool:
         """Return whether it may offer evaluators of this type."""

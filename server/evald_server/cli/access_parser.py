@@ -105,6 +105,8 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     create.add_argument(
         "--expires", metavar="DAYS", type=_days, default=90, help="time of life: 30d, or never [90d]"
     )
+    create.add_argument("--rate", metavar="N", type=float, help="calls a second that may begin")
+    create.add_argument("--in-flight", metavar="N", type=int, help="calls that may go on at a time")
     create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
     listed = actions.add_parser("list", help="list all keys, without their secrets")
     listed.add_argument("--json", action="store_true", help="as JSON")

@@ -37,7 +37,15 @@ def _create(args: argparse.Namespace, path: Path) -> int:
         )
     expires = None if args.expires is None else float(int(time.time()) + args.expires * _DAY_SECONDS)
     try:
-        text, key = new_key(args.principal, roles, types=args.types, expires=expires, note=args.note)
+        text, key = new_key(
+            args.principal,
+            roles,
+            types=args.types,
+            expires=expires,
+            note=args.note,
+            rate=args.rate,
+            in_flight=args.in_flight,
+        )
     except ValueError as problem:
         raise usage_error(str(problem)) from None
     add_key(path, key)
@@ -54,13 +62,14 @@ def _list(args: argparse.Namespace, path: Path) -> int:
     if args.json:
         sys.stdout.write(json.dumps([_as_json(key, now) for key in keys], indent=2) + "\n")
         return ExitCode.PASSED
-    table = new_table("Key", "Principal", "Roles", "Types", "State", "Expires", "Note")
+    table = new_table("Key", "Principal", "Roles", "Types", "Limits", "State", "Expires", "Note")
     for key in keys:
         table.add_row(
             key.id,
             key.principal,
             ", ".join(key.roles),
             ", ".join(key.types),
+            _limits(key),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -86,12 +95,19 @@ def _as_json(key: ApiKey, now: float) -> dict[str, object]:
         "principal": key.principal,
         "roles": list(key.roles),
         "types": list(key.types),
+        "rate": key.rate,
+        "inFlight": key.in_flight,
         "state": key.state(now),
         "created": _date(key.created),
         "expires": _date(key.expires) or None,
         "revoked": _date(key.revoked) or None,
         "note": key.note,
     }
+
+
+def _limits(key: ApiKey) -> str:
+    rate = "" if key.rate is None else f"{key.rate:g}/s"
+    return ", ".join(filter(None, (rate, f"{key.in_flight} in flight" if key.in_flight else "")))
 
 
 def _until(key: ApiKey) -> str:

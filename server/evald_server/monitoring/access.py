@@ -15,6 +15,7 @@ class AccessMetrics:
 
     def __init__(self) -> None:
         self._checks: dict[tuple[str, str], int] = {}
+        self._limits: dict[str, int] = {}
         self._reloads: dict[str, int] = {}
         self._expiries: Mapping[str, float] = {}
 
@@ -22,6 +23,10 @@ class AccessMetrics:
         """Count one check of credentials."""
         key = (kind, outcome)
         self._checks[key] = self._checks.get(key, 0) + 1
+
+    def limited(self, limit: str) -> None:
+        """Count a call that a principal's limit has refused."""
+        self._limits[limit] = self._limits.get(limit, 0) + 1
 
     def reloaded(self, outcome: str) -> None:
         """Count one reload of certificates: "ok" or "failed"."""
@@ -40,6 +45,13 @@ class AccessMetrics:
             for (kind, outcome), count in self._checks.copy().items():
                 add_count(checks, {"kind": kind, "outcome": outcome}, count)
             yield checks
+        if self._limits:
+            limits = counter(
+                "evald_principal_limited", "Calls refused because of their principal's limits, by the limit."
+            )
+            for limit, count in self._limits.copy().items():
+                add_count(limits, {"limit": limit}, count)
+            yield limits
         if self._reloads:
             reloads = counter(
                 "evald_tls_reloads", "Times that changed certificates were read again, by the outcome."

@@ -6,7 +6,7 @@ the calls.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -14,6 +14,7 @@ import grpc
 from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import AccessDenied, Authenticator
 from evald_server.auth.keys import ApiKey, KeyFileProblem
+from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import PRINCIPAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
 
@@ -35,13 +36,17 @@ _KINDS: Final = {
 
 
 class Gate(grpc.GenericRpcHandler):
-    """The handlers of all services by method. authenticator: None lets everybody call everything."""
+    """The handlers of all services by method. authenticator: None lets everybody call everything.
+
+    limited: called with the limit of a principal that refuses a call.
+    """
 
     def __init__(
         self,
         rpc: RpcServer,
         services: Mapping[str, Mapping[str, Handler]],
         authenticator: Authenticator | None = None,
+        limited: Callable[[str], None] = lambda _limit: None,
     ) -> None:
         self._rpc = rpc
         self._handlers = {
@@ -52,6 +57,7 @@ class Gate(grpc.GenericRpcHandler):
         self._unknown = rpc.unknown()
         self._authenticator = authenticator
         self._audit = Audit()
+        self._limits = PrincipalLimits(limited)
         self._streams: dict[str, set[asyncio.Task[Any]]] = {}  # by key
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
@@ -68,6 +74,8 @@ class Gate(grpc.GenericRpcHandler):
             principal = self._authenticator.authenticate(handler_call_details.invocation_metadata)
             if handler is not self._unknown:
                 self._authenticator.authorize(principal, method, roles or frozenset())
+            if principal.rate is not None or principal.in_flight is not None:
+                self._begin(principal)
         except AccessDenied as problem:
             return self._refused(method, problem)
         PRINCIPAL.set(principal)
@@ -89,6 +97,12 @@ class Gate(grpc.GenericRpcHandler):
             except KeyFileProblem as problem:
                 _log.error("keys_file: %s; the keys of before still count", problem)
             self._end_streams()
+
+    def _begin(self, principal: Principal) -> None:
+        self._limits.begin(principal)
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: self._limits.end(principal))
 
     def _opened(self, principal: Principal) -> None:
         task = asyncio.current_task()
@@ -124,7 +138,10 @@ class Gate(grpc.GenericRpcHandler):
 
 
 def _as_call_error(problem: AccessDenied) -> CallError:
-    return CallError(problem.reason, problem.message, (), **problem.metadata)
+    error = CallError(problem.reason, problem.message, (), **problem.metadata)
+    if problem.retry_seconds is not None:
+        error.retry_seconds = problem.retry_seconds
+    return error
 
 
 def _record_changes(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> None:
