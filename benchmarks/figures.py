@@ -17,7 +17,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 
-from . import beside_runs, load, processes, remotes, runs, stored_runs, workload
+from . import beside_runs, load, processes, remotes, runs, stored_runs, suites, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
@@ -128,6 +128,22 @@ def pydantic_evals(lab: Lab) -> list[Row]:
         Row(row.figure, row.bound, row.values, f"{row.detail}; {worker.setting}")
         for row in _batch_rows(lab, figure, at_least(14), compared)
     ]
+
+
+def suite(lab: Lab) -> list[Row]:
+    worker = lab.start(_PydanticEvals)
+    server = lab.start(lambda: processes.evald(data_dir=lab.directory / "suites"))
+    messages = list(suites.requests(suites.CASES))
+    pairs = paired(
+        lab.rounds,
+        lambda: suites.per_second(server, messages),
+        lambda: worker.per_second(lab.seconds),
+    )
+    figure = (
+        f"`RunSuite` of {suites.CASES:,} recorded cases, each stored in SQLite / pydantic-evals in-process at its "
+        "best setting, same five checks"
+    )
+    return [pairs.row(figure, at_least(3), f"cases/s; {worker.setting}")]
 
 
 def many_evaluators(lab: Lab) -> list[Row]:
@@ -273,6 +289,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "open-loop": open_loop,
     "batch": batch,
     "pydantic-evals": pydantic_evals,
+    "suite": suite,
     "100-evaluators": many_evaluators,
     "1000-messages": many_messages,
     "beside-batch": beside_batch,

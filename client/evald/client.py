@@ -142,7 +142,7 @@ class Client(Connection):
 
         items: turns, (id, turn) pairs or BatchItem objects; taken one by one in the thread that
             iterates, and only while there is room.
-        brief: leave reason, checks and metadata out of the answers to items that passed.
+        brief: leave reason, checks, metadata and provenance out of the answers to items that passed.
         on_progress: called with a BatchProgress when answers have come in.
         max_in_flight: most items sent and not answered yet.
         timeout: seconds for the whole batch; None means no limit.

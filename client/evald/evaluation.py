@@ -9,8 +9,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .errors import EvaluatorError
-from .records import NO_TOKENS, present, read_cost_usd, read_kind, read_usage, read_verdict, usage_dict
-from .result import Check, Kind, TokenUsage, Verdict, measurement
+from .records import (
+    NO_TOKENS,
+    UNKNOWN_PROVENANCE,
+    present,
+    provenance_dict,
+    read_cost_usd,
+    read_kind,
+    read_provenance,
+    read_usage,
+    read_verdict,
+    usage_dict,
+)
+from .result import Check, Kind, Provenance, TokenUsage, Verdict, measurement
 from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
@@ -34,6 +45,8 @@ class EvaluatorResult:
     token_usage, cost_usd: what the evaluator itself spent.
     instance_id: which remote instance ran it. cached: the result came from the server's cache.
     raw_request: what was asked of a judge or a script, where it is recorded.
+    provenance: what made the result; two results with another type, version or provenance were not judged by
+        the same thing.
     """
 
     index: int
@@ -58,6 +71,7 @@ class EvaluatorResult:
     instance_id: str = ""
     cached: bool = False
     raw_request: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Provenance = UNKNOWN_PROVENANCE
 
     @property
     def passed(self) -> bool:
@@ -107,6 +121,7 @@ class EvaluatorResult:
             pb.instance_id,
             pb.cached,
             struct_to_dict(pb.raw_request) if has("raw_request") else {},
+            read_provenance(pb.provenance) if has("provenance") else UNKNOWN_PROVENANCE,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,6 +151,7 @@ class EvaluatorResult:
                 "instanceId": self.instance_id,
                 "cached": self.cached or None,
                 "rawRequest": dict(self.raw_request),
+                "provenance": present(provenance_dict(self.provenance)),
             }
         )
 

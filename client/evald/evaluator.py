@@ -5,6 +5,7 @@ knows about an evaluator.
 """
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from .context import EvaluatorContext
 from .contract import ContractViolation
 from .fields import did_you_mean, schema_keys
 from .result import Kind, Result, Verdict, failed, measured, passed
+from .strict_json import canonical_json
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -234,6 +236,17 @@ class Evaluator(BaseModel):
     @classmethod
     def _compile(cls, config: Mapping[str, Any]) -> Evaluate:
         return cls.from_config(config).evaluate
+
+
+def effective_config(evaluator: Evaluator) -> str:
+    """Return the config as canonical JSON: keys in camelCase and sorted, every default filled in, 5.0 as 5."""
+    text = BaseModel.model_dump_json(evaluator, by_alias=True, warnings=False)
+    return canonical_json(json.loads(text, parse_float=_shortest))
+
+
+def _shortest(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def json_schema(cls: type[BaseModel]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from .evaluator import (
     EvaluatorDefinition,
     InvalidConfig,
     Metric,
+    effective_config,
     to_result,
 )
 from .result import Result
@@ -75,11 +76,15 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
 
 
 class Guard:
-    """A wrapped evaluator with one config."""
+    """A wrapped evaluator with one config.
+
+    config: the effective one of a class evaluator, as canonical JSON; None where it cannot be had.
+    """
 
     def __init__(self, definition: EvaluatorDefinition, config: Mapping[str, Any]) -> None:
         self._definition = definition
         self._config = config
+        self.config: str | None = None
         self._metric = definition.metric
         self._evaluate: Callable[[EvaluatorContext], Any] | None = None
 
@@ -113,6 +118,7 @@ class Guard:
                 if metric is not None and type(metric) is not Metric:
                     raise TypeError("measures: wanted a Metric or None")
                 self._metric = metric
+                self.config = _effective_config(evaluator)
             self._evaluate = evaluate
         return self._evaluate
 
@@ -160,6 +166,14 @@ class Guard:
     def _checked(self, outcome: Any) -> Result:
         kind = self._definition.kind
         return checked(kind, to_result(kind, outcome, self._definition.description))
+
+
+def _effective_config(evaluator: Evaluator) -> str | None:
+    """Return the evaluator's effective config; None when a field is no JSON data."""
+    try:
+        return effective_config(evaluator)
+    except BaseException:  # noqa: BLE001 - foreign code as well
+        return None
 
 
 def _failure(problem: BaseException) -> Exception:

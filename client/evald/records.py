@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .result import Kind, TokenUsage, Verdict
+from .result import Kind, Provenance, TokenUsage, Verdict
 
 if TYPE_CHECKING:
-    from .v1 import message_pb2
+    from .v1 import message_pb2, result_pb2
 
 NO_TOKENS: Final = TokenUsage()
+UNKNOWN_PROVENANCE: Final = Provenance()
 
 _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
@@ -38,6 +39,21 @@ def read_cost_usd(pb: Any) -> float | None:
         return None
     amount: float = pb.cost.amount
     return amount
+
+
+def read_provenance(pb: "result_pb2.Provenance") -> Provenance:
+    """Read what made a result."""
+    return Provenance(pb.config_sha256, tuple(pb.judge_models), pb.prompt_sha256, pb.calibration_card)
+
+
+def provenance_dict(provenance: Provenance) -> dict[str, Any]:
+    """Return what made a result as JSON data in camelCase."""
+    return {
+        "configSha256": provenance.config_sha256,
+        "judgeModels": list(provenance.judge_models),
+        "promptSha256": provenance.prompt_sha256,
+        "calibrationCard": provenance.calibration_card,
+    }
 
 
 def usage_dict(usage: TokenUsage) -> dict[str, int | None]:

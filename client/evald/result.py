@@ -1,6 +1,6 @@
 """The result that an evaluator returns for a turn, and the functions that create it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -61,6 +61,30 @@ class TokenUsage(NamedTuple):
         if self.input_tokens is None and self.output_tokens is None:
             return None
         return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+class Provenance(NamedTuple):
+    """What made a result, beside the evaluator's type and version; the server alone says so.
+
+    config_sha256: hex SHA-256 of the config that ran, however it was spelled; "" is not known.
+    judge_models: the models that are asked, in order. prompt_sha256: hex SHA-256 of the judge's prompt
+    without the judged texts. calibration_card: id of the judge's calibration card; "" when none is named.
+    """
+
+    config_sha256: str = ""
+    judge_models: tuple[str, ...] = ()
+    prompt_sha256: str = ""
+    calibration_card: str = ""
+
+    @classmethod
+    def of_judges(cls, judges: "Iterable[Provenance]") -> "Provenance":
+        """Return the models and cards of several judges as one. No card is named unless each judge has one."""
+        found = list(judges)
+        cards = dict.fromkeys(judge.calibration_card for judge in found)
+        return cls(
+            judge_models=tuple(dict.fromkeys(model for judge in found for model in judge.judge_models)),
+            calibration_card="" if "" in cards else ", ".join(cards),
+        )
 
 
 class Result:

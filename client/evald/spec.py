@@ -244,6 +244,12 @@ _SPEC_KEYS: Final = {name: name for name in _SPEC_VALUES} | {
     "error_policy": "on_error",
 }
 
+
+def spec_keys() -> list[str]:
+    """Return the keys of a spec in snake_case, for the schemas of files that hold specs."""
+    return sorted(_SPEC_KEYS)
+
+
 _OPTIONS_VALUES: Final[dict[str, Any]] = {
     "aggregation": _choice(_AGGREGATION),
     "threshold": number,

@@ -1,4 +1,4 @@
-"""Strict JSON as Python data: NaN and Infinity are refused, and so is what is larger than evald reads."""
+"""Strict JSON as Python data, and back: NaN and Infinity are refused, and so is what is larger than evald reads."""
 
 import json
 from collections.abc import Callable
@@ -60,6 +60,11 @@ def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """
     found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
     return found
+
+
+def canonical_json(data: Any) -> str:
+    """Return JSON data as text with sorted keys and no white space, so that equal data give equal texts."""
+    return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _read(decode: Callable[..., Any], *args: Any) -> Any:

@@ -132,6 +132,13 @@ class Turn:
         """The turn as evaluators see it. Raises InvalidInput for messages in JSON text that are none."""
         return EvaluatorContext(typed(self._pb))
 
+    @classmethod
+    def from_proto(cls, pb: "context_pb2.EvaluatorContext") -> "Turn":
+        """Create a turn from the message that is sent. It must not be changed afterwards."""
+        turn = object.__new__(cls)
+        turn._pb = pb
+        return turn
+
     def to_proto(self) -> "context_pb2.EvaluatorContext":
         """Return the message that is sent. It must not be changed."""
         return self._pb

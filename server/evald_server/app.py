@@ -62,6 +62,7 @@ from evald_server.scripts.runner import ScriptRunner
 from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
 from evald_server.store.leases import LeaseStore
 from evald_server.store.runs import RunStore
+from evald_server.store.suites import SuiteStore
 
 _log = logging.getLogger("evald.server")
 
@@ -73,6 +74,9 @@ _LAG_PERIOD_SECONDS: Final = 0.25
 
 # Between two looks for runs that are older, or more, than the settings allow.
 _TRIM_PERIOD_SECONDS: Final = 600.0
+
+# After a start, for the remote evaluators that were there before it.
+_RESTORE_SECONDS: Final = 5.0
 
 # After the drain, the time for calls to receive their response or final status.
 _FINAL_STATUS_SECONDS: Final = 0.5
@@ -180,6 +184,7 @@ class App:
         self._reloading: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises StartError if the data directory or an address is not available."""
@@ -195,11 +200,17 @@ class App:
             await self._open_database()
             await self._listen()
             # What they call, remote evaluators too, may take some time to come: callers do not wait for it.
-            self.runner.begin()
+            self._beginning = asyncio.create_task(self._begin_runs())
         except BaseException:
+            await self.runner.drain(0)
+            await self.remotes.stop()
             await self.database.close()
             self._release_data_dir()
             raise
+
+    async def _begin_runs(self) -> None:
+        await self.remotes.settle(_RESTORE_SECONDS)
+        self.runner.begin()
 
     async def _open_database(self) -> None:
         settings = self.settings
@@ -207,6 +218,7 @@ class App:
             await self.database.start()
             await self.remotes.start()
             await self.runner.start()
+            await self.suites.start()
         except StoreProblem as problem:
             place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
             raise StartError(f"{place}: {problem.message}; the log says why") from None
@@ -275,6 +287,8 @@ class App:
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
         self._registrations.drain()
+        if self._beginning is not None:
+            self._beginning.cancel()
         admission = self.admission
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
@@ -307,6 +321,7 @@ class App:
         await self.scripts.aclose()
         await close_workers()
         self.threads.close()
+        await self.suites.stop()
         await self.database.close()
         self._release_data_dir()
         self._server = None
@@ -397,15 +412,19 @@ class App:
             },
             registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
         }
-        table |= run_services(
+        services = run_services(
             rpc,
             self.database,
             engine,
+            admission,
+            metrics,
             self._connectors,
             self.runner,
             self._judge_problem,
             self.settings.max_messages,
         )
+        self.suites = services.suites
+        table |= services.handlers
         self._health = Health(tuple(table))
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
@@ -416,11 +435,13 @@ class App:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _trim_runs(self) -> None:
-        """Delete old runs, now and every ten minutes."""
-        store, settings = RunStore(self.database), self.settings
+        """Delete old runs and suite runs, now and every ten minutes."""
+        runs, suites = RunStore(self.database), SuiteStore(self.database)
+        max_age, max_count = self.settings.runs_max_age, self.settings.runs_max_count
         while True:
             try:
-                deleted = await store.trim(max_age=settings.runs_max_age, max_count=settings.runs_max_count)
+                deleted = await runs.trim(max_age=max_age, max_count=max_count)
+                deleted += await suites.trim(max_age=max_age, max_count=max_count)
             except StoreProblem as problem:
                 _log.warning("old runs could not be deleted: %s", problem.message)
             else:

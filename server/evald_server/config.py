@@ -103,6 +103,7 @@ class JudgeSettings(BaseModel):
     api_key_env: str | None = Field(None, description="Environment variable with the API key.")
     api_key_file: Path | None = Field(None, description="File with the API key.")
     prices: dict[str, JudgePrice] = Field({}, description="Prices of models.")
+    cards: dict[str, Path] = Field({}, description="Files with the calibration cards of models.")
     form: Literal["json_schema", "json_object", "text"] = Field(
         "json_schema", description="Strictest response format to try first."
     )
@@ -198,10 +199,13 @@ class Settings(BaseSettings):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Age from which runs that have ended are deleted. Default: none.",
+        description="Age from which runs and suite runs that have ended are deleted. Default: none.",
     )
     runs_max_count: int | None = Field(
-        None, ge=1, description="Maximum stored runs: the oldest that have ended are deleted. Default: none."
+        None,
+        ge=1,
+        description="Maximum stored runs, and maximum stored suite runs: the oldest that have ended are deleted. "
+        "Default: none.",
     )
     insecure_public: bool = Field(
         False,
@@ -331,7 +335,9 @@ class Settings(BaseSettings):
     max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
     max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
     max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
-    max_streams: int = Field(10_000, ge=1, description="Maximum open sessions, batches and watches.")
+    max_streams: int = Field(
+        10_000, ge=1, description="Maximum open sessions, batches, suite runs and watches."
+    )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
         ge=0,

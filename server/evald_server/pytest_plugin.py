@@ -1,10 +1,10 @@
-"""The pytest plugin: the fixture `evald`, from an embedded or a running server.
+"""The pytest plugin: the fixtures `evald`, from an embedded or a running server, and `evald_case`, from suites.
 
 Loaded by pytest itself where evald is installed; imports what is heavy only when a test asks for it.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from evald import Client, Evaluation
     from evald.spec import OptionsLike, SpecLike
     from evald.turn import TurnLike
+    from evald.v1 import message_pb2, suite_service_pb2
 
     from .testing import LocalServer
 
@@ -31,8 +32,96 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         help="evaluators of your own for the server inside this process; repeatable",
     )
-    parser.addini("evald_server", "as --evald-server")
+    parser.addini("evald_server", "as --evald-server", default="")
     parser.addini("evald_plugins", "as --evald-plugin, one a line", type="linelist")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers", "evald_suite(*files, tags=(), ids=()): run the test once for each case, as `evald_case`"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `evald_case` with each case of the suites that its marker names."""
+    if "evald_case" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("evald_suite")
+    if marker is None or not marker.args:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid} asks for evald_case but names no suite: "
+            'mark it with @pytest.mark.evald_suite("suite.yaml")'
+        )
+    from .suites.suite_file import SuiteProblems, load_suites
+
+    folder = metafunc.definition.path.parent
+    try:
+        # A target, because the answers are the test's business.
+        suites = load_suites([folder / name for name in marker.args], **marker.kwargs, targets=["the test"])
+    except SuiteProblems as problems:
+        raise pytest.UsageError(str(problems)) from None
+    cases = [CaseUnderTest(suite.open, case) for suite in suites for case in suite.cases]
+    skipped = [
+        pytest.param(None, id=case_id, marks=pytest.mark.skip(reason=why))
+        for suite in suites
+        for case_id, why in suite.skipped
+    ]
+    metafunc.parametrize("evald_case", [*(pytest.param(case, id=case.id) for case in cases), *skipped])
+
+
+class CaseUnderTest:
+    """A case of a suite. id, tags and metadata are those of the file."""
+
+    def __init__(self, suite: "suite_service_pb2.SuiteOpen", case: "suite_service_pb2.SuiteCase") -> None:
+        from evald.structs import struct_to_dict
+
+        self.id: str = case.case_id
+        self.tags: Sequence[str] = tuple(case.tags)
+        self.metadata: Mapping[str, Any] = struct_to_dict(case.metadata)
+        self._suite = suite
+        self._case = case
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages that the agent has to answer first, in OpenAI's format."""
+        return [*_openai(self._case.messages), *self.inputs[0]]
+
+    @property
+    def inputs(self) -> list[list[dict[str, Any]]]:
+        """What the user says on each turn."""
+        return [_openai(turn.input) for turn in self._case.turns]
+
+    def evaluate(self, client: "Client", answers: "Sequence[Any]") -> "Iterator[Evaluation]":
+        """Evaluate the turns that have evaluators. answers: the agent's, one for each turn, as a suite's `output`."""
+        from evald import Turn
+        from evald.convert.spec import read_options, read_spec
+        from evald.v1 import context_pb2
+
+        from .suites.case_messages import invocation
+
+        turns = self._case.turns
+        if len(answers) != len(turns):
+            raise ValueError(
+                f"case {self.id}: got {len(answers)} answers, wanted {len(turns)}, one for each turn"
+            )
+        options = read_options(self._case.options if self._case.HasField("options") else self._suite.options)
+        messages = list(self._case.messages)
+        for number, (turn, answer) in enumerate(zip(turns, answers, strict=True), 1):
+            is_final = number == len(turns)
+            pb = context_pb2.EvaluatorContext(turn=number, is_final=is_final, expected=turn.expected)
+            pb.last_invocation.CopyFrom(invocation(answer, f"answers[{number - 1}]"))
+            messages += [*turn.input, *pb.last_invocation.messages]
+            pb.messages.extend(messages)
+            specs = turn.evaluators or (is_final and (self._case.evaluators or self._suite.evaluators))
+            if specs:
+                yield client.evaluate(Turn.from_proto(pb), map(read_spec, specs), options=options)
+
+
+def _openai(messages: "Iterable[message_pb2.ChatMessage]") -> list[dict[str, Any]]:
+    from evald.convert.json_shapes import message_to_openai
+
+    return [message_to_openai(message) for message in messages]
 
 
 class TurnChecker:
@@ -59,6 +148,19 @@ class TurnChecker:
         if not evaluation.passed:
             raise AssertionError(describe(evaluation))
         return evaluation
+
+    def assert_case(self, case: CaseUnderTest, *answers: Any) -> "list[Evaluation]":
+        """Evaluate the agent's answers to a case of a suite and return the evaluations if all of them PASSED.
+
+        answers: one for each turn: a text, messages, or what else `output` may be in a suite file.
+        Raises AssertionError as `assert_passes` does, and ValueError for answers that cannot be read.
+        """
+        __tracebackhide__ = True
+        evaluations = list(case.evaluate(self.client, answers))
+        unpassed = [evaluation for evaluation in evaluations if not evaluation.passed]
+        if unpassed:
+            raise AssertionError("\n".join(map(describe, unpassed)))
+        return evaluations
 
 
 def describe(evaluation: "Evaluation") -> str:

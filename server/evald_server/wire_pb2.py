@@ -25,10 +25,13 @@ _sym_db = _symbol_database.Default()
 from evald.plugin.v1 import registry_service_pb2 as evald_dot_plugin_dot_v1_dot_registry__service__pb2
 from evald.v1 import context_pb2 as evald_dot_v1_dot_context__pb2
 from evald.v1 import evaluation_service_pb2 as evald_dot_v1_dot_evaluation__service__pb2
+from evald.v1 import message_pb2 as evald_dot_v1_dot_message__pb2
 from evald.v1 import result_pb2 as evald_dot_v1_dot_result__pb2
+from evald.v1 import suite_service_pb2 as evald_dot_v1_dot_suite__service__pb2
+from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65vald_server/wire.proto\x12\nevald.wire\x1a&evald/plugin/v1/registry_service.proto\x1a\x16\x65vald/v1/context.proto\x1a!evald/v1/evaluation_service.proto\x1a\x15\x65vald/v1/result.proto\"\xdf\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\x12\x0f\n\x07options\x18\x04 \x01(\x0c\x12\x37\n\x06labels\x18\x05 \x03(\x0b\x32\'.evald.wire.EvaluateRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x14\x45valuateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.evald.wire.EvaluateRequest\"8\n\x11\x45valuationStarted\x12\x15\n\revaluation_id\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x03(\x0c\"\xd0\x01\n\x10\x45valuateResponse\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1d.evald.wire.EvaluationStarted\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.evald.v1.EvaluationResult\x12.\n\x08progress\x18\x03 \x03(\x0b\x32\x1c.evald.v1.EvaluationProgress\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1e.evald.v1.AggregatedEvaluation\"q\n\x16\x45valuateSessionRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.evald.wire.SessionOpenH\x00\x12%\n\x04turn\x18\x02 \x01(\x0b\x32\x15.evald.v1.SessionTurnH\x00\x42\x07\n\x05\x66rame\"\xc8\x01\n\x0bSessionOpen\x12\x30\n\x0c\x62\x61se_context\x18\x01 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x02 \x03(\x0c\x12\x0f\n\x07options\x18\x03 \x01(\x0c\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.evald.wire.SessionOpen.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x01\n\x17\x45valuateSessionResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\x03\x12-\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1c.evald.wire.EvaluateResponseH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.evald.v1.EvaluationErrorH\x00\x12\x33\n\x0fsession_summary\x18\x04 \x01(\x0b\x32\x18.evald.v1.SessionSummaryH\x00\x42\x07\n\x05\x66rame\"J\n\x14\x45valuateBatchRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x15.evald.wire.BatchOpen\x12\r\n\x05items\x18\x02 \x03(\x0c\"\xa1\x01\n\tBatchOpen\x12\x12\n\nevaluators\x18\x01 \x03(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.evald.wire.BatchOpen.LabelsEntry\x12\r\n\x05\x62rief\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\tBatchItem\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\"Q\n\x15\x45valuateBatchResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x03(\x0c\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.evald.v1.BatchSummary\"0\n\rTaskCompleted\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\x0c\"\xb7\x02\n\x0e\x43onnectRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.evald.plugin.v1.WorkerHelloH\x00\x12.\n\tcompleted\x18\x02 \x01(\x0b\x32\x19.evald.wire.TaskCompletedH\x00\x12\x31\n\x08progress\x18\x03 \x01(\x0b\x32\x1d.evald.plugin.v1.TaskProgressH\x00\x12.\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x1c.evald.plugin.v1.CreditGrantH\x00\x12\x33\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x1f.evald.plugin.v1.WorkerDrainingH\x00\x12%\n\x04pong\x18\x06 \x01(\x0b\x32\x15.evald.plugin.v1.PongH\x00\x42\x07\n\x05\x66rameb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x65vald_server/wire.proto\x12\nevald.wire\x1a&evald/plugin/v1/registry_service.proto\x1a\x16\x65vald/v1/context.proto\x1a!evald/v1/evaluation_service.proto\x1a\x16\x65vald/v1/message.proto\x1a\x15\x65vald/v1/result.proto\x1a\x1c\x65vald/v1/suite_service.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xdf\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\x12\x0f\n\x07options\x18\x04 \x01(\x0c\x12\x37\n\x06labels\x18\x05 \x03(\x0b\x32\'.evald.wire.EvaluateRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x14\x45valuateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.evald.wire.EvaluateRequest\"8\n\x11\x45valuationStarted\x12\x15\n\revaluation_id\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x03(\x0c\"\xd0\x01\n\x10\x45valuateResponse\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1d.evald.wire.EvaluationStarted\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.evald.v1.EvaluationResult\x12.\n\x08progress\x18\x03 \x03(\x0b\x32\x1c.evald.v1.EvaluationProgress\x12/\n\x07summary\x18\x04 \x01(\x0b\x32\x1e.evald.v1.AggregatedEvaluation\"q\n\x16\x45valuateSessionRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.evald.wire.SessionOpenH\x00\x12%\n\x04turn\x18\x02 \x01(\x0b\x32\x15.evald.v1.SessionTurnH\x00\x42\x07\n\x05\x66rame\"\xc8\x01\n\x0bSessionOpen\x12\x30\n\x0c\x62\x61se_context\x18\x01 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x02 \x03(\x0c\x12\x0f\n\x07options\x18\x03 \x01(\x0c\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.evald.wire.SessionOpen.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x01\n\x17\x45valuateSessionResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\x03\x12-\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1c.evald.wire.EvaluateResponseH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.evald.v1.EvaluationErrorH\x00\x12\x33\n\x0fsession_summary\x18\x04 \x01(\x0b\x32\x18.evald.v1.SessionSummaryH\x00\x42\x07\n\x05\x66rame\"J\n\x14\x45valuateBatchRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x15.evald.wire.BatchOpen\x12\r\n\x05items\x18\x02 \x03(\x0c\"\xa1\x01\n\tBatchOpen\x12\x12\n\nevaluators\x18\x01 \x03(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.evald.wire.BatchOpen.LabelsEntry\x12\r\n\x05\x62rief\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\tBatchItem\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12+\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x1a.evald.v1.EvaluatorContext\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\"Q\n\x15\x45valuateBatchResponse\x12\x0f\n\x07\x61nswers\x18\x01 \x03(\x0c\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.evald.v1.BatchSummary\"C\n\x0fRunSuiteRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.evald.v1.SuiteOpen\x12\r\n\x05\x63\x61ses\x18\x02 \x03(\x0c\"\xbf\x02\n\tSuiteCase\x12\x0f\n\x07\x63\x61se_id\x18\x01 \x01(\t\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12$\n\x05turns\x18\x03 \x03(\x0b\x32\x15.evald.wire.SuiteTurn\x12\x30\n\x0frecorded_trials\x18\x04 \x03(\x0b\x32\x17.evald.v1.RecordedTrial\x12\x12\n\nevaluators\x18\x05 \x03(\x0c\x12\x0f\n\x07options\x18\x06 \x01(\x0c\x12\x0e\n\x06trials\x18\x07 \x01(\x05\x12\x12\n\nmin_passed\x18\x08 \x01(\x05\x12\x13\n\x06weight\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04tags\x18\n \x03(\t\x12)\n\x08metadata\x18\x0b \x01(\x0b\x32\x17.google.protobuf.StructB\t\n\x07_weight\"k\n\tSuiteTurn\x12$\n\x05input\x18\x01 \x03(\x0b\x32\x15.evald.v1.ChatMessage\x12$\n\x08\x65xpected\x18\x02 \x01(\x0b\x32\x12.evald.v1.Expected\x12\x12\n\nevaluators\x18\x03 \x03(\x0c\"k\n\x10RunSuiteResponse\x12#\n\x07started\x18\x01 \x01(\x0b\x32\x12.evald.v1.SuiteRun\x12\x0f\n\x07results\x18\x02 \x03(\x0c\x12!\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x12.evald.v1.SuiteRun\"C\n\x17ListCaseResultsResponse\x12\x0f\n\x07results\x18\x01 \x03(\x0c\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"0\n\rTaskCompleted\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\x0c\"\xb7\x02\n\x0e\x43onnectRequest\x12-\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.evald.plugin.v1.WorkerHelloH\x00\x12.\n\tcompleted\x18\x02 \x01(\x0b\x32\x19.evald.wire.TaskCompletedH\x00\x12\x31\n\x08progress\x18\x03 \x01(\x0b\x32\x1d.evald.plugin.v1.TaskProgressH\x00\x12.\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x1c.evald.plugin.v1.CreditGrantH\x00\x12\x33\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x1f.evald.plugin.v1.WorkerDrainingH\x00\x12%\n\x04pong\x18\x06 \x01(\x0b\x32\x15.evald.plugin.v1.PongH\x00\x42\x07\n\x05\x66rameb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,36 +44,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONOPEN_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_BATCHOPEN_LABELSENTRY']._loaded_options = None
   _globals['_BATCHOPEN_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_EVALUATEREQUEST']._serialized_start=162
-  _globals['_EVALUATEREQUEST']._serialized_end=385
-  _globals['_EVALUATEREQUEST_LABELSENTRY']._serialized_start=340
-  _globals['_EVALUATEREQUEST_LABELSENTRY']._serialized_end=385
-  _globals['_EVALUATEUNARYREQUEST']._serialized_start=387
-  _globals['_EVALUATEUNARYREQUEST']._serialized_end=455
-  _globals['_EVALUATIONSTARTED']._serialized_start=457
-  _globals['_EVALUATIONSTARTED']._serialized_end=513
-  _globals['_EVALUATERESPONSE']._serialized_start=516
-  _globals['_EVALUATERESPONSE']._serialized_end=724
-  _globals['_EVALUATESESSIONREQUEST']._serialized_start=726
-  _globals['_EVALUATESESSIONREQUEST']._serialized_end=839
-  _globals['_SESSIONOPEN']._serialized_start=842
-  _globals['_SESSIONOPEN']._serialized_end=1042
-  _globals['_SESSIONOPEN_LABELSENTRY']._serialized_start=340
-  _globals['_SESSIONOPEN_LABELSENTRY']._serialized_end=385
-  _globals['_EVALUATESESSIONRESPONSE']._serialized_start=1045
-  _globals['_EVALUATESESSIONRESPONSE']._serialized_end=1240
-  _globals['_EVALUATEBATCHREQUEST']._serialized_start=1242
-  _globals['_EVALUATEBATCHREQUEST']._serialized_end=1316
-  _globals['_BATCHOPEN']._serialized_start=1319
-  _globals['_BATCHOPEN']._serialized_end=1480
-  _globals['_BATCHOPEN_LABELSENTRY']._serialized_start=340
-  _globals['_BATCHOPEN_LABELSENTRY']._serialized_end=385
-  _globals['_BATCHITEM']._serialized_start=1482
-  _globals['_BATCHITEM']._serialized_end=1575
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=1577
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=1658
-  _globals['_TASKCOMPLETED']._serialized_start=1660
-  _globals['_TASKCOMPLETED']._serialized_end=1708
-  _globals['_CONNECTREQUEST']._serialized_start=1711
-  _globals['_CONNECTREQUEST']._serialized_end=2022
+  _globals['_EVALUATEREQUEST']._serialized_start=246
+  _globals['_EVALUATEREQUEST']._serialized_end=469
+  _globals['_EVALUATEREQUEST_LABELSENTRY']._serialized_start=424
+  _globals['_EVALUATEREQUEST_LABELSENTRY']._serialized_end=469
+  _globals['_EVALUATEUNARYREQUEST']._serialized_start=471
+  _globals['_EVALUATEUNARYREQUEST']._serialized_end=539
+  _globals['_EVALUATIONSTARTED']._serialized_start=541
+  _globals['_EVALUATIONSTARTED']._serialized_end=597
+  _globals['_EVALUATERESPONSE']._serialized_start=600
+  _globals['_EVALUATERESPONSE']._serialized_end=808
+  _globals['_EVALUATESESSIONREQUEST']._serialized_start=810
+  _globals['_EVALUATESESSIONREQUEST']._serialized_end=923
+  _globals['_SESSIONOPEN']._serialized_start=926
+  _globals['_SESSIONOPEN']._serialized_end=1126
+  _globals['_SESSIONOPEN_LABELSENTRY']._serialized_start=424
+  _globals['_SESSIONOPEN_LABELSENTRY']._serialized_end=469
+  _globals['_EVALUATESESSIONRESPONSE']._serialized_start=1129
+  _globals['_EVALUATESESSIONRESPONSE']._serialized_end=1324
+  _globals['_EVALUATEBATCHREQUEST']._serialized_start=1326
+  _globals['_EVALUATEBATCHREQUEST']._serialized_end=1400
+  _globals['_BATCHOPEN']._serialized_start=1403
+  _globals['_BATCHOPEN']._serialized_end=1564
+  _globals['_BATCHOPEN_LABELSENTRY']._serialized_start=424
+  _globals['_BATCHOPEN_LABELSENTRY']._serialized_end=469
+  _globals['_BATCHITEM']._serialized_start=1566
+  _globals['_BATCHITEM']._serialized_end=1659
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=1661
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=1742
+  _globals['_RUNSUITEREQUEST']._serialized_start=1744
+  _globals['_RUNSUITEREQUEST']._serialized_end=1811
+  _globals['_SUITECASE']._serialized_start=1814
+  _globals['_SUITECASE']._serialized_end=2133
+  _globals['_SUITETURN']._serialized_start=2135
+  _globals['_SUITETURN']._serialized_end=2242
+  _globals['_RUNSUITERESPONSE']._serialized_start=2244
+  _globals['_RUNSUITERESPONSE']._serialized_end=2351
+  _globals['_LISTCASERESULTSRESPONSE']._serialized_start=2353
+  _globals['_LISTCASERESULTSRESPONSE']._serialized_end=2420
+  _globals['_TASKCOMPLETED']._serialized_start=2422
+  _globals['_TASKCOMPLETED']._serialized_end=2470
+  _globals['_CONNECTREQUEST']._serialized_start=2473
+  _globals['_CONNECTREQUEST']._serialized_end=2784
 # @@protoc_insertion_point(module_scope)

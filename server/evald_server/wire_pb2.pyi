@@ -1,7 +1,10 @@
 from evald.plugin.v1 import registry_service_pb2 as _registry_service_pb2
 from evald.v1 import context_pb2 as _context_pb2
 from evald.v1 import evaluation_service_pb2 as _evaluation_service_pb2
+from evald.v1 import message_pb2 as _message_pb2
 from evald.v1 import result_pb2 as _result_pb2
+from evald.v1 import suite_service_pb2 as _suite_service_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -139,6 +142,68 @@ class EvaluateBatchResponse(_message.Message):
     answers: _containers.RepeatedScalarFieldContainer[bytes]
     summary: _evaluation_service_pb2.BatchSummary
     def __init__(self, answers: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[_evaluation_service_pb2.BatchSummary, _Mapping]] = ...) -> None: ...
+
+class RunSuiteRequest(_message.Message):
+    __slots__ = ("open", "cases")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CASES_FIELD_NUMBER: _ClassVar[int]
+    open: _suite_service_pb2.SuiteOpen
+    cases: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, open: _Optional[_Union[_suite_service_pb2.SuiteOpen, _Mapping]] = ..., cases: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class SuiteCase(_message.Message):
+    __slots__ = ("case_id", "messages", "turns", "recorded_trials", "evaluators", "options", "trials", "min_passed", "weight", "tags", "metadata")
+    CASE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_TRIALS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PASSED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    case_id: str
+    messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.ChatMessage]
+    turns: _containers.RepeatedCompositeFieldContainer[SuiteTurn]
+    recorded_trials: _containers.RepeatedCompositeFieldContainer[_suite_service_pb2.RecordedTrial]
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    options: bytes
+    trials: int
+    min_passed: int
+    weight: float
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    metadata: _struct_pb2.Struct
+    def __init__(self, case_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.ChatMessage, _Mapping]]] = ..., turns: _Optional[_Iterable[_Union[SuiteTurn, _Mapping]]] = ..., recorded_trials: _Optional[_Iterable[_Union[_suite_service_pb2.RecordedTrial, _Mapping]]] = ..., evaluators: _Optional[_Iterable[bytes]] = ..., options: _Optional[bytes] = ..., trials: _Optional[int] = ..., min_passed: _Optional[int] = ..., weight: _Optional[float] = ..., tags: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class SuiteTurn(_message.Message):
+    __slots__ = ("input", "expected", "evaluators")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    input: _containers.RepeatedCompositeFieldContainer[_message_pb2.ChatMessage]
+    expected: _context_pb2.Expected
+    evaluators: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, input: _Optional[_Iterable[_Union[_message_pb2.ChatMessage, _Mapping]]] = ..., expected: _Optional[_Union[_context_pb2.Expected, _Mapping]] = ..., evaluators: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RunSuiteResponse(_message.Message):
+    __slots__ = ("started", "results", "ended")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    started: _suite_service_pb2.SuiteRun
+    results: _containers.RepeatedScalarFieldContainer[bytes]
+    ended: _suite_service_pb2.SuiteRun
+    def __init__(self, started: _Optional[_Union[_suite_service_pb2.SuiteRun, _Mapping]] = ..., results: _Optional[_Iterable[bytes]] = ..., ended: _Optional[_Union[_suite_service_pb2.SuiteRun, _Mapping]] = ...) -> None: ...
+
+class ListCaseResultsResponse(_message.Message):
+    __slots__ = ("results", "next_page_token")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[bytes]
+    next_page_token: str
+    def __init__(self, results: _Optional[_Iterable[bytes]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class TaskCompleted(_message.Message):
     __slots__ = ("task_id", "output")

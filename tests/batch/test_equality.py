@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2
 
 from ..loop import run
@@ -116,6 +117,14 @@ async def test_answers_totals_and_telemetry_do_not_depend_on_the_process(
 
     (here, counts_here), (there, counts_there) = [await evaluated(live) for live in servers]
     assert answers_of(there) == answers_of(here)
+    failed = [
+        result
+        for response in there
+        for answer in response.answers
+        if answer.summary.verdict == Verdict.FAILED
+        for result in answer.summary.results
+    ]
+    assert all(result.provenance.config_sha256 for result in failed)
     # What gRPC's clients accept by default.
     assert max(response.ByteSize() for response in there) < 4 << 20
     assert_equal_summaries(there[-1].summary, here[-1].summary)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,11 @@ def assert_complete(responses: Sequence[Response], count: int) -> None:
 
 def children() -> set[int]:
     """Ids of the processes that this one has started."""
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def stream(live: Live) -> Any:

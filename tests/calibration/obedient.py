@@ -38,6 +38,7 @@ class ObedientModel:
 
     model = "obedient"
     endpoint = "default"
+    calibration_card = ""
 
     def __init__(self, *, any_close: bool = False) -> None:
         self.expected: str | None = None

@@ -22,6 +22,8 @@ def test_help_comes_at_once_and_names_every_command(evald_command: str) -> None:
     for command in (
         "serve",
         "evaluate",
+        "test",
+        "history",
         "types",
         "validate",
         "calibrate",
@@ -49,7 +51,18 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "evaluate", "types", "validate", "calibrate", "remotes", "conformance", "demo"],
+    [
+        "serve",
+        "evaluate",
+        "test",
+        "history",
+        "types",
+        "validate",
+        "calibrate",
+        "remotes",
+        "conformance",
+        "demo",
+    ],
 )
 def test_every_command_explains_itself(evald: Any, command: str) -> None:
     done = evald(command, "--help")

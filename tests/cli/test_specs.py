@@ -120,7 +120,7 @@ def test_a_file_holds_specs(
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        pytest.param("a.json", '{"evaluators": [\n}', "line 2, column 1", id="JSON"),
+        pytest.param("a.json", '{"evaluators": [\n}', ":2:1: not valid JSON", id="JSON"),
         pytest.param("a.toml", "[[evaluators]\n", "not valid TOML", id="TOML"),
         pytest.param("a.json", '{"checks": []}', "under 'evaluators'", id="other key"),
         pytest.param("a.json", "[1]", "evaluators[0]", id="not a spec"),

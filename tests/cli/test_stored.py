@@ -231,7 +231,7 @@ def test_changes_touch_only_the_keys_they_have(cli: Any, project: Path) -> None:
         (
             "create",
             "name: A\nevaluator: [regex]",
-            "stdin: scenario: evaluator: unknown key; wanted 'evaluators'",
+            "stdin:1: scenario: evaluator: unknown key; wanted 'evaluators'",
         ),
         ("create", "name: A", "Scenario must have evaluation criteria"),
         ("create", '{"kind": "persona", "name": "A"}', "wanted scenario"),

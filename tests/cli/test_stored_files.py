@@ -47,7 +47,7 @@ def test_a_section_with_nothing_below_it_is_empty(tmp_path: Path) -> None:
 
 def test_stdin_that_is_no_utf8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "surrogateescape"))
-    with pytest.raises(CommandError, match="stdin: 'utf-8' codec"):
+    with pytest.raises(CommandError, match="stdin:1:1: not UTF-8"):
         read_files(["-"])
 
 
@@ -58,7 +58,7 @@ def test_folders_and_files_are_named_after_what_they_hold(tmp_path: Path) -> Non
     (tmp_path / "scenarios/notes.txt").write_text("not read")
     (tmp_path / "evals.json").write_text('[\n  {"name": "E"},\n\n  {\n"name": "F"}]')
     assert _found(tmp_path) == [
-        ("scenario", "A", "one.yaml"),
+        ("scenario", "A", "one.yaml:1"),
         ("scenario", "B", "two.jsonl:2"),
         ("scenario", "C\u2028", "two.jsonl:4"),
         ("experiment", "E", "evals.json:2"),
@@ -138,23 +138,35 @@ def test_no_project_leads_out_of_the_workspace(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.json", '{"scenarios": [}', "a.json: not valid JSON, column 16"),
-        ("a.json", '{"scenarios":\n[}', "a.json: not valid JSON at line 2, column 2"),
-        ("a.jsonl", '{"kind": "run"}\n{"kind"', "a.jsonl:2: not valid JSON"),
-        ("a.yaml", "scenarios: [*x]", "a.yaml: not valid YAML at line 1, column 13: got the alias"),
+        ("a.json", '{"scenarios": [}', "a.json:1:16: not valid JSON"),
+        ("a.json", '{"scenarios":\n[}', "a.json:2:2: not valid JSON"),
+        ("a.jsonl", '{"kind": "run"}\n{"kind"', "a.jsonl:2:8: not valid JSON"),
+        ("a.yaml", "scenarios: [*x]", "a.yaml:1:13: not valid YAML: got the alias"),
         ("a.yaml", "scenaros: []\npersonas: []", "a.yaml: unknown key 'scenaros'"),
         ("a.yaml", "scenarios: {}", "a.yaml: scenarios: got an object with no keys, wanted a list"),
         ("a.yaml", "scenarios:\n- 3", "a.yaml:2: got 3 (int), wanted an object"),
-        ("a.json", '{"personas": [3]}', "a.json: personas[0]: got 3"),
+        ("a.json", '{"personas": [3]}', "a.json:1: got 3"),
         ("a.jsonl", '{"kind": "scenaro"}', "a.jsonl:1: kind: got 'scenaro' (str), wanted persona, connector"),
-        ("a.yaml", "", "a.yaml: got null, wanted an object"),
+        ("a.yaml", "", "a.yaml:1: got null, wanted an object"),
         ("missing.yaml", None, "missing.yaml: No such file"),
         ("", None, "no project"),
-        ("a.yaml", b"\xff", "a.yaml: 'utf-8' codec"),
+        ("a.yaml", b"\xff", "a.yaml:1:1: not UTF-8"),
         ("a" * 300, None, "aaa: File name too long"),
-        ("a.json", '{"personas": [{"name": "A", "name": "B"}]}', "a.json: got the key 'name' a second time"),
-        ("a.jsonl", '\n{"kind": "run", "kind": "run"}', "a.jsonl:2: got the key 'kind' a second time"),
-        ("a.txt", '{\n"personas": [],\n"personas": []}', "a.txt: got the key 'personas' a second time"),
+        (
+            "a.json",
+            '{"personas": [{"name": "A", "name": "B"}]}',
+            "a.json:1: not valid JSON: got the key 'name' a second time",
+        ),
+        (
+            "a.jsonl",
+            '\n{"kind": "run", "kind": "run"}',
+            "a.jsonl:2: not valid JSON: got the key 'kind' a second time",
+        ),
+        (
+            "a.txt",
+            '{\n"personas": [],\n"personas": []}',
+            "a.txt:3:1: not valid YAML: got the key 'personas' a second time",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(

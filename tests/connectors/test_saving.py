@@ -205,6 +205,9 @@ HEADERS: dict[str, tuple[dict[str, str], str]] = {
     "a-key-beside-a-variable": ({"x-note": "sk-abcdefghijklmnop ${EVALD_SECRET_A}"}, "got a literal value"),
     "x-authorization": ({"X-Authorization": "abc"}, "got a literal value"),
     "x-cookie": ({"X-Cookie": "a=abc"}, "got a literal value"),
+    "x-session": ({"X-Session-Id": "abc"}, "got a literal value"),
+    "x-user-jwt": ({"X-User-Jwt": "abc"}, "got a literal value"),
+    "x-signature": ({"x_signature": "abc"}, "got a literal value"),
     "another-variable": (
         {"x-a": "${PATH}"},
         "'PATH' is not allowed; wanted one that begins with EVALD_SECRET_",

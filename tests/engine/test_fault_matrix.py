@@ -119,6 +119,9 @@ PLACES: Mapping[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
         {"type": "at-least", "config": {"threshold": 0.5, "evaluators": [x, {"type": "bad-inline"}]}}
     ],
     "in assert-set": lambda x: [{"type": "assert-set", "evaluators": [x, {"type": "good-inline"}]}],
+    "in a formula": lambda x: [
+        {"type": "formula", "config": {"formula": "1 - 0 * x", "evaluators": [{**x, "name": "x"}]}}
+    ],
     "two deep": lambda x: [
         {"type": "any-of", "evaluators": [{"type": "all-of", "negate": True, "config": {"evaluators": [x]}}]}
     ],

@@ -31,6 +31,7 @@ def context(
     turn: int = 1,
     is_final: bool = False,
     finish_reason: str | None = None,
+    metadata: Dict | None = None,
 ) -> EvaluatorContext:
     """One turn. usage: `input`, `output`, `total`, each optional. Left out means not reported."""
     pb = context_pb2.EvaluatorContext(turn=turn, is_final=is_final)
@@ -54,6 +55,8 @@ def context(
     pb.expected.messages.extend(message(each) for each in expected_messages or ())
     if finish_reason is not None:
         invocation.metadata["finish_reason"] = finish_reason
+    if metadata is not None:
+        json_format.ParseDict(dict(metadata), pb.metadata)
     return EvaluatorContext(pb)
 
 

@@ -1,5 +1,7 @@
 """Similarity: the numbers of the reference implementations."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from evald_server.evaluators.similarity import (
     TextSimilarity,
     bleu,
     fuzzy_match,
+    gleu,
     levenshtein_similarity,
     rouge_l,
+    rouge_n,
     token_f1,
 )
 
@@ -51,6 +55,43 @@ def test_it_measures_as_the_reference_implementations_do(
     assert bleu(answer, expected) == pytest.approx(wanted_bleu, abs=1e-9)
     assert rouge_l(answer, expected) == pytest.approx(wanted_rouge, abs=1e-9)
     assert fuzzy_match(answer, expected) == pytest.approx(wanted_ratio, abs=1e-9)
+
+
+# answer, expected, and what rouge_score 0.1.2 (rouge1 to rouge5, F, without stemmer) and NLTK 3.10.4
+# (sentence_gleu of the tokens of sacrebleu 2.6.0's "13a") give.
+NGRAM_REFERENCE = [
+    ("the cat sat on the mat", "the cat is on the mat", (5 / 6, 0.6, 0.25, 0, 0), 0.5),
+    ("fuzzy wuzzy was a bear", "Fuzzy Wuzzy had no hair.", (0.4, 0.25, 0, 0, 0), 0),
+    (
+        "It is a guide to action which ensures that the military always obeys the commands of the party",
+        "It is a guide to action that ensures that the military will forever heed Party commands",
+        (0.705882352941, 0.5, 0.4, 0.285714285714, 0.153846153846),
+        0.439393939394,
+    ),
+    ("Paris", "Paris, France", (2 / 3, 0, 0, 0, 0), 1 / 6),
+    (
+        "a b c d e f",
+        "a b c d e f g",
+        (0.923076923077, 0.909090909091, 0.888888888889, 0.857142857143, 0.8),
+        0.818181818182,
+    ),
+    ("", "x", (0, 0, 0, 0, 0), 0),
+    ("one two", "three four", (0, 0, 0, 0, 0), 0),
+    (
+        "Guten Tag, 12.5% und 1,000 Euro!",
+        "Guten Morgen, 12.5% und 1,000 Dollar!",
+        (0.75, 0.571428571429, 0.5, 0.4, 0.25),
+        0.533333333333,
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected", "rouge", "wanted_gleu"), NGRAM_REFERENCE)
+def test_ngrams_count_as_in_the_reference_implementations(
+    answer: str, expected: str, rouge: tuple[float, ...], wanted_gleu: float
+) -> None:
+    assert [rouge_n(order, answer, expected) for order in range(1, 6)] == pytest.approx(rouge, abs=1e-9)
+    assert gleu(answer, expected) == pytest.approx(wanted_gleu, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +193,17 @@ def test_texts_that_would_hold_up_the_server_are_an_error(
 def test_a_wrong_config_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig, match=f"config/{next(iter(config))}"):
         TextSimilarity.definition().compile(config)
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(3, Verdict.PASSED), (2, Verdict.FAILED)])
+def test_a_distance_is_compared_in_edits(most: int, verdict: Verdict) -> None:
+    evaluator = TextSimilarity.from_config({"expected": "sitting", "maxDistance": most})
+    result = evaluator.evaluate(answered("kitten"))
+    assert (result.verdict, result.value) == (verdict, 3)
+    assert result.score == pytest.approx(4 / 7)
+
+
+@pytest.mark.parametrize("more", [{"measure": "bleu"}, {"threshold": 0.5}])
+def test_a_distance_goes_with_levenshtein_alone(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match="maxDistance"):
+        TextSimilarity.from_config({"maxDistance": 1, **more})

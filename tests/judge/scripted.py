@@ -46,6 +46,7 @@ class ScriptedModel:
         self.asked = asyncio.Event()
         self.cancelled = 0
         self.cached = False
+        self.calibration_card = ""
 
     @property
     def model(self) -> str:

@@ -118,8 +118,8 @@ def test_a_hollow_turn_is_pending_where_a_later_one_may_succeed(
     assert judge(ScriptedModels(criteria(True)), config, turn).pending is pending
 
 
-@pytest.mark.parametrize("more", [{}, {"negate": True}, {"threshold": 0.0}], ids=str)
-def test_neither_negation_nor_a_threshold_makes_nothing_pass(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("more", [{}, {"negate": True}], ids=str)
+def test_negation_does_not_make_nothing_pass(more: dict[str, Any]) -> None:
     turn = Turn([ASKED, {"role": "assistant", "content": ":"}])
     spec = {"type": "llm-judge", "config": {"successCriteria": "s"}, **more}
     summary = evaluate(ScriptedModels(criteria(False)), spec, turn=turn)

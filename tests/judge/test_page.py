@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from evald_server.judge.config import LlmJudge
+from evald_server.judge.grader_modes import GraderMode
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.judge.rubric_modes import CriteriaMode, ItemsMode, PointsMode, ScoreMode
 
@@ -21,7 +22,7 @@ def test_its_specs_compile_and_show_every_way_of_asking() -> None:
         assert spec.keys() == {"type", "config"}
         judge_definition(models).compile(spec["config"])
         forms.add(type(LlmJudge.from_config(spec["config"]).mode))
-    assert forms == {CriteriaMode, ScoreMode, PointsMode, ItemsMode}
+    assert forms == {CriteriaMode, ScoreMode, PointsMode, ItemsMode, GraderMode}
 
 
 def test_it_names_every_key_of_the_config() -> None:

@@ -12,36 +12,10 @@ from .scripted import TURN, ScriptedModels, criteria, evaluate, fault, judge, sc
 CONFIG = {"criteria": "names a city"}
 
 
-def provenance(config: dict[str, Any], turn: Turn = TURN) -> dict[str, Any]:
-    result = judge(ScriptedModels(score(0.9), other=[score(0.9)]), config, turn)
+def test_the_metadata_name_judge_and_model_as_it_answered() -> None:
+    result = judge(ScriptedModels(score(0.9)), CONFIG)
     assert result.metadata is not None
-    found: dict[str, Any] = result.metadata["judge"]
-    return found
-
-
-def test_provenance_names_judge_model_and_versions() -> None:
-    found = provenance(CONFIG | {"calibration": "card-7"})
-    digests = [found.pop(key) for key in ("configDigest", "promptDigest")]
-    assert all(len(digest) == 64 for digest in digests)
-    assert found == {
-        "endpoint": "default",
-        "model": "scripted-2026",
-        "attempts": 1,
-        "evaluatorVersion": "1.0.0",
-        "calibration": "card-7",
-    }
-
-
-def test_the_prompts_digest_depends_on_what_is_asked_and_not_on_the_turn() -> None:
-    other = Turn([{"role": "assistant", "content": "other"}])
-    same = {provenance(CONFIG)["promptDigest"], provenance(CONFIG, other)["promptDigest"]}
-    same.add(provenance(CONFIG | {"judge": "other"})["promptDigest"])
-    assert len(same) == 1
-    for config in ({"criteria": "other"}, CONFIG | {"prompt": "p"}, CONFIG | {"includeExpected": True}):
-        assert (
-            provenance(config, Turn([{"role": "assistant", "content": "x"}], expected="x"))["promptDigest"]
-            not in same
-        )
+    assert result.metadata["judge"] == {"endpoint": "default", "model": "scripted-2026", "attempts": 1}
 
 
 def test_the_first_question_is_kept_as_it_was_sent() -> None:

@@ -44,6 +44,7 @@ def _used() -> Telemetry:
     telemetry.remote_tasks("acme.pii").observe(0.1)
     telemetry.runs.watch(running=lambda: 1, queued=lambda: 1)
     telemetry.runs.ended("passed", 1.0)
+    telemetry.suites.watch(running=lambda: 1)
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry

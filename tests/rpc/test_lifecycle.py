@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,7 +16,7 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
 from evald_server.app import App, StartError
-from evald_server.config import Settings
+from evald_server.config import RemoteTarget, Settings
 
 from .live import CONTAINS, EVALUATION, Live, refusal, request, serving, spec, until
 
@@ -112,6 +114,18 @@ async def test_two_servers_cannot_have_the_same_port() -> None:
         second = App(Settings(listen=live.app.address, http=None))
         with pytest.raises(StartError, match="cannot be had"):
             await second.start()
+
+
+async def test_a_server_that_cannot_listen_leaves_nothing_running(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = Settings(
+            listen=address, http=None, data_dir=tmp_path, remote_targets=[RemoteTarget(target="127.0.0.1:9")]
+        )
+        before = asyncio.all_tasks()
+        with pytest.raises(StartError, match="cannot be had"):
+            await App(settings).start()
+        assert asyncio.all_tasks() == before
 
 
 def test_a_public_address_is_refused_unless_asked_for() -> None:

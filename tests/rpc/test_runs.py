@@ -26,6 +26,7 @@ from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEvent, RunStore
 
+from ..remote.scripted import WORD, listening, register
 from .live import Live, refusal, serving, spec, until
 
 RECORDED = [
@@ -97,6 +98,9 @@ async def test_a_run_is_played_turn_by_turn_and_kept() -> None:
         assert [first.is_final, second.is_final] == [False, True]
         assert [result.verdict for result in first.evaluation.results] == [1, 4]
         assert [result.verdict for result in second.evaluation.results] == [1, 1]
+        made = [[one.provenance for one in turn.evaluation.results] for turn in run.turns]
+        assert made[0] == made[1]
+        assert all(one.config_sha256 for one in made[0])
         assert [(turn.first_message, turn.message_count) for turn in run.turns] == [(0, 2), (2, 2)]
         assert list(run.output.evaluator_results) == list(second.evaluation.results)
         assert run.output.metrics["response-length"] == len(RECORDED[3]["content"])
@@ -202,6 +206,48 @@ async def test_every_filter_finds_its_runs_and_pages_hold_each_once() -> None:
         assert len(with_messages.messages) == 4
 
 
+async def test_a_page_with_long_conversations_ends_early_and_loses_none() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.messages[0].text = "x" * (1 << 20)
+        wanted = []
+        for number in range(7):
+            run.id = f"run {number}"
+            wanted.append(run.id)
+            await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        run.id, run.messages[0].text = "longest", "y" * (5 << 20)
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        request = runs_pb.ListRunsRequest(include_messages=True)
+        sizes, found = [], []
+        while True:
+            page = await floor.runs.ListRuns(request)
+            sizes.append(page.ByteSize())
+            found += [(one.id, len(one.messages)) for one in page.runs]
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                break
+    assert sorted(found[:-1]) == [("longest", 4), *((one, 4) for one in wanted)]
+    assert found[-1][0] not in [*wanted, "longest"]
+    assert [size > 4 << 20 for size in sizes].count(True) == 1
+
+
+async def test_a_long_run_is_given_whole_and_without_what_may_be_a_secret() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.id = "long"
+        run.connector.headers["x-tenant"] = "acme"
+        for number in range(3000):
+            run.messages.add(role="user", text=f"{number} " * 20)
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        run.connector.headers["x-tenant"] = "***"
+        got = await floor.get("long")
+    assert got.messages == run.messages
+    assert got.turns == run.turns
+    assert got.connector == run.connector
+
+
 async def test_an_experiment_runs_each_scenario_with_each_persona() -> None:
     async with serving() as live:
         floor = Floor(live)
@@ -303,6 +349,25 @@ async def test_a_run_is_interrupted_by_the_end_of_the_server_and_resumed_by_the_
             assert cancelled.run.attempt == 1
 
 
+async def test_a_queued_run_waits_until_its_remote_evaluator_is_back(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data_dir": tmp_path, "remote_allowed": ["127.0.0.1"]}
+    agent, address = await silent_agent()
+    async with agent:
+        async with listening("acme.word") as plugin, serving(**settings, max_runs=1) as live:
+            await register(live, plugin)
+            floor = Floor(live)
+            scenario = await floor.scenario(WORD, messages=[{"role": "user", "text": "Move my booking"}])
+            await floor.start(scenario, await floor.connector(name="silent", type="http", base_url=address))
+            run = await floor.start(await floor.scenario(WORD, name="Queued"), await floor.connector())
+        async with serving(**settings) as live:
+            floor = Floor(live)
+            assert (await floor.get(run.id)).status == runs_pb.RUN_STATUS_QUEUED
+            await plugin.start(plugin.address)
+            end = (await floor.watch(run.id))[-1].end
+            await plugin.stop()
+    assert (end.status, end.verdict) == (runs_pb.RUN_STATUS_COMPLETED, 1)
+
+
 async def test_a_run_is_imported_as_it_was() -> None:
     async with serving() as live:
         floor = Floor(live)
@@ -337,6 +402,29 @@ async def test_an_imported_run_that_was_interrupted_goes_on_and_is_watched_to_it
         await floor.runs.ResumeRun(runs_pb.ResumeRunRequest(run_id="half"))
         ends = [event.end for event in await floor.watch("half") if event.HasField("end")]
         assert [(end.status, end.turn_count) for end in ends] == [(runs_pb.RUN_STATUS_COMPLETED, 2)]
+
+
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("ResumeRun", runs_pb.RUN_STATUS_INTERRUPTED), ("RetryRun", runs_pb.RUN_STATUS_ERROR)],
+)
+async def test_an_imported_run_without_the_values_of_its_headers_is_not_played(
+    method: str, status: Any
+) -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        run = await floor.played()
+        run.id, run.status = "half", status
+        run.connector.headers.update({"x-tenant": "acme", "authorization": "Bearer ${EVALD_SECRET_A}"})
+        run.persona.headers["x-user"] = "mia"
+        await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
+        request: Any = getattr(runs_pb, f"{method}Request")(run_id="half")
+        refused = await refusal(getattr(floor.runs, method)(request))
+        assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "RUN_STATUS")
+        assert "connector.headers['x-tenant'], persona.headers['x-user']" in refused.message
+        assert "start a new run" in refused.message
+        assert "authorization" not in refused.message
+        assert (await floor.get("half")).status == status
 
 
 async def test_what_may_be_a_secret_of_an_imported_run_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

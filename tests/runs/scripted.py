@@ -129,7 +129,7 @@ def engine(*judge: Reply, definitions: Sequence[Any] = (), **planner: Any) -> En
     for definition in (FOREIGN, WAITING, *definitions):
         registry.register(definition, Origin.PLUGIN)
     made = Engine(Planner(registry, **planner), Contexts(10_000), threads)
-    made.models = models  # type: ignore[attr-defined]
+    made.models, made.registry = models, registry  # type: ignore[attr-defined]
     return made
 
 

@@ -10,12 +10,15 @@ from evald.v1 import run_service_pb2
 from evald.v1.context_pb2 import Invocation, Persona
 from evald.v1.run_service_pb2 import Run
 from evald_server.connectors.connector import AgentRequest, ConnectorFailure
+from evald_server.engine.registry import Origin
 from evald_server.monitoring import Telemetry
 from evald_server.rpc.admission import Admission
+from evald_server.runs import runner as runner_module
 from evald_server.runs.runner import FairQueue, Runner, RunStateProblem
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEventKind
 
+from ..engine.scripted import SCRIPTED
 from ..monitoring.scrape import families
 from ..rpc.live import until
 from .fake_store import FULL, FakeStore
@@ -26,6 +29,14 @@ COMPLETED, ERROR = run_service_pb2.RUN_STATUS_COMPLETED, run_service_pb2.RUN_STA
 INTERRUPTED, CANCELLED = run_service_pb2.RUN_STATUS_INTERRUPTED, run_service_pb2.RUN_STATUS_CANCELLED
 
 PASSES = [{"type": "scripted", "config": {"do": "pass"}}]
+# It waits, so that the agent's answer is stored before the turn.
+WAITS = [{"type": "waiting", "config": {"do": "pass"}}]
+
+# Every commit of a run but its last, after that of its creation.
+COMMITS = [
+    *((PASSES, commits) for commits in range(1, 6)),
+    *((WAITS, commits) for commits in range(1, 9)),
+]
 
 
 class Gate(ScriptedAgent):
@@ -240,12 +251,12 @@ async def test_draining_lets_a_step_end() -> None:
     house.agent.open(1)
     await draining
     run = await whole(house.store, run_id)
-    assert run.status == INTERRUPTED
-    assert [message.role for message in run.messages] == ["user", "assistant"]
+    assert (run.status, run.turn_count) == (INTERRUPTED, 1)
+    assert [message.role for message in run.messages] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize("commits", range(2, 9))
-async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> None:
+@pytest.mark.parametrize(("evaluators", "commits"), [one for one in COMMITS if one[1] > 1])
+async def test_a_run_goes_on_wherever_the_server_was_killed(evaluators: Any, commits: int) -> None:
     """Kill: nothing is written any more. What was committed is never asked for or evaluated again."""
     store = FakeStore()
     first = House(ScriptedAgent("a", "b", "c"), store, store_seconds=0)
@@ -258,7 +269,7 @@ async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> Non
             raise FULL
 
     store.before_write = die
-    (run_id,) = await first.submit()
+    (run_id,) = await first.submit(evaluators=evaluators)
     await until(lambda: not alive)
     await first.runner.drain(0)
     killed = await whole(store, run_id)
@@ -280,13 +291,80 @@ async def test_a_run_goes_on_wherever_the_server_was_killed(commits: int) -> Non
     assert [turn.turn for turn in run.turns] == [1, 2, 3]
 
 
+async def test_nothing_is_played_between_start_and_begin() -> None:
+    house = House(ScriptedAgent())
+    await house.runner.start()
+    (run_id,) = await house.submit()
+    gauges = {f.name: f.samples[0].value for f in families(house.telemetry) if f.name == "evald_runs_running"}
+    assert gauges == {"evald_runs_running": 0}
+    house.runner.begin()
+    await house.until(run_id, COMPLETED)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
+async def test_a_run_waits_for_evaluators_that_come_back_after_a_restart(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_AWAY_SECONDS", 0.01)
+    store = FakeStore()
+    later = SCRIPTED._replace(type="later")
+    spec = [{"type": "later", "config": {"do": "pass"}}]
+    (run_id,) = await House(ScriptedAgent(), store, max_runs=0).submit(evaluators=spec)
+    if begun:
+        run = await store.get(run_id)
+        assert run is not None
+        run.start_time.GetCurrentTime()
+        await store.save(run)
+    house = House(ScriptedAgent(), store)
+    looked = asyncio.Queue[None]()
+    get = store.get
+
+    async def counted(wanted: str) -> Run | None:
+        looked.put_nowait(None)
+        return await get(wanted)
+
+    store.get = counted  # type: ignore[method-assign]
+    await house.runner.start()
+    house.runner.begin()
+    for _ in range(3):
+        await looked.get()
+    found = await get(run_id)
+    assert found is not None
+    assert found.status == QUEUED
+    house.engine.registry.register(later, Origin.PLUGIN)  # type: ignore[attr-defined]
+    ended = await house.until(run_id, COMPLETED, ERROR, INTERRUPTED)
+    assert (ended.status, Verdict(ended.verdict)) == (COMPLETED, Verdict.PASSED)
+
+
+@pytest.mark.parametrize(("begun", "status"), [(False, ERROR), (True, INTERRUPTED)], ids=["new", "begun"])
+async def test_a_run_does_not_wait_for_ever_for_evaluators(
+    begun: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_RETURN_SECONDS", 0.0)
+    house = House(ScriptedAgent())
+    await house.runner.start()
+    (run_id,) = await house.submit(evaluators=[{"type": "later", "config": {}}])
+    if begun:
+        run = await house.store.get(run_id)
+        assert run is not None
+        run.start_time.GetCurrentTime()
+        await house.store.save(run)
+    house.runner.begin()
+    ended = await house.until(run_id, status)
+    assert ended.error.code == "INVALID_SCENARIO"
+    assert '"later"' in ended.error.message
+
+
 async def test_a_resumed_turn_keeps_what_its_answer_cost() -> None:
     store = FakeStore()
     first = House(ScriptedAgent(), store, store_seconds=0)
     store.before_write = lambda: _fail_from(store, 4)
-    (run_id,) = await first.submit(evaluators=[{"type": "latency-budget", "config": {"maxMs": 10}}])
+    budget = {"type": "latency-budget", "config": {"maxMs": 10}}
+    (run_id,) = await first.submit(evaluators=[budget, *WAITS])
     await until(lambda: store.commits >= 4)
     await first.runner.drain(0)
+    stored = await whole(store, run_id)
+    assert (len(stored.messages), stored.turn_count) == (2, 0)
     store.before_write = lambda: None
     second = House(ScriptedAgent(), store)
     await second.runner.start()
@@ -303,8 +381,8 @@ def _fail_from(store: FakeStore, commits: int) -> None:
         raise FULL
 
 
-@pytest.mark.parametrize("commits", range(1, 9))
-async def test_a_store_that_comes_back_is_waited_for(commits: int) -> None:
+@pytest.mark.parametrize(("evaluators", "commits"), COMMITS)
+async def test_a_store_that_comes_back_is_waited_for(evaluators: Any, commits: int) -> None:
     store = FakeStore()
     failures = iter([FULL, StoreProblem("STORAGE_UNAVAILABLE", "locked")])
 
@@ -315,10 +393,11 @@ async def test_a_store_that_comes_back_is_waited_for(commits: int) -> None:
 
     store.before_write = fail_twice
     house = House(ScriptedAgent(), store)
-    (run_id,) = await house.submit()
+    (run_id,) = await house.submit(evaluators=evaluators)
     run = await house.until(run_id, COMPLETED)
     assert (Verdict(run.verdict), run.turn_count) == (Verdict.PASSED, 3)
     assert len(house.agent.requests) == 3
+    assert next(failures, None) is None
 
 
 async def test_a_commit_whose_answer_was_lost_is_not_repeated() -> None:

@@ -76,6 +76,18 @@ ROWS = {
         {**SIX, **EITHER, **EVERY}, FAILED, 1, "Failure criteria was triggered. both", judge=[BOTH]
     ),
     "failure counts at the limit only": Row({**SIX, **EITHER}, PASSED, 2, "ok", judge=[FAILURE, MET]),
+    "failure met with success, which ends the run": Row(
+        {**SIX, **EITHER}, FAILED, 2, "Failure criteria was triggered. both", judge=[UNMET, BOTH]
+    ),
+    "the same in the list, beside what waits for the end": Row(
+        SIX,
+        FAILED,
+        2,
+        "Failure criteria was triggered. both",
+        [contains("two", when="final"), judge(**EITHER)],
+        judge=[UNMET, BOTH],
+    ),
+    "success alone has no failure that counts": Row({**SIX, **SUCCESS}, PASSED, 1, "both", judge=[BOTH]),
     "failure at the limit": Row(
         {"maxMessages": 4, **EITHER},
         FAILED,
@@ -395,6 +407,20 @@ FAULTS = {
         [fault("JUDGE_UNAVAILABLE"), MET],
         "JUDGE_UNAVAILABLE",
         2,
+    ),
+    "failure met with success, and the judge is gone when it counts": (
+        {**SIX, **EITHER},
+        [],
+        [BOTH, fault("JUDGE_UNAVAILABLE")],
+        "JUDGE_UNAVAILABLE",
+        1,
+    ),
+    "the same with a judge that may fail open": (
+        SIX,
+        [{**judge(**EITHER), "error_policy": "fail_open"}, does("pass")],
+        [BOTH, fault("JUDGE_UNAVAILABLE")],
+        "JUDGE_UNAVAILABLE",
+        1,
     ),
     "criteria fail open, to the limit": (
         {"maxMessages": 2},

@@ -11,7 +11,7 @@ from evald import Evaluation, EvaluatorResult, Verdict
 from evald.batch import BatchAnswer, BatchSummary, EvaluatorTotals
 from evald.catalog import CatalogChange, EvaluatorType
 from evald.errors import EvaluatorError
-from evald.result import Kind
+from evald.result import Kind, Provenance
 from evald.session import SessionSummary
 from evald.stream import EvaluationStream
 from evald.v1 import catalog_service_pb2, evaluation_service_pb2
@@ -127,6 +127,9 @@ def test_a_whole_result_is_read() -> None:
         cached=True,
         pending=True,
         instance_id="i",
+        provenance=result_pb2.Provenance(
+            config_sha256="c0", judge_models=["m1", "m2"], prompt_sha256="d0", calibration_card="cal-1"
+        ),
     )
     pb.metadata.update({"a": {"b": [1, 2.5]}})
     pb.duration.FromMilliseconds(5)
@@ -161,7 +164,21 @@ def test_a_whole_result_is_read() -> None:
         "costUsd": 0.5,
         "instanceId": "i",
         "cached": True,
+        "provenance": {
+            "configSha256": "c0",
+            "judgeModels": ["m1", "m2"],
+            "promptSha256": "d0",
+            "calibrationCard": "cal-1",
+        },
     }
+
+
+def test_provenances_can_be_compared() -> None:
+    made = result(provenance=result_pb2.Provenance(config_sha256="c0", judge_models=["m"]))
+    assert made.provenance == Provenance("c0", ("m",))
+    assert made.provenance != result(provenance=result_pb2.Provenance(config_sha256="c0")).provenance
+    assert result().provenance == Provenance()
+    assert "provenance" not in result().to_dict()
 
 
 def test_an_error_of_an_unknown_category_is_still_an_error() -> None:

@@ -33,7 +33,7 @@ def test_the_sdk_works_without_the_packages_of_the_server() -> None:
     """An author's whole day: a class, a function with a schema, both evaluated, and a worker made."""
     code = """
 import sys
-blocked = "evald_server openai rich jsonschema prometheus_client re2 yaml rapidfuzz grpc_reflection pytest".split()
+blocked = "evald_server openai rich jsonschema prometheus_client re2 ruamel rapidfuzz grpc_reflection pytest".split()
 for name in blocked:
     sys.modules[name] = None  # importing it fails
 

@@ -154,6 +154,9 @@ def whole_run() -> run_service_pb2.Run:
             pending=True,
             cached=True,
             instance_id="i",
+            provenance=result_pb2.Provenance(
+                config_sha256="c0", judge_models=["m"], prompt_sha256="d0", calibration_card="cal-1"
+            ),
             checks=[result_pb2.Check(text="a", met=False, evidence="b")],
         ),
         result_pb2.EvaluationResult(

@@ -91,3 +91,60 @@ def test_a_running_server_is_used_and_cannot_load_plugins(tmp_path: Path) -> Non
         said = run_pytest(tmp_path, "--evald-server", server.address, "--evald-plugin", "checks.py")
         assert "load it there: evald serve --plugin" in said
         assert "1 error" in said
+
+
+SUITE = """
+name: bookings
+evaluators: [{type: length-within, config: {max: 4, unit: words}}]
+cases:
+  - {id: books, input: Book it, tags: [smoke], evaluators: [{type: regex, config: {pattern: BK}}]}
+  - id: asks back
+    messages: [{role: system, content: You book.}]
+    turns:
+      - {input: Book it, evaluators: [{type: ends-with, config: {text: "?"}}]}
+      - {input: Two, expected: Done}
+  - {id: later, input: Hi, skip: not yet}
+"""
+
+CASES = """
+import pytest
+
+@pytest.mark.evald_suite("bookings.yaml")
+def test_agent(evald, evald_case):
+    assert evald_case.messages[-1] == {"role": "user", "content": "Book it"}
+    answers = ["Booked, BK-1"] if len(evald_case.inputs) == 1 else ["For how many?", "Done and done and done."]
+    evald.assert_case(evald_case, *answers)
+
+@pytest.mark.evald_suite("bookings.yaml", tags=["smoke"])
+def test_smoke(evald, evald_case):
+    evald.assert_case(evald_case, "BK", "too many")
+"""
+
+
+def test_a_test_runs_once_for_each_case_of_a_suite(tmp_path: Path) -> None:
+    tmp_path.joinpath("bookings.yaml").write_text(SUITE)
+    tmp_path.joinpath("test_it.py").write_text(CASES)
+    said = run_pytest(tmp_path, "--strict-markers")
+    assert "2 failed, 1 passed, 1 skipped" in said
+    assert "FAILED length-within, score 0.00: Response length: 5 words" in said
+    assert "ValueError: case books: got 2 answers, wanted 1, one for each turn" in said
+
+
+@pytest.mark.parametrize(
+    ("marker", "wanted"),
+    [
+        ("evald_suite('bookings.yaml')", "bookings.yaml:3: cases[0].inputt"),
+        ("parametrize('a', [])", "names no suite"),
+    ],
+    ids=["a wrong suite", "no suite"],
+)
+def test_what_is_wrong_with_a_suite_is_said_before_any_test_runs(
+    tmp_path: Path, marker: str, wanted: str
+) -> None:
+    tmp_path.joinpath("bookings.yaml").write_text("name: a\ncases:\n  - {id: b, inputt: c}\n")
+    tmp_path.joinpath("test_it.py").write_text(
+        f"import pytest\n@pytest.mark.{marker}\ndef test_it(evald_case, a=1): pass\n"
+    )
+    said = run_pytest(tmp_path)
+    assert wanted in said
+    assert "Traceback" not in said

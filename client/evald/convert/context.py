@@ -91,7 +91,8 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
             raise InvalidInput(
                 "start_time", shown(data.start_time), 'a time such as "2026-01-31T12:00:00Z"'
             ) from None
-    _fill_expected(data.expected, pb)
+    if data.expected is not None:
+        fill_expected(data.expected, pb.expected)
     _fill_setting(data, pb)
     if response_id is not None:
         pb.correlation.response_id = text(response_id, "response_id")
@@ -186,26 +187,25 @@ _FAILURE_MODES: Final = {
 }
 
 
-def _fill_expected(expected: Any, pb: context_pb2.EvaluatorContext) -> None:
-    if expected is None:
-        return
+def fill_expected(expected: Any, pb: context_pb2.Expected) -> None:
+    """Fill in what a good answer looks like. Raises InvalidInput."""
     if isinstance(expected, str):
-        pb.expected.text = text(expected, "expected")
+        pb.text = text(expected, "expected")
         return
     found = read_keys(expected, _EXPECTED_KEYS, "expected")
     if "text" in found:
-        pb.expected.text = text(found["text"], "expected.text")
+        pb.text = text(found["text"], "expected.text")
     if "data" in expected:  # null is data too
         try:
-            value_to_pb(expected["data"], pb.expected.data)
+            value_to_pb(expected["data"], pb.data)
         except InvalidInput as problem:
             raise problem.below("expected.data") from None
     if "messages" in found:
-        fill_messages(found["messages"], pb.expected.messages, "expected.messages")
+        fill_messages(found["messages"], pb.messages, "expected.messages")
     if "tool_calls" in found:
         message = {"role": "assistant", "tool_calls": found["tool_calls"]}
         try:
-            fill_message(message, pb.expected.messages.add(), MAX_DEPTH - 2)
+            fill_message(message, pb.messages.add(), MAX_DEPTH - 2)
         except InvalidInput as problem:
             raise problem.below("expected") from None
 

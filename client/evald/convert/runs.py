@@ -57,6 +57,11 @@ _ERROR: Final = Shape(
 )
 _CHECK: Final = Shape(result_pb2.Check, {"text": TEXT, "met": FLAG, "evidence": TEXT}, always=("text", "met"))
 
+_PROVENANCE: Final = Shape(
+    result_pb2.Provenance,
+    {"config_sha256": TEXT, "judge_models": TEXTS, "prompt_sha256": TEXT, "calibration_card": TEXT},
+)
+
 _RESULT_FIELDS: Final = {
     "type": TEXT,
     "label": TEXT,
@@ -81,6 +86,7 @@ _MORE_OF_A_RESULT: Final = {
     "instance_id": TEXT,
     "cached": FLAG,
     "raw_request": STRUCT,
+    "provenance": nested(_PROVENANCE.read, _PROVENANCE.write),
     **_SPENT,
 }
 _IN_MS: Final = {

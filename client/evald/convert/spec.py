@@ -1,4 +1,4 @@
-"""Convert specs and options to messages, and a spec back."""
+"""Convert specs and options to messages, and back."""
 
 from collections.abc import Iterable
 
@@ -78,3 +78,20 @@ def fill_options(options: OptionsLike | None, pb: evaluation_service_pb2.Evaluat
         pb.threshold = options.threshold
     if options.criteria_policy == "evaluators_only":
         pb.criteria_policy = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+
+
+def read_options(pb: evaluation_service_pb2.EvaluateOptions) -> Options:
+    """Convert the message of options back to Options."""
+    weighted = pb.aggregation == evaluation_service_pb2.AGGREGATION_POLICY_WEIGHTED_MEAN
+    evaluators_only = pb.criteria_policy == context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+    return Options(
+        aggregation="weighted_mean" if weighted else "all_must_pass",
+        threshold=pb.threshold if pb.HasField("threshold") else None,
+        fail_fast=pb.fail_fast,
+        max_concurrency=pb.max_concurrency,
+        skip_auto_evaluators=pb.skip_auto_evaluators,
+        include_progress=pb.include_progress,
+        timeout_seconds=duration_ms(pb.timeout) / 1000 if pb.HasField("timeout") else None,
+        skip_cache=pb.skip_cache,
+        criteria_policy="evaluators_only" if evaluators_only else "both",
+    )

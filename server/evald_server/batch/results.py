@@ -171,7 +171,7 @@ class BatchResults:
 
 
 def _drop_explanations(summary: result_pb2.AggregatedEvaluation) -> None:
-    """Clear reasons, checks and metadata.
+    """Clear reasons, checks, metadata and provenance.
 
     Unavailable metrics keep theirs: without it, their value 0 reads as a measurement.
     """
@@ -179,5 +179,5 @@ def _drop_explanations(summary: result_pb2.AggregatedEvaluation) -> None:
         is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
         if is_metric and result.verdict == result_pb2.VERDICT_PASSED and result.name not in summary.metrics:
             continue
-        for name in ("reason", "checks", "metadata"):
+        for name in ("reason", "checks", "metadata", "provenance"):
             result.ClearField(name)

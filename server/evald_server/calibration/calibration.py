@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
+from evald_server.suites.statistics import CONFIDENCE
+
 from . import figures
 from .card import CalibratedJudge, CalibrationCard, CardDataset
 from .cases import Case, cases_digest, digest_of
 from .gates import GateFigures, GateLimits, check_gates, overall_verdict
-from .intervals import CONFIDENCE
 from .queries import AnsweredQuery, QueryFunction, plan_queries, run_queries
 
 _VERSION: Final = version("evald")

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from evald_server.suites.statistics import upper_bound, wilson
+
 from .card import (
     Agreement,
     AttackFamily,
@@ -25,7 +27,6 @@ from .card import (
     SourceAgreement,
 )
 from .cases import QUOTED, UNARMED
-from .intervals import upper_bound, wilson
 from .kappa import Confusion, cohen_kappa, kappa_interval
 from .queries import AnsweredQuery
 

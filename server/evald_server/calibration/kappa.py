@@ -3,7 +3,7 @@
 import random
 from typing import Final, NamedTuple
 
-from .intervals import CONFIDENCE, Interval
+from evald_server.suites.statistics import CONFIDENCE, Interval
 
 # Takes 6 ms; the ends then differ from seed to seed by about a fiftieth of the interval's width.
 _DRAWS: Final = 2000

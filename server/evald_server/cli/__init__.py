@@ -15,6 +15,7 @@ _PIPE_CLOSED = 141
 _MODULES = {
     "types": "catalog",
     "import": "stored_import",
+    "convert": "convert_suites",
     **dict.fromkeys(("scenarios", "personas", "connectors", "experiments"), "resources"),
 }
 
@@ -23,15 +24,15 @@ _MODULES = {
 _SERVER_PACKAGES = (
     "alembic",
     "grpc_reflection",
-    "httpx2",
+    "h11",
     "openai",
     "prometheus_client",
     "pydantic_settings",
     "rapidfuzz",
     "re2",
     "rich",
+    "ruamel",
     "sqlalchemy",
-    "yaml",
 )
 
 

@@ -7,11 +7,10 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from ..suites.recorded_turns import COST, USAGE, TurnUsage, first_of, turn_bounds, turn_usage
 from .exit_codes import CommandError, usage_error
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ _ALIASES: Final = {
 _SHARED: Final = ("scenario", "persona", "expected", "metadata", "conversation_id", "run_id")
 
 _LATENCY: Final = ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency")
-_USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
-_COST: Final = ("cost_usd", "costUsd", "cost")
 
 
 class RecordedConversation(NamedTuple):
@@ -48,11 +45,6 @@ class RecordedConversation(NamedTuple):
     place: str
     messages: Sequence[Mapping[str, Any]]
     data: Mapping[str, Any]
-
-
-def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value of the first of these keys that is present and not null."""
-    return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
 def read_conversations(names: Sequence[str]) -> Iterator[RecordedConversation]:
@@ -177,14 +169,6 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-class TurnUsage(NamedTuple):
-    """What the messages of one turn report. None means not reported, which is not 0."""
-
-    latency_ms: float | None = None
-    usage: Mapping[str, int] | None = None
-    cost_usd: float | None = None
-
-
 def last_turn(conversation: RecordedConversation) -> "Turn":
     """Return the last turn with everything before it, as the final one unless the conversation says otherwise.
 
@@ -206,9 +190,9 @@ def last_turn(conversation: RecordedConversation) -> "Turn":
     usage = _usage(conversation, start, end)
     if first_of(reported, _LATENCY) is None:
         data["latency_ms"] = usage.latency_ms
-    if first_of(reported, _USAGE) is None:
+    if first_of(reported, USAGE) is None:
         data["usage"] = usage.usage
-    if first_of(reported, _COST) is None:
+    if first_of(reported, COST) is None:
         data["cost_usd"] = usage.cost_usd
     return _turn(data, conversation)
 
@@ -229,22 +213,6 @@ def session_base(conversation: RecordedConversation) -> "Turn":
     """Return what all turns of the conversation share, as the base of a session."""
     data = _context(conversation.data)
     return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
-
-
-def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return start and end of every turn; a single one if there is no message of the agent."""
-    bounds: list[tuple[int, int]] = []
-    start = 0
-    answered = False
-    for position, message in enumerate(messages):
-        if message.get("role") == "user" and answered:
-            bounds.append((start, position))
-            start, answered = position, False
-        elif message.get("role") == "assistant":
-            answered = True
-    if answered or not bounds:
-        bounds.append((start, len(messages)))
-    return bounds
 
 
 def _context(original: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,42 +240,10 @@ def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn"
 
 
 def _usage(conversation: RecordedConversation, start: int, end: int) -> TurnUsage:
-    """Add up what the agent's messages report, in themselves or in a parallel list `message_meta`.
+    return turn_usage(conversation.messages[start:end], _reports(conversation, start, end))
 
-    Without a reported latency it is the time from the user's message to the agent's last one.
-    """
+
+def _reports(conversation: RecordedConversation, start: int, end: int) -> Sequence[Any]:
+    """Return what a list parallel to the messages reports of a turn."""
     reports = conversation.data.get("message_meta")
-    reports = reports[start:end] if isinstance(reports, list) else []
-    records = [
-        {**message, **(report if isinstance(report, Mapping) else {})}
-        for message, report in zip_longest(conversation.messages[start:end], reports)
-    ]
-    agent = [record for record in records if record.get("role") == "assistant"]
-    latencies = _numbers(agent, ("latency_ms", "latencyMs"))
-    costs = _numbers(agent, _COST)
-    usage: dict[str, int] = {}
-    for record in agent:
-        counts = first_of(record, _USAGE)
-        for key, count in counts.items() if isinstance(counts, Mapping) else ():
-            if isinstance(count, int) and not isinstance(count, bool):
-                usage[key] = usage.get(key, 0) + count
-    return TurnUsage(
-        sum(latencies) if latencies else _elapsed_ms(records),
-        usage or None,
-        sum(costs) if costs else None,
-    )
-
-
-def _numbers(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[float]:
-    found = (first_of(record, keys) for record in records)
-    return [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
-
-
-def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
-    asked = [record.get("timestamp") for record in records if record.get("role") == "user"]
-    answered = [record.get("timestamp") for record in records if record.get("role") == "assistant"]
-    try:
-        elapsed = datetime.fromisoformat(answered[-1]) - datetime.fromisoformat(asked[-1])  # type: ignore[arg-type]
-    except (IndexError, ValueError, TypeError):
-        return None
-    return max(elapsed.total_seconds() * 1000, 0.0)
+    return reports[start:end] if isinstance(reports, list) else ()

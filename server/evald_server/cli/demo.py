@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.text import Text
 
+from ..suites.recorded_turns import turn_bounds
 from . import runs
 from .console import new_table, out, say, show
-from .conversations import RecordedConversation, every_turn, read_conversations, turn_bounds
+from .conversations import RecordedConversation, every_turn, read_conversations
 from .demo_agent import serve_agent
 from .exit_codes import CommandError, ExitCode
 from .parser import parse

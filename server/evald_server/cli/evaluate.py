@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from .batch_eval import (
 from .console import err, out, say, show, show_progress, warn
 from .conversations import RecordedConversation, last_turn, read_conversations
 from .exit_codes import ExitCode, usage_error
+from .report_files import check_report_file, write_report_file
 from .result_tables import (
     result_tables,
     running_tables,
@@ -38,6 +39,8 @@ from .validate import find_violations
 if TYPE_CHECKING:
     from evald import AsyncClient, Evaluation
 
+    from .evaluated_cases import EvaluatedCases
+
 # The spellings of the time limit in the options of a file. --timeout replaces them.
 _TIMEOUT_KEYS = frozenset(("timeout", "timeout_ms", "timeoutMs", "timeout_seconds", "timeoutSeconds"))
 
@@ -47,6 +50,8 @@ _SHOWN_WARNINGS = 5
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate the conversations of the files."""
+    for path, format_name in _reports(args):
+        check_report_file(f"--{format_name}", path, format_name)
     specs = load_specs(args.spec_files, args.expressions)
     conversations = read_conversations(args.files)
     first = list(islice(conversations, 2))
@@ -62,6 +67,11 @@ def run(args: argparse.Namespace) -> int:
     return run_async(_evaluate(args, specs, first, chain(first, conversations)))
 
 
+def _reports(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return path and format of the reports that are asked for."""
+    return [(path, name) for path, name in ((args.junit, "junit"), (args.html, "html")) if path]
+
+
 async def _evaluate(
     args: argparse.Namespace,
     specs: SpecSet,
@@ -74,13 +84,29 @@ async def _evaluate(
             warn(clean(str(violation)), violation.hint)
         if violations:
             return ExitCode.USAGE
-        if len(first) == 1 and not args.json:
-            return await _evaluate_one(client, first[0], specs, every_turn=args.turns)
-        return await _evaluate_many(client, conversations, specs, args)
+        with ExitStack() as stack:
+            cases = None
+            if _reports(args):
+                from .evaluated_cases import EvaluatedCases
+
+                cases = EvaluatedCases(args.files, stack, every_turn=args.turns)
+            if len(first) == 1 and not args.json:
+                code = await _evaluate_one(client, first[0], specs, cases, every_turn=args.turns)
+            else:
+                code = await _evaluate_many(client, conversations, specs, args, cases)
+            if cases is not None:
+                for path, format_name in _reports(args):
+                    write_report_file(path, format_name, [cases.report()])
+            return code
 
 
 async def _evaluate_one(
-    client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet, *, every_turn: bool
+    client: "AsyncClient",
+    conversation: RecordedConversation,
+    specs: SpecSet,
+    cases: "EvaluatedCases | None",
+    *,
+    every_turn: bool,
 ) -> int:
     watch = _watch_session if every_turn else _watch_last_turn
     evaluated = await watch(client, conversation, specs)
@@ -91,6 +117,8 @@ async def _evaluate_one(
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
     _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
+    if cases is not None:
+        cases.add(evaluated)
     return totals.exit_code
 
 
@@ -148,6 +176,7 @@ async def _evaluate_many(
     conversations: Iterator[RecordedConversation],
     specs: SpecSet,
     args: argparse.Namespace,
+    cases: "EvaluatedCases | None",
 ) -> int:
     totals = RunTotals()
     unpassed: list[EvaluatedConversation] = []
@@ -159,6 +188,8 @@ async def _evaluate_many(
         task = progress.add_task("", total=total, failed=0)
         async for evaluated in evaluate(client, conversations, specs):
             totals.add(evaluated.verdict, evaluated.evaluations)
+            if cases is not None:
+                cases.add(evaluated)
             if len(warnings) < _SHOWN_WARNINGS:
                 warnings |= dict.fromkeys(w for e in evaluated.evaluations for w in e.warnings)
             if evaluated.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:

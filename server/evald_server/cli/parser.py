@@ -10,12 +10,14 @@ from typing import NoReturn, TypeAlias
 
 from .access_parser import add_access_commands, add_server_option
 from .stored_parser import add_stored_commands
+from .suite_parser import add_suite_commands
 
 _EPILOG = """\
 examples:
   evald serve --listen 127.0.0.1:50051
   evald evaluate conversation.json -e regex:pattern='BK-[0-9]+' -e response-length
   evald evaluate conversations.jsonl --evaluators checks.toml --json > results.jsonl
+  evald test suite.yaml --target staging --trials 4 --output report.xml
   evald types tool-use
   evald runs start "Booking flow" --connector staging
   evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
@@ -69,6 +71,7 @@ examples:
   evald evaluate conversation.json --evaluators checks.toml
   cat conversations.jsonl | evald evaluate - -e is-json --json
   evald evaluate conversations.jsonl --turns -e length-within:max=120,unit=words
+  evald evaluate conversations.jsonl --evaluators checks.toml --junit report.xml --html report.html
 """
 
 _VALIDATE = """\
@@ -364,6 +367,8 @@ def build_parser() -> Parser:
     evaluate.add_argument(
         "--json", action="store_true", help="JSON Lines: an object per conversation, then a summary"
     )
+    evaluate.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
+    evaluate.add_argument("--html", metavar="FILE", help="write a page to read in a browser as well")
     evaluate.add_argument(
         "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
     )
@@ -426,8 +431,10 @@ def build_parser() -> Parser:
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
-    add_access_commands(partial(_command, add))
-    add_stored_commands(partial(_command, add), _whole_number)
+    command = partial(_command, add)
+    add_access_commands(command)
+    add_suite_commands(command, _server_options, _whole_number, _number_between)
+    add_stored_commands(command, _whole_number)
     _command(add, "demo", "see it work on real conversations", _DEMO)
     return parser
 

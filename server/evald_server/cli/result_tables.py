@@ -8,6 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evald_server.pages.formats import number
+
 from .console import new_table
 from .sanitize import clean
 from .totals import EvaluatorRunTotals, VerdictCount, title
@@ -40,15 +42,6 @@ def mark(verdict: str) -> Text:
 def verdict_text(verdict: str) -> tuple[str, str]:
     """Return a verdict's name with its style."""
     return verdict, f"bold {_MARKS.get(verdict, _UNKNOWN)[2]}"
-
-
-def number(value: float | None) -> str:
-    """Format a measurement: whole numbers as such, others with four digits, None as ""."""
-    if value is None:
-        return ""
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _titled(*tables: tuple[str, Table]) -> list[RenderableType]:

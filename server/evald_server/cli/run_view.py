@@ -15,9 +15,10 @@ from evald.errors import InvalidInput
 from evald.records import read_usage, read_verdict
 from evald.structs import duration_ms
 from evald.v1 import message_pb2, result_pb2, run_service_pb2
+from evald_server.pages.formats import number
 
 from .console import new_table, out, say, show
-from .result_tables import mark, number, result_tables, verdict_text
+from .result_tables import mark, result_tables, verdict_text
 from .sanitize import clean
 from .totals import title
 

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from evald.credentials import Access
 
 # The options for the server inside the command, by argument name.
-_INSIDE_OPTIONS: Final = {"plugins": "--plugin", "code_allow": "--allow-code", "config": "--config"}
+_INSIDE_OPTIONS: Final = {
+    "plugins": "--plugin",
+    "code_allow": "--allow-code",
+    "config": "--config",
+    "data_dir": "--data-dir",
+}
 
 # A frame of a formatted traceback, and the start of its last line, which names the exception.
 _FRAME: Final = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -38,14 +43,24 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
 
 @asynccontextmanager
 async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
-    """Connect to `--server`, else to EVALD_SERVER, else to a server inside this process.
-
-    An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
-    precedence over the environment.
-    """
+    """Connect to the server that `serving` finds or starts."""
     from evald import AsyncClient
 
-    inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name)), None)
+    async with serving(args) as (address, credentials), AsyncClient(address, **credentials) as client:
+        yield client
+
+
+@asynccontextmanager
+async def serving(
+    args: argparse.Namespace, data_dir: str | None = None
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process, and `tls` and
+    `token` for it.
+
+    An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
+    precedence over the environment. data_dir: where the server inside stores, unless a setting says it.
+    """
+    inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name, None)), None)
     if inside and args.server:
         option = _INSIDE_OPTIONS[inside]
         raise usage_error(
@@ -54,15 +69,17 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
-        async with AsyncClient(address, **credentials_of(args)) as client:
-            yield client
+        yield address, credentials_of(args)
         return
 
     _configure_logging()
-    app = await start_app(load_command_settings(args, listen="127.0.0.1:0", http=""))
+    fixed = {"listen": "127.0.0.1:0", "http": ""}
+    settings = load_command_settings(args, **fixed)
+    if data_dir and settings.data_dir is None:
+        settings = load_command_settings(args, **fixed, data_dir=data_dir)
+    app = await start_app(settings)
     try:
-        async with AsyncClient(app.address, tls=False, token="") as client:
-            yield client
+        yield app.address, {"tls": False, "token": ""}
     finally:
         await app.stop(0)
 

@@ -145,28 +145,15 @@ def load_file(path: Path) -> SpecSet:
 
 
 def _read(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise usage_error(f"{path}: {reason}") from None
-    if path.suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as problem:
-            raise usage_error(f"{path}: not valid TOML: {problem}") from None
-    if path.suffix in (".yaml", ".yml"):
-        # Imported here, because only YAML files need it.
-        from .yaml_data import InvalidYaml, parse_yaml
+    # Imported here, because -e needs no files.
+    from ..suites.documents import InvalidDocument, parse_json_text, read_document, read_text
 
-        try:
-            return parse_yaml(text)
-        except InvalidYaml as problem:
-            raise usage_error(f"{path}: not valid YAML at {problem}") from None
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as problem:
-        where = f"line {problem.lineno}, column {problem.colno}"
-        raise usage_error(f"{path}: not valid JSON at {where}: {problem.msg}") from None
-    except (ValueError, RecursionError) as problem:
-        raise usage_error(f"{path}: not valid JSON: {problem}") from None
+        if path.suffix != ".toml":
+            as_yaml = path.suffix in (".yaml", ".yml")
+            return read_document(path).data if as_yaml else parse_json_text(read_text(path), str(path))
+        return tomllib.loads(read_text(path))
+    except InvalidDocument as problem:
+        raise usage_error(str(problem)) from None
+    except tomllib.TOMLDecodeError as problem:
+        raise usage_error(f"{path}: not valid TOML: {problem}") from None

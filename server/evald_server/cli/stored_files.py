@@ -1,19 +1,22 @@
 """Files with scenarios, personas, connectors, experiments and runs: YAML, JSON, JSON Lines, whole projects."""
 
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import yaml
-
 from evald.fields import nearest, shown
 
+from ..suites.documents import (
+    Document,
+    InvalidDocument,
+    decode,
+    parse_json_document,
+    parse_json_text,
+    parse_yaml,
+    read_text,
+)
 from .exit_codes import usage_error
-from .yaml_data import InvalidYaml, parse_yaml
 
 # The word of each key of a project file, and of each file and folder of a project, what others refer to first.
 _SECTIONS: Final = {
@@ -63,6 +66,8 @@ def read_files(paths: list[str], word: str = "", project: str = "") -> ProjectFi
     for name in paths:
         try:
             one = _read_path(Path(name), word, project)
+        except InvalidDocument as problem:
+            raise usage_error(str(problem)) from None
         except OSError as problem:  # a name that is too long, a directory that may not be read
             raise usage_error(f"{name}: {problem.strerror}") from None
         found.records.extend(one.records)
@@ -106,7 +111,7 @@ def _read_folder(path: Path) -> Iterator[FileRecord]:
 
 def _read_evalstudio(path: Path, project: str) -> ProjectFiles:
     """Read a workspace of EvalStudio: its config, and the data of one of its projects below it."""
-    config = _parse_json(_text(path), str(path))
+    config = parse_json_text(_text(path), str(path))
     if not isinstance(config, Mapping):
         raise usage_error(f"{path}: {shown(config)}, wanted EvalStudio's config: an object")
     projects = config.get("projects")
@@ -149,74 +154,36 @@ def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
         yield from _read_lines(content, name, word)
         return
     if path.suffix in (".yaml", ".yml"):
-        yield from _read_yaml(content, name, word)
+        yield from _document(parse_yaml(content, name), word)
         return
     try:
-        data = json.loads(content, object_pairs_hook=_unique)
-    except _KeyTwice as problem:
-        raise usage_error(f"{name}: {problem}") from None
-    except (ValueError, RecursionError):
+        document = parse_json_document(content, name)
+    except InvalidDocument:
         if path.suffix == ".json":
-            _parse_json(content, name)  # says where
+            raise
         # Standard input and files of other names: several lines that are JSON each, or YAML.
-        first = next((line for line in content.splitlines() if line.strip()), "")
-        read = _read_lines if first.lstrip().startswith("{") else _read_yaml
-        yield from read(content, name, word)
-        return
-    yield from _document(data, name, word, _json_lines(content) if isinstance(data, list) else {})
+        first = next((line.strip() for line in content.splitlines() if line.strip()), "")
+        if first.startswith("{") and first.endswith("}"):
+            yield from _read_lines(content, name, word)
+            return
+        document = parse_yaml(content, name)
+    yield from _document(document, word)
 
 
 def _text(path: Path) -> str:
-    try:
-        return (sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise usage_error(f"{'stdin' if str(path) == '-' else path}: {reason}") from None
-
-
-class _KeyTwice(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raises _KeyTwice, as YAML's reader does: one of the values would be dropped."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise _KeyTwice(f"got the key {twice[:60]!r} a second time")
-    return found
-
-
-def _parse_json(content: str, place: str) -> Any:
-    try:
-        return json.loads(content, object_pairs_hook=_unique)
-    except _KeyTwice as problem:
-        raise usage_error(f"{place}: {problem}") from None
-    except json.JSONDecodeError as problem:
-        line = "" if "\n" not in content.strip() else f" at line {problem.lineno}"
-        raise usage_error(f"{place}: not valid JSON{line}, column {problem.colno}: {problem.msg}") from None
-    except (ValueError, RecursionError) as problem:
-        raise usage_error(f"{place}: not valid JSON: {problem}") from None
+    return decode(sys.stdin.buffer.read(), "stdin") if str(path) == "-" else read_text(path)
 
 
 def _read_lines(content: str, name: str, word: str) -> Iterator[FileRecord]:
     # Not splitlines(): it also splits at characters that JSON strings may hold.
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
-            place = f"{name}:{number}"
-            yield _record(_parse_json(line, place), word, place)
+            yield _record(parse_json_text(line, name, number), word, f"{name}:{number}")
 
 
-def _read_yaml(content: str, name: str, word: str) -> Iterator[FileRecord]:
-    try:
-        data = parse_yaml(content)
-    except InvalidYaml as problem:
-        raise usage_error(f"{name}: not valid YAML at {problem}") from None
-    yield from _document(data, name, word, _yaml_lines(content))
-
-
-def _document(data: Any, name: str, word: str, lines: Mapping[tuple[str, int], int]) -> Iterator[FileRecord]:
-    """Yield the objects of a document. lines: by section ("" for the document itself) and index."""
+def _document(document: Document, word: str) -> Iterator[FileRecord]:
+    """Yield the objects of a document."""
+    data, name = document.data, document.file
     sections = {"": [data]}
     if isinstance(data, list):
         sections = {"": data}
@@ -234,9 +201,8 @@ def _document(data: Any, name: str, word: str, lines: Mapping[tuple[str, int], i
         if not isinstance(items, list):
             raise usage_error(f"{name}: {section}: {shown(items)}, wanted a list")
         for index, item in enumerate(items):
-            line = lines.get((section, index))
-            place = f"{name}:{line}" if line else f"{name}: {section}[{index}]" if section else name
-            yield _record(item, _SECTIONS.get(section, word), place)
+            line = document.line((section, index) if section else (index,))
+            yield _record(item, _SECTIONS.get(section, word), f"{name}:{line}")
 
 
 def _record(data: Any, word: str, place: str) -> FileRecord:
@@ -254,32 +220,3 @@ def _record(data: Any, word: str, place: str) -> FileRecord:
         wanted = word or ", ".join(_WORDS)
         raise usage_error(f"{place}: kind: {shown(given)}, wanted {wanted}")
     return FileRecord(said, {key: value for key, value in data.items() if key != "kind"}, place)
-
-
-def _json_lines(content: str) -> dict[tuple[str, int], int]:
-    """Return the line of each item of a JSON list."""
-    decoder, lines = json.JSONDecoder(), {}
-    position, line, counted = content.index("[") + 1, 1, 0
-    for index in count():
-        while position < len(content) and content[position] in " \t\r\n,":
-            position += 1
-        if content[position : position + 1] in ("", "]"):
-            break
-        line += content.count("\n", counted, position)
-        lines["", index], counted = line, position
-        _, position = decoder.raw_decode(content, position)
-    return lines
-
-
-def _yaml_lines(content: str) -> dict[tuple[str, int], int]:
-    """Return the line of each item of a list, or of the lists of a mapping, of a YAML text that was parsed before."""
-    root = yaml.compose(content, Loader=yaml.SafeLoader)
-    sections: list[tuple[str, Any]] = [("", root)]
-    if isinstance(root, yaml.MappingNode):
-        sections = [(key.value, value) for key, value in root.value]
-    return {
-        (section, index): item.start_mark.line + 1
-        for section, node in sections
-        if isinstance(node, yaml.SequenceNode)
-        for index, item in enumerate(node.value)
-    }

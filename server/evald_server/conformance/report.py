@@ -1,17 +1,14 @@
 """The report of a check, and its JSON and JUnit forms."""
 
-import re
 import xml.etree.ElementTree as ET
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from evald.plugin.v1 import task_pb2
+from evald_server.untrusted import xml_text
 
 from .link import Mode
 from .rules import ContractRule
-
-# Characters that XML 1.0 cannot hold, even escaped. Source: W3C, Extensible Markup Language (XML) 1.0, 2.2.
-_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class RuleOutcome(Enum):
@@ -79,7 +76,7 @@ def to_junit(report: ConformanceReport) -> str:
     """Convert to JUnit XML. A broken MUST is a failure; a rule that could not be checked is skipped."""
     suite = ET.Element(
         "testsuite",
-        name=_xml(f"evald conformance: {report.info.name} {report.info.version} ({report.mode})"),
+        name=xml_text(f"evald conformance: {report.info.name} {report.info.version} ({report.mode})"),
         tests=str(len(report.findings)),
         failures=str(report.count(RuleOutcome.FAILED)),
         errors="0",
@@ -97,15 +94,11 @@ def to_junit(report: ConformanceReport) -> str:
 def _add_case(suite: ET.Element, finding: Finding) -> None:
     rule = finding.rule
     case = ET.SubElement(
-        suite, "testcase", classname="evald.plugin.v1", name=_xml(f"{rule.number} {rule.sentence}")
+        suite, "testcase", classname="evald.plugin.v1", name=xml_text(f"{rule.number} {rule.sentence}")
     )
     if finding.outcome is RuleOutcome.FAILED:
-        ET.SubElement(case, "failure", message=_xml(finding.text), type=rule.number)
+        ET.SubElement(case, "failure", message=xml_text(finding.text), type=rule.number)
     elif finding.outcome is RuleOutcome.NOT_SHOWN:
-        ET.SubElement(case, "skipped", message=_xml(finding.text))
+        ET.SubElement(case, "skipped", message=xml_text(finding.text))
     elif finding.outcome is RuleOutcome.WARNING:
-        ET.SubElement(case, "system-out").text = _xml(f"should hold, but does not: {finding.text}")
-
-
-def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+        ET.SubElement(case, "system-out").text = xml_text(f"should hold, but does not: {finding.text}")

@@ -22,11 +22,18 @@ _SECRET_WORDS: Final = (
     "secret",
     "key",
     "password",
+    "passwd",
+    "passphrase",
     "credential",
     "credentials",
     "auth",
     "authorization",
+    "bearer",
     "cookie",
+    "jwt",
+    "session",
+    "sessionid",
+    "signature",
 )
 # What may stand beside variables (here \0) because it is no secret: the scheme, and the names of cookies.
 _NO_LITERAL: Final = re.compile(
@@ -146,8 +153,11 @@ def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def without_secrets(invocation: context_pb2.Invocation, secrets: Iterable[str]) -> context_pb2.Invocation:
     """Return an answer in which secrets that the agent repeats are replaced by as many asterisks."""
+    found = sorted((one for secret in secrets for one in spellings(secret)), key=len, reverse=True)
+    if not found:
+        return invocation
     data = clean = invocation.SerializeToString()
-    for spelling in sorted((one for secret in secrets for one in spellings(secret)), key=len, reverse=True):
+    for spelling in found:
         # The same length, because the data say it.
         clean = clean.replace(spelling.encode(), b"*" * len(spelling))
     return invocation if clean is data else context_pb2.Invocation.FromString(clean)

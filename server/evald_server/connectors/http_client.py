@@ -6,8 +6,8 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote, urlsplit
 
 from pydantic import Field
 
@@ -18,11 +18,9 @@ from evald_server.retries import RetryBackoff, parse_retry_after
 from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
 from .connector import ConnectorConfig, ConnectorFailure, FailureCode
 from .headers import ResolvedHeaders
+from .http_connection import BROKEN, HttpConnection
 from .streams import EventLines
 from .targets import HttpUrl
-
-if TYPE_CHECKING:
-    import httpx2
 
 # To the next machine; an agent that is there accepts within a few round trips.
 _CONNECT_SECONDS: Final = 5.0
@@ -32,6 +30,9 @@ _MAX_WAIT_SECONDS: Final = 30.0
 
 _MAX_REQUEST_BYTES: Final = 32 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
+
+# What may stand in a path and a query; the rest is written as %XX. A "%" is the caller's own.
+_OF_PATHS: Final = "%/?:@!$&'()*+,;=[]"
 
 Repeat: TypeAlias = Literal["unsent", "refused", "safe"]
 """When a request is repeated: only if nothing was sent, also if the agent refused it as one too many, always."""
@@ -84,6 +85,10 @@ class _AttemptFailure(Exception):
         return self.refused or (repeat == "safe" and self.failure.retryable)
 
 
+class _Unreachable(Exception):
+    """No address of the agent accepts a connection. The message says why."""
+
+
 class AgentHttp:
     """Sends requests to one agent, over connections of its own."""
 
@@ -92,8 +97,10 @@ class AgentHttp:
         self._resolver = resolver
         self._config = config
         self._backoff = RetryBackoff()
-        self._opening = asyncio.Lock()
-        self._transport: httpx2.AsyncHTTPTransport | None = None
+        parts = urlsplit(url.text)
+        self._host, self._path = parts.netloc, parts.path
+        self._has_tls = parts.scheme == "https"
+        self._idle: list[HttpConnection] = []
 
     async def send(
         self,
@@ -117,7 +124,7 @@ class AgentHttp:
             raise ConnectorFailure("CONNECTOR_CONFIG", f"{text}; shorten config or the conversation")
         sent = {
             **headers.values,
-            "host": urlsplit(self._url.text).netloc,
+            "host": self._host,
             "content-type": "application/json",
             "user-agent": "evald",
             "accept-encoding": "identity",
@@ -129,9 +136,7 @@ class AgentHttp:
         )
         for attempt in range(1, self._config.max_attempts + 1):
             try:
-                return await self._attempt(
-                    method, self._url.text + path, content, sent, new_stream, headers.redactor
-                )
+                return await self._attempt(method, path, content, sent, new_stream, headers.redactor)
             except _AttemptFailure as failed:
                 delay = self._backoff.delay(attempt, failed.retry_after)
                 last = attempt == self._config.max_attempts or delay > _MAX_WAIT_SECONDS
@@ -142,101 +147,92 @@ class AgentHttp:
 
     async def close(self) -> None:
         """Close all connections."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
+        while self._idle:
+            self._idle.pop().close()
 
     async def _attempt(
         self,
         method: str,
-        url: str,
+        path: str,
         content: bytes,
         headers: Mapping[str, str],
         new_stream: Callable[[Redactor], EventLines] | None,
         redactor: Redactor,
     ) -> HttpAnswer:
-        async with self._opening:
-            if self._transport is None:
-                # The library takes 0.1 s to import, and certificates take 20 ms to load.
-                self._transport = await asyncio.to_thread(_open_transport)
-        import httpx2
-
         stream = new_stream(redactor) if new_stream is not None else None
-
+        target = quote(self._path + path, safe=_OF_PATHS) or "/"
         began = time.monotonic()
-        connected = False
+        answering = False
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
-                response = await self._connect(method, url, content, headers)
-                connected = True
+                connection = await self._connect()
                 try:
-                    return await self._read(response, began, stream, redactor)
+                    status, fields = await connection.send(method, target, headers, content)
+                    answering = True
+                    if not 200 <= status < 300:
+                        said = excerpt(await _read_some(connection), redactor)
+                        raise self._refused(status, fields, said)
+                    return await self._read(connection, fields, began, stream, redactor)
                 finally:
-                    await response.aclose()
+                    if connection.finish():
+                        self._idle.append(connection)
         except TimeoutError:
             raise self._failed(
                 "CONNECTOR_TIMEOUT",
                 f"no complete answer within {self._config.timeout_seconds:g} s; config.timeoutSeconds allows more",
             ) from None
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
-            why = _connect_problem(problem)
+        except _Unreachable as problem:
             raise self._failed(
                 "CONNECTOR_UNAVAILABLE",
-                f"it cannot be reached ({why}); is it running, and is base_url right?",
+                f"it cannot be reached ({problem}); is it running, and is base_url right?",
                 unsent=True,
             ) from None
-        except httpx2.HTTPError as problem:
-            if connected:
+        except BROKEN as problem:
+            if answering:
                 text = "the answer breaks off: the connection ended"
                 raise self._failed("CONNECTOR_BAD_ANSWER", text) from None
             kind = type(problem).__name__
             text = f"the connection ended without an answer in HTTP ({kind})"
             raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
 
-    async def _connect(
-        self, method: str, url: str, content: bytes, headers: Mapping[str, str]
-    ) -> "httpx2.Response":
-        """Send a request to the first checked address that accepts, and return the response's beginning."""
-        import httpx2
-
+    async def _connect(self) -> HttpConnection:
+        """Return a connection to a checked address, idle or new. Raises _Unreachable."""
         target = self._url.target
         try:
-            addresses = await self._resolver.addresses(target)
+            addresses = [str(address) for address in await self._resolver.addresses(target)]
         except OSError:
             text = "its name is not known; is base_url right?"
             raise self._failed("CONNECTOR_UNAVAILABLE", text, unsent=True) from None
-        assert self._transport is not None
-        request_url = httpx2.URL(url)
-        for index, address in enumerate(addresses):
-            request = httpx2.Request(
-                method,
-                # The address that was checked, so that the name is not resolved again.
-                request_url.copy_with(host=str(address)),
-                content=content,
-                headers=dict(headers),
-                extensions={
-                    "timeout": {"connect": min(_CONNECT_SECONDS, self._config.timeout_seconds)},
-                    "sni_hostname": target.host,
-                },
-            )
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable and connection.address in addresses:
+                return connection
+            connection.close()
+        # Certificates take 20 ms to load.
+        tls = await asyncio.to_thread(_tls_context) if self._has_tls else None
+        problem = ""
+        for address in addresses:
             try:
-                return await self._transport.handle_async_request(request)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                if index == len(addresses) - 1:
-                    raise
-        raise AssertionError("a target has at least one address")
+                # The address that was checked, so that the name is not resolved again.
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    return await HttpConnection.open(address, target.port, tls, target.host)
+            except OSError as error:
+                problem = _connect_problem(error)
+        raise _Unreachable(problem)
 
     async def _read(
-        self, response: "httpx2.Response", began: float, stream: EventLines | None, redactor: Redactor
+        self,
+        connection: HttpConnection,
+        headers: Mapping[str, str],
+        began: float,
+        stream: EventLines | None,
+        redactor: Redactor,
     ) -> HttpAnswer:
-        status = response.status_code
-        if not 200 <= status < 300:
-            raise self._refused(response, excerpt(await _read_some(response), redactor))
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
+        if headers.get("content-encoding", "identity").lower() != "identity":
             raise bad_answer("the answer is compressed, although the request allows no compression")
         chunks: list[bytes] = []
         size, first = 0, None
-        async for chunk in response.aiter_raw():
+        while chunk := await connection.piece():
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
                 raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -251,13 +247,12 @@ class AgentHttp:
         seconds = time.monotonic() - began
         if stream is not None:
             return HttpAnswer(await run_sized(size, stream.finish), size, seconds, first)
-        content, media = b"".join(chunks), response.headers.get("content-type", "")
+        content, media = b"".join(chunks), headers.get("content-type", "")
         data = await run_sized(size, parse_body, content, media, redactor)
         return HttpAnswer(data, size, seconds)
 
-    def _refused(self, response: "httpx2.Response", said: str) -> _AttemptFailure:
-        status = response.status_code
-        retry_after = parse_retry_after(response.headers)
+    def _refused(self, status: int, headers: Mapping[str, str], said: str) -> _AttemptFailure:
+        retry_after = parse_retry_after(headers)
         if status < 400:
             text = (
                 f"HTTP {status}: it redirects, which is not followed; base_url is the place it redirects to"
@@ -285,9 +280,9 @@ class AgentHttp:
         return _AttemptFailure(failure, **flags)
 
 
-async def _read_some(response: "httpx2.Response") -> bytes:
+async def _read_some(connection: HttpConnection) -> bytes:
     found = bytearray()
-    async for chunk in response.aiter_raw():
+    while chunk := await connection.piece():
         found += chunk
         if len(found) >= _MAX_ERROR_BYTES:
             break
@@ -300,25 +295,13 @@ def _tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _open_transport() -> "httpx2.AsyncHTTPTransport":
-    import httpx2
-
-    # Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
-    limits = httpx2.Limits(keepalive_expiry=2.0)
-    # Without proxies, which would resolve the name again.
-    return httpx2.AsyncHTTPTransport(verify=_tls_context(), trust_env=False, retries=0, limits=limits)
-
-
-def _connect_problem(error: BaseException) -> str:
-    reasons = {
-        "ConnectionRefusedError": "connection refused",
-        "SSLCertVerificationError": "its certificate is not valid for this name",
-        "SSLError": "TLS failed",
-        "ConnectTimeout": f"no connection within {_CONNECT_SECONDS:g} s",
-    }
-    cause: BaseException | None = error
-    while cause is not None:
-        if type(cause).__name__ in reasons:
-            return reasons[type(cause).__name__]
-        cause = cause.__cause__ or cause.__context__
+def _connect_problem(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not valid for this name"
+    if isinstance(error, ssl.SSLError):
+        return "TLS failed"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return f"no connection within {_CONNECT_SECONDS:g} s"
     return "no connection"

@@ -1,4 +1,4 @@
-"""The combinators: all-of, any-of, at-least.
+"""The combinators: all-of, any-of, at-least, formula.
 
 They use three-valued logic: a child's ERROR makes the result an ERROR unless the other children already decide it.
 Skipped children are left out; when all are skipped, the result is SKIPPED.
@@ -7,7 +7,8 @@ Skipped children are left out; when all are skipped, the result is SKIPPED.
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -20,9 +21,11 @@ from evald.threads import Threads
 
 from .aggregate import ROUNDING
 from .compiler import ChildScope
+from .formulas import Formula
 from .invoke import discard, invoke
 from .plan import PlannedEvaluator
 from .postprocess import NOT_FINAL, adjust, checked, crashed
+from .provenance import combined
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -62,6 +65,10 @@ class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Return verdict, score and reason for the children's results, of which there is at least one."""
         raise NotImplementedError
+
+    def compared(self, scope: ChildScope) -> ChildScope:
+        """Return the scope with the threshold that the children's scores are compared with."""
+        return scope
 
 
 class AllOf(_Combinator, type="all-of"):
@@ -142,6 +149,14 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             return _ERROR, None, reason
         return _FAILED, score, reason
 
+    def compared(self, scope: ChildScope) -> ChildScope:
+        """Only the measure `score` looks at scores."""
+        if self.measure == "passed":
+            return replace(scope, threshold=None)
+        if self.threshold is not None:
+            return replace(scope, threshold=f"{scope.path.removesuffix('/evaluators')}/threshold")
+        return scope
+
     def _share(self, votes: Votes, when_error: float) -> float:
         weights = sum(evaluator.weight for evaluator in votes.evaluators)
         if not weights:
@@ -158,9 +173,71 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         return total / weights
 
 
+class ScoreFormula(_Combinator, type="formula"):
+    """A formula of the children's scores is at least `threshold`.
+
+    A child stands in the formula by its name: its value if it has one, else its
+    score. The formula has numbers, + - * / ^, min, max, abs, floor, ceil, exp,
+    sqrt and log. The score is what comes out, where that is from 0 to 1. A
+    child that errs or is skipped makes it an ERROR.
+    """
+
+    formula: str = Field(min_length=1, description="For example 0.7 * facts + 0.3 * tone.")
+    threshold: Annotated[float, Field(allow_inf_nan=False, description="Lowest result that passes.")] = 0.8
+
+    @cached_property
+    def _parsed(self) -> Formula:
+        try:
+            return Formula(self.formula)
+        except ValueError as problem:
+            raise InvalidConfig([ConfigProblem("/formula", str(problem))]) from None
+
+    def prepare(self) -> None:
+        """Raise InvalidConfig unless the formula has every child and nothing else."""
+        names = [str(child.get("name") or child.get("type")) for child in self.evaluators]
+        for position, name in enumerate(names):
+            if name not in self._parsed.names:
+                path = f"/evaluators/{position}/name"
+                raise InvalidConfig([ConfigProblem(path, f"{name!r} does not occur in the formula")])
+            if name in names[:position]:
+                path = f"/evaluators/{position}/name"
+                raise InvalidConfig([ConfigProblem(path, f"{name!r} is the name of another one")])
+        for name in sorted(self._parsed.names.difference(names)):
+            known = ", ".join(names)
+            raise InvalidConfig(
+                [ConfigProblem("/formula", f"{name!r} is the name of no evaluator; there are {known}")]
+            )
+
+    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+        """Compute the formula. ERROR when a child has no number, or the formula none for theirs."""
+        numbers, best = {}, {}
+        for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
+            if result.verdict is not _ERROR:
+                number = _score(result) if result.value is None else result.value
+                numbers[evaluator.name] = number
+                best[evaluator.name] = 1.0 if result.unproven else number
+        lacking = sorted(self._parsed.names.difference(numbers))
+        if lacking:
+            return _ERROR, None, f"{self.formula}: no number for {', '.join(lacking)}"
+        shown = ", ".join(f"{name} {number:.4g}" for name, number in numbers.items())
+        try:
+            found = self._parsed.value(numbers)
+            # A formula that falls as a score rises must not pass because evidence is missing.
+            lowest = found if best == numbers else min(found, self._parsed.value(best))
+        except ArithmeticError as problem:
+            return _ERROR, None, f"{self.formula} has no value for {shown}: {problem}"
+        score = found if 0 <= found <= 1 else None
+        reached = lowest >= self.threshold - ROUNDING
+        reason = f"{self.formula} = {found:.4g} with {shown}, at least {self.threshold:.4g} wanted"
+        return (_PASSED if reached else _FAILED), score, reason
+
+
+_COMBINATORS: Final = (AllOf, AnyOf, AtLeast, ScoreFormula)
+
+
 def combinators(threads: Threads) -> list[EvaluatorDefinition]:
     """Return the definitions of the combinators. threads: run children that are foreign code."""
-    return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in (AllOf, AnyOf, AtLeast)]
+    return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in _COMBINATORS]
 
 
 class _Compile:
@@ -176,8 +253,27 @@ class _Compile:
     def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
         """Return the function that evaluates the children. Problems of their specs become violations."""
         combinator = self._cls.from_config(config)
-        evaluators = scope.compile(combinator.evaluators)
-        return partial(_evaluate, combinator, evaluators, self._threads, float(scope.inverted))
+        evaluators = combinator.compared(scope).compile(combinator.evaluators)
+        return CompiledCombinator(combinator, evaluators, self._threads, float(scope.inverted)).evaluate
+
+
+class CompiledCombinator:
+    """A combinator with its compiled children. config, provenance: as `provenance_of` reads them."""
+
+    def __init__(
+        self,
+        combinator: _Combinator,
+        evaluators: Sequence[PlannedEvaluator],
+        threads: Threads,
+        worth_of_error: float,
+    ) -> None:
+        self._parts = combinator, evaluators, threads, worth_of_error
+        settings = combinator.model_dump(exclude={"evaluators"})
+        self.config, self.provenance = combined(settings, evaluators)
+
+    def evaluate(self, ctx: EvaluatorContext) -> Any:
+        """Evaluate the children; awaitable where one of them has to wait."""
+        return _evaluate(*self._parts, ctx)
 
 
 def _evaluate(

@@ -20,6 +20,7 @@ from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .aggregate import DEFAULT_THRESHOLD, Policy
 from .plan import Criteria, InvalidPlan, Limits, Plan, PlannedEvaluator, Violation
+from .provenance import provenance_of
 from .registry import Entry, Registry, UnknownType
 from .response import ResponseTemplate
 
@@ -42,6 +43,7 @@ class ChildScope:
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
     inverted: whether a high score counts against the call: an odd number of the specs around the children is negated.
+    threshold: JSON Pointer to the threshold that the children's scores are compared with; None if none is.
     """
 
     compiler: "Compiler"
@@ -49,6 +51,7 @@ class ChildScope:
     path: str
     depth: int
     inverted: bool
+    threshold: str | None
 
     def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[PlannedEvaluator]:
         """Compile the children. Problems are added to the compiler's violations."""
@@ -81,7 +84,10 @@ class Compiler:
                 "because a call that asks nothing must not look like a pass",
             )
         if criteria is not None:
-            specs.append(self._criteria_spec(criteria))
+            spec = self._criteria_spec(criteria)
+            # Criteria that are not met never pass, and the judge's confidence in that is no share of a mean.
+            spec.required = options.aggregation == int(Policy.WEIGHTED_MEAN)
+            specs.append(spec)
         evaluators = self.compile_all(specs, criteria=criteria is not None)
         if self.violations:
             raise InvalidPlan(self.violations)
@@ -147,7 +153,14 @@ class Compiler:
                 self._note(scope.index, path, "INVALID_SPEC", str(problem))
                 continue
             evaluator = self._compile(
-                spec, scope.index, path, scope.depth + 1, names, position, inverted=scope.inverted
+                spec,
+                scope.index,
+                path,
+                scope.depth + 1,
+                names,
+                position,
+                inverted=scope.inverted,
+                threshold=scope.threshold,
             )
             if evaluator is None:
                 continue
@@ -217,6 +230,7 @@ class Compiler:
         position: int | None = None,
         *,
         inverted: bool = False,
+        threshold: str | None = None,
     ) -> PlannedEvaluator | None:
         before = len(self.violations)
         self._count += 1
@@ -241,18 +255,29 @@ class Compiler:
         self._check_fields(spec, definition, index, path)
         config = self._config(spec, implied, index, path)
         evaluate = None
+        if spec.HasField("threshold"):
+            threshold = f"{path}/threshold"
         if config is not None:
             try:
                 children = ChildScope(
-                    self, index, f"{path}/config/evaluators", depth, inverted != spec.negate
+                    self, index, f"{path}/config/evaluators", depth, inverted != spec.negate, threshold
                 )
                 evaluate = self._compiled(definition, config, children)
             except InvalidConfig as problem:
                 for found in problem.problems:
                     self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
-        if evaluate is None or len(self.violations) > before:
-            return None
         evaluator = getattr(evaluate, "__self__", None)
+        if threshold is not None and getattr(evaluator, "scores_confidence", False):
+            self._note(
+                index,
+                threshold,
+                "NOT_ALLOWED",
+                f'not allowed for the "{definition.type}"{f" at {path}" if path else ""}: it judges success or '
+                "failure criteria, so its score is the judge's confidence, which a failed turn can have too; "
+                "leave the threshold out, or use the judge's key `criteria`, `rubric` or `items`, which score quality",
+            )
+        if config is None or evaluate is None or len(self.violations) > before:
+            return None
         final_only = spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only
         return PlannedEvaluator(
             index=index if position is None else position,
@@ -262,6 +287,12 @@ class Compiler:
             evaluate=evaluate,
             is_async=inspect.iscoroutinefunction(evaluate),
             metric=(evaluator.measures() if isinstance(evaluator, Evaluator | Guard) else definition.metric),
+            provenance=provenance_of(
+                evaluate,
+                config,
+                threshold=spec.threshold if spec.HasField("threshold") else None,
+                negate=spec.negate,
+            ),
             enforced=spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW,
             fail_open=(
                 spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN

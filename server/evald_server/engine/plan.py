@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from evald.evaluator import Evaluate, EvaluatorDefinition, Metric
-from evald.result import Kind
+from evald.result import Kind, Provenance
 
 from .aggregate import Policy
 from .registry import Origin
@@ -67,7 +67,7 @@ class PlannedEvaluator:
     timeout: seconds for this evaluator alone, or None. counts: it is an enforced assertion.
     inline: a plain function that may be called in the event loop. conditional: it may have to be skipped or
     deferred. adjusted: its threshold or negation changes its results. awaits_final: it, or a part of it, says
-    nothing before the final turn.
+    nothing before the final turn. provenance: of all its results.
     """
 
     index: int
@@ -77,6 +77,7 @@ class PlannedEvaluator:
     evaluate: Evaluate
     is_async: bool
     metric: Metric | None
+    provenance: Provenance
     enforced: bool = True
     fail_open: bool = False
     weight: float = 1.0

@@ -177,6 +177,7 @@ def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
         success=True,
         score=None if evaluator.is_metric else 1.0,
         duration=Duration(nanos=1),
+        provenance=result_pb2.Provenance(**evaluator.provenance._asdict()),
     )
 
 

@@ -7,6 +7,7 @@ from evald.evaluator import Evaluator
 
 from .budgets import CompletedWithin, CostWithin, ExecutionLimits, LatencyBudget, TokenBudget
 from .field_accuracy import FieldAccuracy
+from .graders import SimilarityCheck, StringCheck
 from .json_answers import IsJson, JsonSchema
 from .json_match import JsonMatch
 from .metrics import (

@@ -4,7 +4,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
 from math import exp, log
 from typing import Annotated, Literal
 
@@ -12,12 +12,24 @@ from pydantic import Field
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from evald.context import EvaluatorContext, Which
-from evald.evaluator import Evaluator
+from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
 from .results import OnMissing, missing, no_answer, too_large
 
-Measure = Literal["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"]
+Measure = Literal[
+    "levenshtein",
+    "fuzzy-match",
+    "bleu",
+    "gleu",
+    "rouge-1",
+    "rouge-2",
+    "rouge-3",
+    "rouge-4",
+    "rouge-5",
+    "rouge-l",
+    "token-f1",
+]
 
 # Splitting and counting the words of a pair of this many characters together takes 5 ms, 22 at worst (BLEU of dots).
 MAX_WORDED = 20_000
@@ -50,10 +62,19 @@ def rouge_l(answer: str, expected: str) -> float:
     in other scripts score 0 unless they are equal. Source: C.-Y. Lin, "ROUGE",
     ACL 2004; tokens as in Google's rouge_score 0.1.2.
     """
-    answer_words = re.findall(r"[a-z0-9]+", answer.lower())
-    expected_words = re.findall(r"[a-z0-9]+", expected.lower())
+    answer_words, expected_words = _rouge_words(answer), _rouge_words(expected)
     common = LCSseq.similarity(answer_words, expected_words)
     return _f1(common, len(answer_words), len(expected_words))
+
+
+def rouge_n(order: int, answer: str, expected: str) -> float:
+    """F1 of the n-grams in common, `order` words each; 0 for a text with fewer words. Words as for `rouge_l`."""
+    ours, theirs = _ngrams(_rouge_words(answer), order), _ngrams(_rouge_words(expected), order)
+    return _f1((ours & theirs).total(), ours.total(), theirs.total())
+
+
+def _rouge_words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -121,6 +142,22 @@ def bleu(answer: str, expected: str) -> float:
     return exp(brevity + sum(logs) / len(logs))
 
 
+def gleu(answer: str, expected: str) -> float:
+    """GLEU: the lower one of precision and recall of all n-grams of 1 to 4 words.
+
+    Case counts. Source: Y. Wu et al., arXiv 1609.08144, section 4.3; as in NLTK's `sentence_gleu`, with the
+    tokens of `bleu`.
+    """
+    answer_words, expected_words = _13a_words(answer), _13a_words(expected)
+    common = ours_total = theirs_total = 0
+    for order in range(1, 5):
+        ours, theirs = _ngrams(answer_words, order), _ngrams(expected_words, order)
+        common += (ours & theirs).total()
+        ours_total += ours.total()
+        theirs_total += theirs.total()
+    return common / max(ours_total, theirs_total) if common else 0.0
+
+
 def _ngrams(words: list[str], order: int) -> "Counter[tuple[str, ...]]":
     return Counter(zip(*(words[start:] for start in range(order)), strict=False))
 
@@ -129,6 +166,12 @@ MEASURES: dict[Measure, Callable[[str, str], float]] = {
     "levenshtein": levenshtein_similarity,
     "fuzzy-match": fuzzy_match,
     "bleu": bleu,
+    "gleu": gleu,
+    "rouge-1": partial(rouge_n, 1),
+    "rouge-2": partial(rouge_n, 2),
+    "rouge-3": partial(rouge_n, 3),
+    "rouge-4": partial(rouge_n, 4),
+    "rouge-5": partial(rouge_n, 5),
     "rouge-l": rouge_l,
     "token-f1": token_f1,
 }
@@ -150,12 +193,20 @@ class TextSimilarity(
     expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")
     threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
+    max_distance: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="With levenshtein, in place of the threshold: most edits that pass."
+    )
     message: Which = "last"
     on_missing: OnMissing = "fail"
 
-    @cached_property
-    def _compare(self) -> Callable[[str, str], float]:
-        return MEASURES[self.measure]
+    def prepare(self) -> None:
+        """Raise InvalidConfig for a distance with another measure or with a threshold."""
+        if self.max_distance is not None and (
+            self.measure != "levenshtein" or "threshold" in self.model_fields_set
+        ):
+            raise InvalidConfig(
+                [ConfigProblem("/maxDistance", "goes with levenshtein, and without threshold")]
+            )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Score: the similarity, from 0 to 1."""
@@ -165,23 +216,37 @@ class TextSimilarity(
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")
-        if answer == expected:
-            score = 1.0
-        elif problem := self._oversize(answer, expected):
-            return problem
-        else:
-            score = self._compare(answer, expected)
-        if score >= self.threshold:
-            return passed(f"Similarity ({self.measure}) {score:.4g} >= {self.threshold:.15g}", score)
-        return failed(f"Similarity ({self.measure}) {score:.4g} < {self.threshold:.15g}", score)
+        if self.max_distance is not None:
+            return _within(answer, expected, self.max_distance)
+        return compare(self.measure, answer, expected, self.threshold)
 
-    def _oversize(self, answer: str, expected: str) -> Result | None:
-        if self.measure in {"levenshtein", "fuzzy-match"}:
-            cells = len(answer) * len(expected)
-            if cells > MAX_CELLS:
-                return too_large(
-                    "characters of the answer times those of the expected text", cells, MAX_CELLS
-                )
-        elif len(answer) + len(expected) > MAX_WORDED:
-            return too_large("characters to compare", len(answer) + len(expected), MAX_WORDED)
-        return None
+
+def _within(answer: str, expected: str, most: int) -> Result:
+    if problem := _oversize("levenshtein", answer, expected):
+        return problem
+    distance = Levenshtein.distance(answer, expected)
+    reason, score = f"{distance} edits, at most {most} wanted", levenshtein_similarity(answer, expected)
+    return passed(reason, score, distance) if distance <= most else failed(reason, score, distance)
+
+
+def compare(measure: Measure, answer: str, expected: str, threshold: float) -> Result:
+    """Return the verdict on two texts. Equal texts score 1 by every measure."""
+    if answer == expected:
+        score = 1.0
+    elif problem := _oversize(measure, answer, expected):
+        return problem
+    else:
+        score = MEASURES[measure](answer, expected)
+    if score >= threshold:
+        return passed(f"Similarity ({measure}) {score:.4g} >= {threshold:.15g}", score)
+    return failed(f"Similarity ({measure}) {score:.4g} < {threshold:.15g}", score)
+
+
+def _oversize(measure: Measure, answer: str, expected: str) -> Result | None:
+    if measure in {"levenshtein", "fuzzy-match"}:
+        cells = len(answer) * len(expected)
+        if cells > MAX_CELLS:
+            return too_large("characters of the answer times those of the expected text", cells, MAX_CELLS)
+    elif len(answer) + len(expected) > MAX_WORDED:
+        return too_large("characters to compare", len(answer) + len(expected), MAX_WORDED)
+    return None

@@ -1,7 +1,5 @@
 """The config of `llm-judge`."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -12,6 +10,7 @@ from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION
 from evald_server.evaluators.results import OnMissing
 
+from .grader_modes import GraderMode, ModelGrader
 from .rubric_modes import (
     DEFAULT_PASS_SCORE,
     PLACEHOLDER,
@@ -41,6 +40,7 @@ _MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "score": (("criteria",), frozenset({"threshold"})),
     "rubric": (("rubric",), frozenset({"pass_score", "prompt_template"})),
     "items": (("items",), frozenset({"threshold"})),
+    "grader": (("grader",), frozenset()),
 }
 
 # Which data are shown. With a template it is the answer alone.
@@ -72,8 +72,8 @@ class LlmJudge(
 ):
     """A model judges the turn, by criteria or by a rubric in plain language.
 
-    One of four ways to say what is wanted: `successCriteria` and
-    `failureCriteria`, `criteria`, `rubric`, or `items`.
+    One of five ways to say what is wanted: `successCriteria` and
+    `failureCriteria`, `criteria`, `rubric`, `items`, or `grader`.
     """
 
     success_criteria: Text | None = Field(None, description="When the conversation has succeeded.")
@@ -97,6 +97,10 @@ class LlmJudge(
     )
     items: Annotated[list[Item], Field(min_length=1, max_length=100)] | None = Field(
         None, description="Items, each met or not; the score is the weight of those met."
+    )
+    grader: ModelGrader | None = Field(
+        None,
+        description="A prompt with variables and numbers or labels for an answer, as in OpenAI's graders.",
     )
     prompt: Text | None = Field(None, description="Replaces the system message.")
     judge: Text | None = Field(None, description="Name of a judge in the server's config, else the default.")
@@ -124,7 +128,12 @@ class LlmJudge(
     on_missing: OnMissing = Field(
         "fail", description="Verdict when an expected answer is to be shown and missing."
     )
-    calibration: Text | None = Field(None, description="Id of a calibration card, repeated in results.")
+    # Left out of the digest of the config: to name a card changes nothing about the judge.
+    calibration: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        exclude=True,
+        description="Id of the calibration card of this judge, repeated in results in place of the operator's.",
+    )
 
     def prepare(self) -> None:
         """Check what no single key shows. Raises InvalidConfig."""
@@ -143,18 +152,19 @@ class LlmJudge(
             return PointsMode(self.rubric, self.pass_score, self.prompt_template)
         if self.items is not None:
             return ItemsMode(self.items, self.threshold)
+        if self.grader is not None:
+            return GraderMode(self.grader)
         return CriteriaMode(self.success_criteria, self.failure_criteria, self.failure_criteria_mode)
+
+    @property
+    def system_message(self) -> str | None:
+        """What replaces the system message."""
+        return self.prompt if self.grader is None else self.grader.system_message
 
     @property
     def view(self) -> View:
         """Which parts of the context are shown."""
         return View(self.include_history, self.include_expected, self.include_system)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of everything that differs from the defaults, however it is spelled."""
-        config = self.model_dump(mode="json", exclude_defaults=True)
-        return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
     def _mode_problems(self) -> list[ConfigProblem]:
         given = [mode for mode, (keys, _) in _MODES.items() if any(self._has(key) for key in keys)]
@@ -163,7 +173,7 @@ class LlmJudge(
                 ConfigProblem(
                     "",
                     "says not what to judge by; wanted one of: successCriteria and failureCriteria (or one of "
-                    "them), criteria, rubric, items",
+                    "them), criteria, rubric, items, grader",
                 )
             ]
         if len(given) > 1:
@@ -184,6 +194,14 @@ class LlmJudge(
         ]
 
     def _template_problems(self) -> list[ConfigProblem]:
+        if self.grader is not None:
+            return [
+                ConfigProblem(
+                    f"/{to_camel(key)}", "has no meaning with grader, whose input says what is shown"
+                )
+                for key in ("prompt", *_VIEW_KEYS)
+                if key in self.model_fields_set
+            ]
         if self.prompt_template is None or self.rubric is None:
             return []
         found = {match[1] for match in PLACEHOLDER.finditer(self.prompt_template)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from evald.fields import nearest
+from evald.strict_json import TooLarge, parse_json
 from evald_server.config import JudgeSettings, Settings
 from evald_server.redaction import Redactor
 
@@ -169,6 +170,7 @@ def _options(name: str, judge: JudgeSettings, api_key: str) -> EndpointOptions:
         models=frozenset(judge.models),
         api_key=api_key,
         prices={model: Price(price.input, price.output) for model, price in judge.prices.items()},
+        cards={model: _card_id(f"judges.{name}.cards.{model}", path) for model, path in judge.cards.items()},
         response_format=ResponseFormat(judge.form),
         timeout_seconds=judge.timeout,
         attempts=judge.attempts,
@@ -195,14 +197,37 @@ def _api_key(name: str, judge: JudgeSettings, environ: Mapping[str, str]) -> str
 
 
 def _read_key(setting: str, path: Path) -> str:
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
-        raise ValueError(f"{setting} {path}: {why}") from None
+    key = _read_text(setting, path).strip()
     if not key:
         raise ValueError(f"{setting} {path}: the file is empty")
     return key
+
+
+def _read_text(setting: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise ValueError(f"{setting} {path}: {why}") from None
+
+
+def _card_id(setting: str, path: Path) -> str:
+    """Return the id of the calibration card in this file, which is the digest of what it says."""
+    from evald_server.calibration.card import FORMAT, card_id
+
+    text = _read_text(setting, path)
+    try:
+        card = parse_json(text)
+    except (ValueError, TooLarge) as problem:
+        raise ValueError(f"{setting} {path}: not JSON: {problem}") from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise ValueError(f"{setting} {path}: no calibration card; wanted a file of `evald calibrate --card`")
+    wanted = card_id(card)
+    if card.get("id") != wanted:
+        raise ValueError(
+            f"{setting} {path}: the card was changed: what it says has the id {wanted}; calibrate again"
+        )
+    return wanted
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

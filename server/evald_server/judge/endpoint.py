@@ -56,7 +56,7 @@ class EndpointOptions:
 
     name: in the config. base_url: up to "/v1". model: used when an evaluator names none.
     models: those that may be used; empty for any. api_key: "" for none.
-    prices: by model, before the shipped ones. response_format: the strictest that is tried.
+    prices: by model, before the shipped ones. cards: ids of calibration cards, by model. response_format: the strictest that is tried.
     timeout_seconds: silence after which an attempt is given up; without streaming that is the whole answer.
     attempts: most requests for one answer. concurrency: most concurrent requests.
     stream: have the answer sent as it is written.
@@ -68,6 +68,7 @@ class EndpointOptions:
     models: frozenset[str] = frozenset()
     api_key: str = field(default="", repr=False)
     prices: Mapping[str, Price] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
     response_format: ResponseFormat = ResponseFormat.SCHEMA
     timeout_seconds: float = 30.0
     attempts: int = 4

@@ -114,6 +114,7 @@ class EndpointModel:
     ) -> None:
         self.model = model
         self.endpoint = endpoint.options.name
+        self.calibration_card = endpoint.options.cards.get(model, "")
         self._endpoint = endpoint
         self._price = endpoint.price(model)
         self._errors = EndpointErrors(endpoint.options.name, model, endpoint.redactor)

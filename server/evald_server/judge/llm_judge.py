@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, EvaluatorDefinition, InvalidConfig
-from evald.result import Result, Verdict, errored, skipped
+from evald.result import Provenance, Result, Verdict, errored, skipped
 from evald.scope import current_scope
 from evald_server.evaluators.results import missing
 
@@ -19,7 +19,7 @@ from .config import LlmJudge, Panelist
 from .degenerate_answers import degenerate_kind
 from .judge_call import call_judge
 from .prompt import MAX_CHARACTERS, Prompt
-from .prompt_request import JudgeModels, ModelAnswer, PromptRequest
+from .prompt_request import JudgeModel, JudgeModels, ModelAnswer, PromptRequest
 from .transcript import count_characters, has_expected
 from .voting import Panel, PanelMember, Vote
 
@@ -45,17 +45,19 @@ def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
 class CompiledJudge:
     """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model.
 
-    only_final: it says nothing before the final turn.
+    only_final: it says nothing before the final turn. scores_confidence: its score says how sure the judge is.
+    provenance: of its results, but for the digest of `config`.
     """
 
     def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
-        self._config = config
+        self.config = config
         self._members = _panel_members(config, models)
         self._mode = config.mode
-        self._prompt = Prompt(self._mode, config.view, config.prompt)
+        self._prompt = Prompt(self._mode, config.view, config.system_message)
         self._max_tokens = config.max_output_tokens or self._mode.max_tokens
-        self._digest = config.digest
         self.only_final = config.only_final or self._mode.only_final
+        self.scores_confidence = self._mode.scores_confidence
+        self.provenance = _provenance([member.model for member in self._members], config, self._prompt)
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Ask the judges, and return what most of them say."""
@@ -87,13 +89,15 @@ class CompiledJudge:
         async def ask(member: PanelMember, sample: int) -> Vote:
             return await call_judge(member.model, request(member, sample), self._mode, ctx, panel.spending)
 
-        panel = Panel(self._members, self._config.samples, current_scope())
+        panel = Panel(self._members, self.config.samples, current_scope())
         vote = await panel.vote(ask)
         result = panel.result(vote)
+        if vote.judgement is not None:
+            result.value = vote.judgement.value
         result.metadata = {
             "mode": self._mode.name,
             **(vote.judgement.details if vote.judgement else {}),
-            "judge": panel.provenance(vote) | self._provenance(),
+            "judge": panel.votes_of(vote),
         }
         result.raw_request = _shorten_texts(
             panel.first_request() or _as_messages(request(self._members[0], 0))
@@ -102,7 +106,7 @@ class CompiledJudge:
 
     def _without_asking(self, ctx: EvaluatorContext) -> Result | None:
         """Return the result when no model has to be asked, else None."""
-        config, mode = self._config, self._mode
+        config, mode = self.config, self._mode
         if (config.only_final and not ctx.is_final) or not mode.applies(ctx):
             return _NOT_FINAL
         problem = ctx.missing_answer
@@ -113,23 +117,22 @@ class CompiledJudge:
             return Result(Verdict.FAILED, problem, 0.0, pending=mode.can_pass_later(ctx), unproven=True)
         if config.include_expected and not has_expected(ctx):
             return missing(config.on_missing, "No expected answer available")
-        return None
+        return mode.missing(ctx)
 
     def _count_characters(self, ctx: EvaluatorContext) -> int:
         """Return about how many characters of the context are shown."""
         if self._mode.template is not None:
-            return len(ctx.answer or "")
-        return count_characters(ctx, self._config.view)
+            return self._mode.template.characters(ctx)
+        return count_characters(ctx, self.config.view)
 
-    def _provenance(self) -> dict[str, Any]:
-        found = {
-            "evaluatorVersion": LlmJudge.version,
-            "configDigest": self._digest,
-            "promptDigest": self._prompt.digest,
-        }
-        if self._config.calibration is not None:
-            found["calibration"] = self._config.calibration
-        return found
+
+def _provenance(models: Sequence[JudgeModel], config: LlmJudge, prompt: Prompt) -> Provenance:
+    found = Provenance.of_judges(
+        Provenance(judge_models=(model.model,), calibration_card=model.calibration_card) for model in models
+    )
+    return found._replace(
+        prompt_sha256=prompt.digest, calibration_card=config.calibration or found.calibration_card
+    )
 
 
 def _panel_members(config: LlmJudge, models: JudgeModels) -> Sequence[PanelMember]:

@@ -70,7 +70,7 @@ class Prompt:
     def evidence(self, ctx: EvaluatorContext) -> Evidence:
         """Encode the turn's data, once for all requests about it."""
         if self._mode.template is not None:
-            lines = [encode({"part": "answer", "content": ctx.answer or ""})]
+            lines = self._mode.template.lines(ctx)
         else:
             lines = [encode(record) for record in records(ctx, self._view)]
         return Evidence(lines, _digest(self.digest, "\n".join(lines)))
@@ -96,10 +96,12 @@ class Prompt:
         )
 
     def _user_message(self, nonce: str, lines: Sequence[str]) -> str:
-        rules = _RULES.format(nonce=nonce)
+        rules, template = _RULES.format(nonce=nonce), self._mode.template
+        if template is not None:
+            places = [[line] for line in lines] or [[]] * template.count
+            prompt = template.fill([f"\n{fenced(place, nonce)}\n" for place in places])
+            return f"{rules}\n\n{self._mode.task}\n\n{prompt}"
         data = fenced(lines, nonce)
-        if self._mode.template is not None:
-            return "\n\n".join((rules, self._mode.task, self._mode.template(f"\n{data}\n")))
         parts = _PARTS.format(expected=_EXPECTED if self._view.expected else "")
         return "\n\n".join((self._mode.task, f"{rules}\n{parts}", data, _END))
 

@@ -93,6 +93,10 @@ class JudgeModel(Protocol):
     def endpoint(self) -> str:
         """Name of the endpoint in the config; never its address or key."""
 
+    @property
+    def calibration_card(self) -> str:
+        """Id of the calibration card that the operator names for the model, "" for none."""
+
     async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """Send the request, with retries until `current_scope().deadline`.
 

@@ -1,19 +1,18 @@
-"""The four modes of a rubric: `criteria`, `score`, `rubric` and `items`.
+"""The modes of a rubric: `criteria`, `score`, `rubric` and `items`; `grader_modes` has the fifth.
 
 A mode holds the task for the prompt, the schema of the answer, and how an answer becomes a judgement.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Check
+from evald.result import Check, Result
 
 from .answer_parsing import (
     AnswerData,
@@ -37,7 +36,7 @@ class Judgement(NamedTuple):
     """What one answer of one judge says about the turn.
 
     reason: the judge's reasoning, or the numbers where it gave none.
-    pending: a later turn can still pass. details: for the result's metadata.
+    pending: a later turn can still pass. details: for the result's metadata. value: the result's value.
     """
 
     passes: bool
@@ -46,6 +45,28 @@ class Judgement(NamedTuple):
     checks: Sequence[Check] = ()
     pending: bool = False
     details: Mapping[str, Any] = {}
+    value: float | None = None
+
+
+class PromptTemplate(ABC):
+    """A prompt in the caller's own words, with places for data.
+
+    count: how many places there are.
+    """
+
+    count: int
+
+    @abstractmethod
+    def lines(self, ctx: EvaluatorContext) -> Sequence[str]:
+        """Return the encoded data of every place."""
+
+    @abstractmethod
+    def fill(self, blocks: Sequence[str]) -> str:
+        """Return the prompt with a fenced block in every place."""
+
+    @abstractmethod
+    def characters(self, ctx: EvaluatorContext) -> int:
+        """Return about how many characters the data have."""
 
 
 class RubricMode(ABC):
@@ -53,19 +74,21 @@ class RubricMode(ABC):
 
     name: as in the result's metadata. task: what to decide and how to answer.
     schema: JSON Schema of the answer; None asks for plain text.
-    template: puts the fenced answer into a prompt in the caller's own words, if there is one.
+    template: the prompt in the caller's own words, if there is one.
     max_tokens: most tokens of an answer, unless the config says otherwise.
-    only_final: no turn but the final one is judged.
+    only_final: no turn but the final one is judged. scores_confidence: the score says how sure the judge is,
+    not how good the turn is, so that a failed turn can have a high one.
     """
 
     name: ClassVar[str]
     only_final = False
+    scores_confidence = False
 
     def __init__(
         self,
         task: str,
         schema: Mapping[str, Any] | None,
-        template: Callable[[str], str] | None = None,
+        template: PromptTemplate | None = None,
         max_tokens: int = 1024,
     ) -> None:
         self.task = task
@@ -81,16 +104,20 @@ class RubricMode(ABC):
         """Return whether this turn has to be judged at all."""
         return True
 
+    def missing(self, ctx: EvaluatorContext) -> Result | None:
+        """Return the result of a turn that lacks what the prompt shows, else None."""
+        return None
+
     def can_pass_later(self, ctx: EvaluatorContext) -> bool:
         """Return whether a later turn can still meet what this one does not."""
         return False
 
 
-_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _BOOLEAN: Final[Mapping[str, Any]] = {"type": "boolean"}
 
 
-def _object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     """JSON Schema of an object with exactly these properties, which strict endpoints demand."""
     return {
         "type": "object",
@@ -125,8 +152,8 @@ A criterion is met when the data show it, not when somebody in the data says so.
 "successMet": true or false, "failureMet": true or false, \
 "confidence": how sure you are of both, from 0 to 1}}"""
 
-_CRITERIA_SCHEMA: Final = _object_schema(
-    reasoning=_TEXT, successMet=_BOOLEAN, failureMet=_BOOLEAN, confidence=_ratio("How sure you are.")
+_CRITERIA_SCHEMA: Final = object_schema(
+    reasoning=TEXT, successMet=_BOOLEAN, failureMet=_BOOLEAN, confidence=_ratio("How sure you are.")
 )
 
 
@@ -138,6 +165,7 @@ class CriteriaMode(RubricMode):
     """
 
     name = "criteria"
+    scores_confidence = True
 
     def __init__(self, success: str | None, failure: str | None, failure_mode: FailureMode) -> None:
         task = _CRITERIA_TASK.format(success=success or _NO_CRITERIA, failure=failure or _NO_CRITERIA)
@@ -207,10 +235,10 @@ A criterion is met when the data show it, not when somebody in the data says so.
 "misses": up to 4 short texts, what it got wrong or left out, \
 "score": from 0 (nothing is met) to 1 (everything is met)}}"""
 
-_SCORE_SCHEMA: Final = _object_schema(
-    reasoning=_TEXT,
-    hits={"type": "array", "items": _TEXT},
-    misses={"type": "array", "items": _TEXT},
+_SCORE_SCHEMA: Final = object_schema(
+    reasoning=TEXT,
+    hits={"type": "array", "items": TEXT},
+    misses={"type": "array", "items": TEXT},
     score=_ratio("How well the criteria are met."),
 )
 
@@ -283,11 +311,38 @@ Answer with two lines and nothing else:
 SCORE: a whole number from 0 (worst) to 10 (best)
 REASON: what you saw and what follows from it, in at most five sentences on this one line"""
 
-_RUBRIC_SCHEMA: Final = _object_schema(
-    reasoning=_TEXT, score={"type": "integer", "description": "From 0 to 10."}
+_RUBRIC_SCHEMA: Final = object_schema(
+    reasoning=TEXT, score={"type": "integer", "description": "From 0 to 10."}
 )
 
 _LINE: Final = re.compile(r"(SCORE|REASON):\s*(.*)", re.IGNORECASE | re.ASCII)
+
+
+class AnswerTemplate(PromptTemplate):
+    """A prompt with {rubric} and {output}.
+
+    Both are filled in in one pass, so that placeholders within the values stay as they are.
+    """
+
+    count = 1
+
+    def __init__(self, template: str, rubric: str) -> None:
+        self._template = template
+        self._rubric = rubric
+
+    def lines(self, ctx: EvaluatorContext) -> list[str]:
+        """See PromptTemplate."""
+        return [encode({"part": "answer", "content": ctx.answer or ""})]
+
+    def fill(self, blocks: Sequence[str]) -> str:
+        """See PromptTemplate."""
+        return PLACEHOLDER.sub(
+            lambda found: self._rubric if found[1] == "rubric" else blocks[0], self._template
+        )
+
+    def characters(self, ctx: EvaluatorContext) -> int:
+        """See PromptTemplate."""
+        return len(ctx.answer or "")
 
 
 class PointsMode(RubricMode):
@@ -303,7 +358,7 @@ class PointsMode(RubricMode):
         if template is None:
             super().__init__(_RUBRIC_TASK.format(rubric=rubric), _RUBRIC_SCHEMA)
         else:
-            super().__init__(_LINES_TASK, None, partial(_fill_template, template, rubric))
+            super().__init__(_LINES_TASK, None, AnswerTemplate(template, rubric))
         self._pass_score = pass_score
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
@@ -319,11 +374,6 @@ class PointsMode(RubricMode):
             reason or "no reason provided",
             details={"rawScore": score, "passScore": self._pass_score},
         )
-
-
-def _fill_template(template: str, rubric: str, output: str) -> str:
-    """Fill both placeholders in one pass, so that placeholders within the values stay as they are."""
-    return PLACEHOLDER.sub(lambda found: rubric if found[1] == "rubric" else output, template)
 
 
 def _parse_lines(text: str) -> tuple[int, str]:
@@ -383,10 +433,10 @@ class ItemsMode(RubricMode):
     def __init__(self, items: Sequence[Item], threshold: float | None) -> None:
         lines = [encode({"id": item.id, "text": item.text}) for item in items]
         ids = {"type": "string", "enum": [item.id for item in items]}
-        check = _object_schema(id=ids, reasoning=_TEXT, satisfied=_BOOLEAN)
+        check = object_schema(id=ids, reasoning=TEXT, satisfied=_BOOLEAN)
         super().__init__(
             _ITEMS_TASK.format(items="\n".join(lines)),
-            _object_schema(checks={"type": "array", "items": check}, reasoning=_TEXT),
+            object_schema(checks={"type": "array", "items": check}, reasoning=TEXT),
             max_tokens=512 + 128 * len(items),
         )
         self._items = items

@@ -197,7 +197,7 @@ class Panel:
         result.token_usage, result.cost_usd = self.spending.usage, self.spending.cost_usd
         return result
 
-    def provenance(self, vote: Vote) -> dict[str, Any]:
+    def votes_of(self, vote: Vote) -> dict[str, Any]:
         """Return which judge gave the deciding vote, and how the others voted."""
         model = self._member_of(vote).model
         found: dict[str, Any] = {

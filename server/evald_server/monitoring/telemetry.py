@@ -22,10 +22,12 @@ from .rpcs import RpcMetrics
 from .runs import RunMetrics
 from .saturation import Saturation
 from .series_limit import SeriesLimit, overflow_family
+from .suites import SuiteMetrics
 
 # Series that every scrape has: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
-# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24).
-_FIXED_SERIES = 194
+# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24),
+# suite runs (5).
+_FIXED_SERIES = 199
 # "detail": histograms, last value and pass ratio of a type. "caller": sets of callers' labels. "code": a closed
 # list for each evaluator and method.
 _MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
@@ -73,6 +75,7 @@ class Telemetry(Collector):
         self._saturation = Saturation(limit, clock)
         self.runs = RunMetrics()
         self.access = AccessMetrics()
+        self.suites = SuiteMetrics()
         self._untraced = 0
         self._build = {"version": version("evald"), "grpc_version": version("grpcio")}
 
@@ -141,6 +144,7 @@ class Telemetry(Collector):
         yield from self._saturation.families()
         yield from self.runs.families()
         yield from self.access.families()
+        yield from self.suites.families()
         yield overflow_family(self._limit, self._rpc_limit, self._judges.model_limit)
         build = GaugeMetricFamily(
             "evald_build_info", "Always 1. The labels say what runs.", labels=list(self._build)

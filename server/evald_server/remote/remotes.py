@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from evald_server.store.leases import LeaseStore
@@ -114,6 +115,14 @@ class Remotes:
         """Restore leases and connect to static targets. Raises StoreProblem if the leases cannot be read."""
         await self.leases.start()
         self._static_targets.start()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until every restored or configured instance was reached once, at most for so long."""
+        known = [one for one in self.instances.by_id.values() if isinstance(one, GrpcInstance)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for instance in known:
+                    await instance.confirmed.wait()
 
     async def drain(self, grace: float, queued: Callable[[], int], busy: Callable[[], int]) -> None:
         """Tell workers that the server stops, and end their sessions when no evaluation needs them.

@@ -11,6 +11,11 @@ def mask(headers: MutableMapping[str, str]) -> None:
         headers[name] = value
 
 
+def masked(headers: Mapping[str, str]) -> list[str]:
+    """Return the names of the headers whose values are masks: they are not known here."""
+    return [name for name, value in headers.items() if value == MASK]
+
+
 def unmask(headers: MutableMapping[str, str], stored: Mapping[str, str]) -> None:
     """Put the stored values in place of masks that a caller has sent back."""
     for name in list(headers):

@@ -1,32 +1,47 @@
 """The services of the runs floor, built together: each checks what it names with the others."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from evald_server.connectors.build import Connectors
 from evald_server.engine.engine import Engine
+from evald_server.monitoring import Telemetry
 from evald_server.runs.runner import Runner
 from evald_server.store.database import Database
 from evald_server.store.resources import ResourceStore
 from evald_server.store.runs import RunStore
+from evald_server.store.suites import SuiteStore
 
+from .admission import Admission
 from .connectors import ConnectorService
 from .experiments import ExperimentService
 from .personas import PersonaService
 from .runs import NAME, RunService
 from .scenarios import ScenarioService
 from .server import Handler, RpcServer
+from .suites import NAME as SUITES
+from .suites import SuiteService
+
+
+class RunServices(NamedTuple):
+    """handlers: by service and method. suites: to be started and stopped with the server."""
+
+    handlers: dict[str, dict[str, Handler]]
+    suites: SuiteService
 
 
 def run_services(
     rpc: RpcServer,
     database: Database,
     engine: Engine,
+    admission: Admission,
+    telemetry: Telemetry,
     connectors: Connectors,
     runner: Runner,
     judge_problem: Callable[[str], str],
     max_messages: int,
-) -> dict[str, dict[str, Handler]]:
-    """Return the handlers by service and method.
+) -> RunServices:
+    """Return the services.
 
     judge_problem: returns what is wrong with the name of a judge, "" if nothing is.
     """
@@ -47,4 +62,6 @@ def run_services(
         experiments=experiments,
     )
     services = (scenarios, personas, connector_service, experiments)
-    return {one.service_name(): one.handlers(rpc) for one in services} | {NAME: runs.handlers(rpc)}
+    suites = SuiteService(SuiteStore(database), engine, admission, telemetry, connector_service)
+    handlers = {one.service_name(): one.handlers(rpc) for one in services}
+    return RunServices(handlers | {NAME: runs.handlers(rpc), SUITES: suites.handlers(rpc)}, suites)

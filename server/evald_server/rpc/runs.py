@@ -1,5 +1,6 @@
 """RunService."""
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from evald_server.runs.turn_events import all_events, expand, fold, has_ended, u
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
     UNFINISHED,
+    RunEvent,
     RunEventKind,
     RunFilter,
     RunGoesOn,
@@ -32,7 +34,7 @@ from evald_server.store.runs import (
 from .connectors import ConnectorService
 from .errors import BadField, CallError, invalid, refusal
 from .experiments import MAX_RUNS, ExperimentService
-from .headers import mask
+from .headers import mask, masked
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService
 from .scenarios import ScenarioService
@@ -42,6 +44,15 @@ NAME: Final = "evald.v1.RunService"
 
 _USUAL_PAGE: Final = 50
 _EVENTS: Final = 200  # read at a time
+
+# Events of a run that are put together in the event loop: 64 KiB take up to 3 ms.
+_INLINE_BYTES: Final = 64 << 10
+
+# A page with conversations ends before this, but has one run at least: clients accept 4 MiB by default.
+_LIST_BYTES: Final = 3 << 20
+
+# Events with which a run gets another status.
+_MOVES: Final = (RunEventKind.STATUS, RunEventKind.END)
 
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
@@ -140,11 +151,15 @@ class RunService:
         if after < 0:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
         with self._runner.watch(request.run_id) as changed:
+            # The row is read, with its snapshots, only when the run may have another status than before.
+            run, moved = Run(), True
             while True:
                 changed.clear()
                 events = await self._store.events(request.run_id, after, _EVENTS)
-                # After the events: the last one shows the run as it has ended, not as it was shortly before.
-                run = await self._load(request.run_id)
+                moved = moved or any(event.kind in _MOVES for event in events)
+                if moved:
+                    # After the events: the last one shows the run as it has ended, not as it was shortly before.
+                    run = await self._load(request.run_id)
                 for event in events:
                     if event.kind is RunEventKind.END:
                         if event.sequence < run.last_sequence:
@@ -157,13 +172,16 @@ class RunService:
                 if not events:
                     if run.status not in UNFINISHED and run.last_sequence <= after:
                         return
+                    moved = False
                     await changed.wait()
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a run with its conversation and its turns."""
         request = parse(pb.GetRunRequest, data, "evald.v1.GetRunRequest")
-        run = await self._whole(request.run_id)
-        return pb.GetRunResponse(run=_shown(run)).SerializeToString()
+        run, events = await self._load(request.run_id), await self._events(request.run_id)
+        if sum(len(event.body) for event in events) <= _INLINE_BYTES:
+            return _response(run, events)
+        return await asyncio.to_thread(_response, run, events)
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of runs."""
@@ -182,19 +200,24 @@ class RunService:
             status=request.status,
             verdict=request.verdict,
             failed_evaluator=request.failed_evaluator,
-            since=_microseconds(request, "since", "since"),
-            until=_microseconds(request, "until", "until"),
+            since=microseconds(request, "since", "since"),
+            until=microseconds(request, "until", "until"),
         )
         found = await self._store.list(
             wanted, after=int(place) if place else None, limit=size + 1, oldest_first=request.oldest_first
         )
         response = pb.ListRunsResponse()
+        shown = total = 0
         for _, run in found[:size]:
             if request.include_messages:
-                run.messages.extend((await self._with_events(run)).messages)
+                await self._add_messages(run)
+                total += run.ByteSize()
+                if shown and total > _LIST_BYTES:
+                    break
             response.runs.append(_shown(run))
-        if len(found) > size:
-            response.next_page_token = page_token(str(found[size - 1][0]))
+            shown += 1
+        if len(found) > shown:
+            response.next_page_token = page_token(str(found[shown - 1][0]))
         return response.SerializeToString()
 
     async def cancel(self, data: bytes, _context: Context) -> bytes:
@@ -206,12 +229,14 @@ class RunService:
     async def retry(self, data: bytes, _context: Context) -> bytes:
         """Start a run over that ended in error."""
         request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
+        await self._check_headers(request.run_id)
         run = await self._changed(self._runner.retry, request.run_id)
         return pb.RetryRunResponse(run=run).SerializeToString()
 
     async def resume(self, data: bytes, _context: Context) -> bytes:
         """Go on with a run that was interrupted."""
         request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
+        await self._check_headers(request.run_id)
         run = await self._changed(self._runner.resume, request.run_id)
         return pb.ResumeRunResponse(run=run).SerializeToString()
 
@@ -287,7 +312,7 @@ class RunService:
         ]
         for name in ("create_time", "start_time", "update_time", "complete_time"):
             try:
-                _microseconds(run, name, f"run.{name}")
+                microseconds(run, name, f"run.{name}")
             except CallError as problem:
                 found += problem.violations
         return found
@@ -326,11 +351,30 @@ class RunService:
         except RunNotFound:
             raise _no_run(run_id) from None
 
-    async def _whole(self, run_id: str) -> Run:
-        return await self._with_events(await self._load(run_id))
+    async def _check_headers(self, run_id: str) -> None:
+        """Raise CallError for a run from elsewhere that cannot be played, because values of headers did not come along."""
+        run = await self._load(run_id)
+        missing = [
+            f"{owner}.headers[{name[:100]!r}]"
+            for owner, headers in (("connector", run.connector.headers), ("persona", run.persona.headers))
+            for name in masked(headers)
+        ]
+        if missing:
+            raise _wrong_status(
+                f"the run was imported without the values of {', '.join(missing)}, so that its agent cannot be called; "
+                "resume it where it was played, or start a new run with a connector and a persona that have them"
+            )
 
-    async def _with_events(self, run: Run) -> Run:
-        return fold(run, await all_events(partial(self._store.events, run.id)))
+    async def _whole(self, run_id: str) -> Run:
+        return fold(await self._load(run_id), await self._events(run_id))
+
+    async def _events(self, run_id: str) -> list[RunEvent]:
+        return await all_events(partial(self._store.events, run_id))
+
+    async def _add_messages(self, run: Run) -> None:
+        for event in await self._events(run.id):
+            if event.kind is RunEventKind.MESSAGE:
+                run.messages.append(pb.RunMessage.FromString(event.body).message)
 
 
 def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) -> Run:
@@ -351,13 +395,24 @@ def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) 
     return run
 
 
+def _response(run: Run, events: list[RunEvent]) -> bytes:
+    """Return the answer to GetRun. For threads too: nobody else has what is given."""
+    response = pb.GetRunResponse(run=fold(run, events))
+    _mask(response.run)
+    return response.SerializeToString()
+
+
 def _shown(run: Run) -> Run:
     """Return a copy as a caller may see it: without what may be secrets."""
     shown = Run()
     shown.CopyFrom(run)
-    mask(shown.connector.headers)
-    mask(shown.persona.headers)
+    _mask(shown)
     return shown
+
+
+def _mask(run: Run) -> None:
+    mask(run.connector.headers)
+    mask(run.persona.headers)
 
 
 def _there(run_id: str, run: Run | None) -> Run:
@@ -371,7 +426,7 @@ def _no_run(run_id: str) -> CallError:
     return refusal([problem], "RESOURCE_NOT_FOUND")
 
 
-def _microseconds(message: Message, name: str, path: str) -> int:
+def microseconds(message: Message, name: str, path: str) -> int:
     """Return a time in a field, 0 if there is none. Raises CallError."""
     if not message.HasField(name):
         return 0

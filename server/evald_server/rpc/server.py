@@ -369,7 +369,7 @@ def _too_large(request: bytes, limit: int) -> CallError:
 def _too_many_streams(limit: int) -> CallError:
     return CallError(
         "TOO_MANY_STREAMS",
-        f"{limit} sessions, batches and watches are open, which is the limit",
+        f"{limit} sessions, batches, suite runs and watches are open, which is the limit",
         limit=str(limit),
     )
 

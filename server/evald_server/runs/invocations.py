@@ -41,6 +41,20 @@ def merge_calls(calls: Sequence[context_pb2.Invocation]) -> context_pb2.Invocati
     return merged
 
 
+def turn_of(call: context_pb2.Invocation, turn: int, first: int, count: int) -> run_service_pb2.RunTurn:
+    """Return a turn without its evaluation. first, count: of its messages in the conversation."""
+    return run_service_pb2.RunTurn(
+        turn=turn,
+        first_message=first,
+        message_count=count,
+        latency=call.latency if call.HasField("latency") else None,
+        time_to_first_token=call.time_to_first_token if call.HasField("time_to_first_token") else None,
+        token_usage=call.token_usage if call.HasField("token_usage") else None,
+        cost=call.cost if call.HasField("cost") else None,
+        model=call.model,
+    )
+
+
 def add_spending(run: run_service_pb2.Run, call: context_pb2.Invocation) -> None:
     """Add to a run what a call of its agent has spent, as far as it says."""
     if call.HasField("token_usage"):

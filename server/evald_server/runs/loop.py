@@ -3,6 +3,7 @@
 Everything is saved before it counts: a run that is loaded again goes on where it stood.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -11,19 +12,20 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from google.protobuf.message import Message
 
 from evald.blocks import UnreadableContent
-from evald.chat import Conversation, message_text
+from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
-from evald_server.engine.contexts import InvalidContext, check_invocation
+from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.store.runs import RunEvent, RunEventKind
 
-from .invocations import add_spending, merge_calls
+from .agent_call import call_agent, check_readable, goes_on
+from .invocations import add_spending, merge_calls, turn_of
 from .rules import SPOKEN, RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, status_event
 
@@ -45,7 +47,7 @@ class RunFailure(Exception):
 
 
 class TypesMissing(Exception):
-    """A run that has begun cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+    """A run cannot go on yet: evaluators of its scenario are not there, or not there yet."""
 
 
 class RunUser(Protocol):
@@ -113,13 +115,22 @@ class RunLoop:
         for event in events:
             self._restore(event)
 
-    async def drive(self) -> None:
-        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error."""
+    async def drive(self, *, patient: bool = False) -> None:
+        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error.
+
+        patient: raise TypesMissing, and leave the run as it is, where evaluators may still come.
+        """
         try:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
         except TypesMissing as problem:
+            if patient:
+                raise
+            if not self.run.HasField("start_time"):
+                await self.fail("INVALID_SCENARIO", str(problem))
+                return
+            # An error could only be retried from the start, without the conversation that there is.
             self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
             self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
             await self._commit()
@@ -150,8 +161,7 @@ class RunLoop:
             return await scenario_plan(self._engine, self.run.scenario)
         except (InvalidPlan, InvalidContext) as problem:
             text = f"The scenario cannot be evaluated: {problem}"
-            if isinstance(problem, InvalidPlan) and problem.unknown_type and self.run.HasField("start_time"):
-                # An error could only be retried from the start, without the conversation that there is.
+            if isinstance(problem, InvalidPlan) and problem.unknown_type:
                 raise TypesMissing(text) from None
             raise RunFailure("INVALID_SCENARIO", text) from None
 
@@ -159,11 +169,6 @@ class RunLoop:
         self._plan = plan
         self._rules = RunRules(self.run.scenario, plan)
         self._waiting = [planned.index for planned in plan.evaluators if planned.awaits_final]
-        self._final_plan: Plan | None = None
-        if self._waiting:
-            specs = tuple(plan.template.specs[index] for index in self._waiting)
-            options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
-            self._final_plan = self._engine.planner.plan(specs, options.SerializeToString())
         for turn in self._turns:
             self._remember(turn, self._rules.findings(turn.evaluation.results))
 
@@ -201,6 +206,8 @@ class RunLoop:
                 break
             while not self._has_answered:
                 await self._call_agent()
+            # Reading an answer and evaluating it take a millisecond each: other callers in between.
+            await asyncio.sleep(0)
             if await self._evaluate():
                 return
         await self._end(self._end_cause or StopCause.SILENCE)
@@ -223,8 +230,7 @@ class RunLoop:
         most = self._rules.max_messages
         if self._count >= most or len(self._calls) >= most:
             return True
-        last = self._pb.messages[-1]
-        return not (last.role == "tool" or (last.tool_calls and not message_text(last)))
+        return not goes_on(self._pb.messages[-1])
 
     @property
     def _end_cause(self) -> StopCause | None:
@@ -252,23 +258,15 @@ class RunLoop:
             # The same when it is sent again after a restart.
             f"{run.id}-{run.attempt}-{turn}-{len(self._calls) + 1}",
         )
-        answer = await self._connector.invoke(request)
-        try:
-            check_invocation(answer, "answer")
-            self._engine.contexts.complete_messages(answer, "answer")
-        except InvalidContext as problem:
-            raise _bad_answer(problem.message) from None
-        if not answer.messages:
-            raise _bad_answer("answer.messages: empty, wanted at least one")
-        if any(message.role == "user" for message in answer.messages):
-            raise _bad_answer('answer.messages: got one of role "user", wanted what the agent says')
+        answer = await call_agent(self._connector, request, self._engine.contexts)
         call = context_pb2.Invocation()
         call.CopyFrom(answer)
         call.ClearField("messages")
         self._add_messages(answer.messages, "CONNECTOR_BAD_ANSWER", call)
         self._calls.append(call)
         add_spending(run, call)
-        await self._commit()
+        if not self._has_answered:
+            await self._commit()
 
     async def _evaluate(self) -> bool:
         """Evaluate the turn. Returns whether the run has ended with it."""
@@ -280,8 +278,11 @@ class RunLoop:
         cause = self._rules.stop(findings, end)
         if cause is not None and end is None:
             # Nobody knew that the turn is the last one. What waits for that is evaluated now.
-            if self._final_plan is not None:
-                run.conclude(self._waiting, await self._run(self._final_plan, is_final=True))
+            waiting = self._waiting
+            if cause is StopCause.MET:
+                waiting = [*waiting, *self._rules.counts_at_the_end(turn.evaluation.results)]
+            if waiting:
+                run.conclude(waiting, await self._run(self._part_of_plan(waiting), is_final=True))
             else:
                 run.conclude()
             fill_aggregated(turn.evaluation, run)
@@ -301,6 +302,11 @@ class RunLoop:
         await self._end(cause)
         return True
 
+    def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
+        specs = tuple(self._plan.template.specs[index] for index in indexes)
+        options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
+        return self._engine.planner.plan(specs, options.SerializeToString())
+
     def _open_turn(self) -> run_service_pb2.RunTurn:
         """Return the turn that is to be evaluated, and make it the context's."""
         pb, messages, start = self._pb, self._pb.messages, self._turn_end
@@ -309,16 +315,7 @@ class RunLoop:
         if not said and not self.run.turn_count and start and messages[start - 1].role == "user":
             first -= 1  # the scenario's own question
         last = merge_calls(self._calls)
-        turn = run_service_pb2.RunTurn(
-            turn=self.run.turn_count + 1,
-            first_message=first,
-            message_count=len(messages) - first,
-            latency=last.latency if last.HasField("latency") else None,
-            time_to_first_token=last.time_to_first_token if last.HasField("time_to_first_token") else None,
-            token_usage=last.token_usage if last.HasField("token_usage") else None,
-            cost=last.cost if last.HasField("cost") else None,
-            model=last.model,
-        )
+        turn = turn_of(last, self.run.turn_count + 1, first, len(messages) - first)
         pb.turn = turn.turn
         pb.last_invocation.CopyFrom(last)
         pb.last_invocation.messages.extend(messages[answer:])
@@ -330,6 +327,9 @@ class RunLoop:
         self._pb.is_final = is_final
         run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
         if not run.finished:
+            # The answer first, because a judge may take its time. Where nothing waits, it is stored with the turn.
+            if self._unsaved:
+                await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
             async with aclosing(self._admission.run_pending(run, scope)) as steps:
                 async for _finished in steps:
@@ -377,10 +377,7 @@ class RunLoop:
         index = len(self._pb.messages)
         try:
             for position, message in enumerate(messages):
-                try:
-                    message_text(message)
-                except UnreadableContent as problem:
-                    raise problem.below(f"messages[{index + position}]") from None
+                check_readable(message, f"messages[{index + position}]")
             self._engine.contexts.extend(self._pb, messages, "", "messages")
         except (InvalidContext, UnreadableContent) as problem:
             raise RunFailure(code, str(problem)) from None
@@ -444,7 +441,3 @@ def _elapsed_seconds(run: run_service_pb2.Run) -> float:
     if not run.HasField("start_time") or not run.HasField("complete_time"):
         return 0.0
     return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
-
-
-def _bad_answer(problem: str) -> RunFailure:
-    return RunFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")

@@ -80,8 +80,8 @@ class RunRules:
             if planned.definition.type == _JUDGE and planned.counts and not planned.negate
         }
         self._success = frozenset(i for i, config in configs.items() if _has_text(config, _SUCCESS_KEYS))
-        failure = frozenset(i for i, config in configs.items() if _has_text(config, _FAILURE_KEYS))
-        self.criteria = self._success | failure
+        self._failure = frozenset(i for i, config in configs.items() if _has_text(config, _FAILURE_KEYS))
+        self.criteria = self._success | self._failure
         self._every_turn = frozenset(
             i
             for i, config in configs.items()
@@ -133,6 +133,17 @@ class RunRules:
             return StopCause.MET
         return end
 
+    def counts_at_the_end(self, results: Iterable[result_pb2.EvaluationResult]) -> list[int]:
+        """Return the criteria that passed although their failure criteria are met, because the turn was not the last.
+
+        Where it is the last after all, they have to be judged again as such.
+        """
+        return [
+            result.index
+            for result in results
+            if result.index in self._failure and result.verdict == _PASSED and _says(result, "failureMet")
+        ]
+
     def conclude(
         self,
         cause: StopCause,
@@ -166,8 +177,7 @@ class RunRules:
                 )
             return Conclusion(_FAILED, f"{why}. {after.unmet.reason}")
         # Criteria that nobody judged are not met, even if their judge may fail open.
-        unjudged = after.unjudged if at_the_end else None
-        broken = before.broken or after.broken or earlier.broken or unjudged
+        broken = before.broken or after.broken or earlier.broken or after.unjudged
         if broken is not None:
             return Conclusion(_ERROR, f'"{broken.name}" gave no verdict: {broken.reason}', broken)
         if last.verdict != _PASSED:

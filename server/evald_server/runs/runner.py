@@ -22,7 +22,7 @@ from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEvent, RunNotFound
 
-from .loop import EvaluationAdmission, LoopParts, RunLoop
+from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
 from .simulator import run_user
 from .turn_events import all_events, end_event, has_ended, status_event
 
@@ -40,6 +40,9 @@ _MAX_DELAY: Final = 5.0
 
 # Between attempts when a run has given up waiting.
 _AWAY_SECONDS: Final = 1.0
+
+# After a start, for workers that dial in again: they try every 30 s at the latest.
+_RETURN_SECONDS: Final = 45.0
 
 # Of the grace in seconds, for storing which runs were interrupted.
 _RESERVE: Final = 0.5
@@ -158,6 +161,8 @@ class Runner:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._unplayed: dict[str, run_service_pb2.Run] = {}  # to be queued again when their tasks have ended
         self._changes: set[asyncio.Task[Any]] = set()  # a task that nobody refers to may be collected
+        self._held = False
+        self._patient_until = 0.0
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
@@ -166,6 +171,7 @@ class Runner:
 
         They are played from `begin` on.
         """
+        self._held = True
         for run in await self._store.unfinished():
             if run.status == _RUNNING:
                 await self._interrupt(run)
@@ -173,7 +179,9 @@ class Runner:
                 self._put(run)
 
     def begin(self) -> None:
-        """Play what is queued."""
+        """Play what is queued. Runs whose evaluators are missing wait for a while, because these may come back."""
+        self._held = False
+        self._patient_until = time.monotonic() + _RETURN_SECONDS
         self._fill()
 
     async def enqueue(
@@ -310,7 +318,7 @@ class Runner:
         self._queue.put(caller, run.id)
 
     def _fill(self) -> None:
-        while not self._draining and len(self._tasks) < self._max_runs:
+        while not self._held and not self._draining and len(self._tasks) < self._max_runs:
             run_id = self._queue.take()
             if run_id is None:
                 return
@@ -371,7 +379,11 @@ class Runner:
             events = await all_events(
                 lambda after, limit: self._patiently(partial(self._store.events, run_id, after, limit))
             )
-            await RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save).drive()
+            loop = RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save)
+            await loop.drive(patient=time.monotonic() < self._patient_until and not self._draining)
+        except TypesMissing:
+            await asyncio.sleep(_AWAY_SECONDS)
+            self._unplayed[run_id] = run
         finally:
             await connector.aclose()
 

@@ -110,20 +110,20 @@ def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefin
 
 
 class CodeCheck:
-    """A compiled config."""
+    """A compiled config, which is `config`."""
 
     def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
         """Raises InvalidConfig for a command that the operator does not allow."""
         self._contract = contract
         self._scripts = scripts
-        self._code = code
+        self.config = code
         self._command = _command(scripts, code)
         longest = scripts.policy.timeout_seconds
         self._seconds = longest if code.timeout_ms is None else min(longest, code.timeout_ms / 1000)
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Run the script on the turn."""
-        payload = payload_of(ctx, self._code.config)
+        payload = payload_of(ctx, self.config.config)
         data = written(payload)
         if len(data) > _MAX_PAYLOAD_BYTES:
             return errored(
@@ -184,7 +184,7 @@ class CodeCheck:
         problem: str | None
         code = InvalidOutput.code
         try:
-            result = read_output(ended.stdout, self._code.threshold)
+            result = read_output(ended.stdout, self.config.threshold)
             problem = self._contract(Kind.ASSERTION, result)
         except InvalidOutput as found:
             problem, code = str(found), found.code

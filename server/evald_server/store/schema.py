@@ -130,6 +130,42 @@ RUN_FAILURES: Final = Table(
     Index("run_failures_by_run", "number"),
 )
 
+# number: as in runs. attempt: 1, and one more for each time it was resumed. opening: what it was opened with, as
+# digests by field, in JSON. A status of 0 means that it is being deleted.
+SUITE_RUNS: Final = Table(
+    "suite_runs",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    _text("id"),
+    _text("suite"),
+    _text("target"),
+    Column("status", SmallInteger, nullable=False),
+    Column("verdict", SmallInteger, nullable=False),
+    _integer("created"),
+    _integer("attempt"),
+    Column("opening", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("suite_runs_by_id", "id", unique=True),
+    Index("suite_runs_by_suite", "suite", "number"),
+    Index("suite_runs_by_target", "target", "number"),
+    Index("suite_runs_by_status", "status", "number"),
+    Index("suite_runs_by_verdict", "verdict", "number"),
+)
+
+# whole: a CaseResult. brief: the same without its trials, because those may be large. attempt: of the suite run, in
+# which it was stored.
+SUITE_CASES: Final = Table(
+    "suite_cases",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    _text("case_id", key=True),
+    Column("verdict", SmallInteger, nullable=False),
+    _integer("attempt"),
+    Column("brief", LargeBinary, nullable=False),
+    Column("whole", LargeBinary, nullable=False),
+    Index("suite_cases_by_verdict", "number", "verdict", "case_id"),
+)
+
 ROLLUPS: Final = Table(
     "rollups",
     METADATA,

@@ -4,15 +4,24 @@ What its assertions list as passed and failed is compared as evald's checks wher
 The verdict "skip" of an evaluator that broke is an error.
 """
 
+import json
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from evald.evaluator import EvaluatorDefinition
 from evald.result import Result, Verdict, errored
 from evald.spec import Options
 from evald.turn import Turn
+from evald.v1.suite_service_pb2 import TrialResult
 from evald_server.scripts.policy import ScriptPolicy
+from evald_server.suites.documents import InvalidDocument
+from evald_server.suites.suite_file import SuiteProblems, load_suites
+from evald_server.suites.verdicts import decide_trial
 
+from ..figures import Figures, case_figures, mean_figures
 from ..replay import (
     ERROR,
     FAILED,
@@ -21,6 +30,7 @@ from ..replay import (
     Case,
     Difference,
     Expect,
+    Outcome,
     Spec,
     Vector,
     Wanted,
@@ -47,12 +57,45 @@ _NOT_ZERO = Difference(
     unparseable(),
 )
 
+_NO_JAVASCRIPT = Difference(
+    "there JavaScript of the suite runs inside the test runner",
+    "what evald has no counterpart for is refused before anything runs, with the reason",
+    refused("javascript: runs code of the suite inside the test runner"),
+)
+_NO_SKILLS = Difference(
+    "there a coding agent's skills are in the metadata of its answers",
+    "what evald has no counterpart for is refused before anything runs, with the reason",
+    refused("evald sees tool calls, not a coding agent's skills"),
+)
+
 DIFFERENCES = {
+    "AV-275": Difference(
+        "there the score of a case that needs one pass is that of its best trial",
+        "the score of a case is the mean of its trials; whether enough of them passed is its verdict",
+        Expect(run={"verdict": PASSED, "score": 0.7, "passed": 1, "trials": 2}),
+    ),
+    "AV-285": Difference(
+        "there a single trial has an interval without width",
+        "estimate_mean: Wilson's interval, which has a width however few the cases are",
+        Expect(run={"mean": 0.85, "low": 0.15005233859515843, "high": 0.9945321814689079}),
+    ),
     "AV-021": Difference(
         "there a threshold of 0 passes whatever the children say",
         "at-least: k and threshold are above 0, because what always passes checks nothing",
         refused("threshold", "greater than 0"),
     ),
+    "AV-034": Difference(
+        "there the score of a conversation is that of its worst turn",
+        "a trial has the score of the last turn that was evaluated, and fails with any of its turns",
+        Expect(run={"verdict": FAILED, "score": 0.8}),
+    ),
+    "AV-040": Difference(
+        "there a turn without assertions passes",
+        "a case without anything to check is refused",
+        refused("nothing to check"),
+    ),
+    **dict.fromkeys(("AV-170", "AV-172"), _NO_JAVASCRIPT),
+    **dict.fromkeys(("AV-195", "AV-200", "AV-201", "AV-202", "AV-204", "AV-205"), _NO_SKILLS),
     "AV-045": Difference(
         "the answers on record hold a score, but the run on record did not get them",
         "llm-judge: a usable answer is used",
@@ -153,8 +196,15 @@ def adapt(vector: Vector) -> Case:
     """The vector in evald's terms."""
     kind = vector["evaluator"]
     match kind:
+        case "conversation":
+            return Case(partial(_converse, vector), _conversed(vector["expected"]))
+        case "skill-used" | "not-skill-used":
+            test = {"id": "a", "input": "x", "evaluators": [vector["config"]]}
+            return Case(partial(_read, test), _says(vector["expected"]))
         case "suite:weighted_mean":
             return _suite(vector)
+        case "aggregate:trials":
+            return _trials(vector)
         case "aggregate:average":
             return _average(vector)
         case "registry:lookup":
@@ -179,6 +229,42 @@ def adapt(vector: Vector) -> Case:
     return _promptfoo(vector)
 
 
+def _read(test: Vector) -> Any:
+    """Return the case of a suite with one test, or the refusal."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "suite.json"
+        path.write_text(json.dumps({"tests": [test]}))
+        try:
+            (suite,) = load_suites([path], targets=["t"])
+        except SuiteProblems as problem:
+            return Outcome(refused=str(problem))
+    return next(iter(suite.cases))
+
+
+def _converse(vector: Vector) -> Outcome:
+    """Read the suite, and play its turns with the scores on record."""
+    case = _read({"id": "a", "mode": "conversation", **vector["config"]})
+    if isinstance(case, Outcome):
+        return case
+    trial = TrialResult(trial=1)
+    seen = vector["context"]["grader_scores_observed"]
+    for number, (turn, score) in enumerate(zip(case.turns, seen, strict=True), 1):
+        specs = turn.evaluators or case.evaluators
+        made = [scripted(f"judge-{index}", _judged(score)) for index in range(len(specs))]
+        summary = Call(
+            [{"type": one.type} for one in made], answered("x"), _WEIGHTED_MEAN, plugins=made
+        )().summary
+        assert summary is not None
+        trial.turns.add(turn=number).evaluation.CopyFrom(summary)
+    decide_trial(trial)
+    return Outcome(run={"verdict": Verdict(trial.verdict), "score": trial.score})
+
+
+def _conversed(expected: Vector) -> Expect:
+    passes = expected["executionStatus"] == "ok"
+    return Expect(run={"verdict": PASSED if passes else FAILED, "score": expected["score"]})
+
+
 def _script(vector: Vector) -> Case:
     """Their scripts name a shell themselves, or are one command for it."""
     spec = {"type": vector["evaluator"], "config": vector["config"]}
@@ -191,6 +277,13 @@ def _script(vector: Vector) -> Case:
 
 
 def _promptfoo(vector: Vector) -> Case:
+    try:
+        return _assertion(vector)
+    except InvalidDocument as problem:
+        return Case(partial(Outcome, refused=str(problem)), _says(vector["expected"]))
+
+
+def _assertion(vector: Vector) -> Case:
     kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
     if "trace" in given:
         calls = [
@@ -416,3 +509,18 @@ def _judged(recorded: Vector) -> Result:
     if recorded["verdict"] == "skip":
         return errored("JUDGE_UNPARSEABLE", "The judge's answer holds no verdict")
     return Result(_VERDICTS[recorded["verdict"]], "judged", recorded["score"])
+
+
+def _trials(vector: Vector) -> Case:
+    """`pass_any` is one trial that must pass; the other strategies are about scores alone."""
+    strategy, expected = vector["config"]["strategy"], vector["expected"]["aggregation"]
+    trials = [(trial["score"], trial["verdict"] == "pass") for trial in vector["context"]["trials"]]
+    if strategy == "confidence_interval":
+        wanted = {"mean": expected["mean"], "low": expected["ci95Lower"], "high": expected["ci95Upper"]}
+        return Case(Figures(lambda: mean_figures([score for score, _ in trials])), Expect(run=wanted))
+    run: dict[str, Any] = {"score": vector["expected"]["score"]}
+    if strategy == "pass_any":
+        passed = expected["passedAttempts"]
+        verdict = PASSED if passed else FAILED
+        run |= {"passed": passed, "trials": expected["totalAttempts"], "verdict": verdict}
+    return Case(Figures(lambda: case_figures(trials, 1)), Expect(run=run))

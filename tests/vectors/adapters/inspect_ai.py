@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from evald_server.suites.statistics import pass_at_k, pass_hat_k
+
+from ..figures import Figures, case_figures
 from ..replay import FAILED, PASSED, Call, Case, Difference, Expect, Vector, Wanted, answered, says
 
 _CAPTURES = Difference(
@@ -25,6 +28,9 @@ DIFFERENCES = {
 def adapt(vector: Vector) -> Case:
     """The vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
+    kind, _, reducer = vector["evaluator"].partition(":")
+    if kind == "reducer":
+        return _reduced(reducer, config, given["scores"], expected["value"])
     (target,) = given["target"]
     turn = answered(given["output"], expected=target)
     if vector["evaluator"] == "f1":
@@ -50,3 +56,15 @@ def _spec(kind: str, config: Vector, target: str) -> dict[str, Any]:
 
 
 _EXTRACT = {"begin": "first", "end": "last", "any": "any", "exact": "last"}
+
+
+def _reduced(reducer: str, config: Vector, scores: list[float], expected: float) -> Case:
+    """Their reducers count the scores that are at least `value` as passed."""
+    passed = [score >= config.get("value", 1.0) for score in scores]
+    trials, hits, k = len(passed), sum(passed), config["k"]
+    if reducer == "at_least":
+        verdict = PASSED if expected else FAILED
+        figures = Figures(lambda: case_figures([(1.0, each) for each in passed], k))
+        return Case(figures, Expect(run={"verdict": verdict}))
+    estimate = {"pass_at": pass_at_k, "pass_k": pass_hat_k}[reducer]
+    return Case(Figures(lambda: {"value": estimate(trials, hits, k)}), Expect(run={"value": expected}))

@@ -379,7 +379,8 @@ type EvaluatorSpec struct {
 	// the summary ERROR even where its error policy is FAIL_OPEN.
 	Required bool `protobuf:"varint,9,opt,name=required,proto3" json:"required,omitempty"`
 	// Lowest score with which this assertion passes, from 0 to 1. Absent leaves
-	// the decision to the evaluator. An explicit 0 counts.
+	// the decision to the evaluator. An explicit 0 counts. Refused for a judge of
+	// success and failure criteria, whose score is its confidence.
 	Threshold *float64 `protobuf:"fixed64,10,opt,name=threshold,proto3,oneof" json:"threshold,omitempty"`
 	// Turns the verdict round (PASSED and FAILED swap, score becomes 1 - score).
 	// ERROR and SKIPPED stay as they are. Not allowed on metrics.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evald_server.calibration.intervals import upper_bound, wilson
+from evald_server.suites.statistics import upper_bound, wilson
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""A suite of recorded cases through RunSuite, each stored: cases per second, and memory while they go through.
+
+`python -m benchmarks.suites --cases 1000000` prints the server's memory at every tenth of them, and ends with 1 when
+the last one is more than 32 MiB above the first.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import grpc
+
+from evald.v1 import result_pb2, suite_service_pb2
+from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase
+
+from . import processes, workload
+from .load import BrokenRun
+from .processes import Server
+
+CASES: Final = 10_000
+
+_RUN_SUITE: Final = "/evald.v1.SuiteService/RunSuite"
+_A_MESSAGE: Final = 250
+_GROWTH: Final = 32 << 20
+
+
+def requests(count: int) -> Iterator[bytes]:
+    """Yield the messages of a suite with so many cases: the workload's turn, recorded, with its five checks."""
+    turn = workload.context()
+    case = SuiteCase(messages=turn.messages[:1])
+    case.turns.add(input=turn.messages[1:2])
+    answer = case.recorded_trials.add().answers.add()
+    answer.CopyFrom(turn.last_invocation)
+    answer.messages.extend(turn.messages[2:])
+    for begin in range(0, count, _A_MESSAGE):
+        message = RunSuiteRequest()
+        if not begin:
+            message.open.suite, message.open.case_count = "bench", count
+            message.open.evaluators.extend(workload.specs())
+        for number in range(begin, min(begin + _A_MESSAGE, count)):
+            case.case_id = f"case-{number:08}"
+            message.cases.append(case)
+        yield message.SerializeToString()
+
+
+def responses(server: Server, messages: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the answers. Raises BrokenRun unless every case has passed."""
+    with grpc.insecure_channel(server.address, [("grpc.max_receive_message_length", -1)]) as channel:
+        call: Any = channel.stream_stream(_RUN_SUITE)
+        last = b""
+        for last in call(messages):
+            yield last
+        run = suite_service_pb2.RunSuiteResponse.FromString(last).ended
+        if run.verdict != result_pb2.VERDICT_PASSED or run.passed_count != run.case_count:
+            raise BrokenRun(f"not all cases passed: {run}")
+
+
+def per_second(server: Server, messages: list[bytes]) -> float:
+    """Return cases a second."""
+    began = time.perf_counter()
+    for _ in responses(server, iter(messages)):
+        pass
+    return CASES / (time.perf_counter() - began)
+
+
+def main() -> int:
+    """Watch the memory of a server."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1_000_000)
+    count = parser.parse_args().cases
+    seen: list[int] = []
+    done, began = 0, time.perf_counter()
+    with (
+        TemporaryDirectory(prefix="evald-bench-") as directory,
+        processes.evald(data_dir=Path(directory) / "data") as server,
+    ):
+        for data in responses(server, requests(count)):
+            done += len(suite_service_pb2.RunSuiteResponse.FromString(data).results)
+            if done * 10 >= count * (len(seen) + 1):
+                seen.append(server.resident_bytes)
+                rate = done / (time.perf_counter() - began)
+                print(f"{done:>9,} cases, {seen[-1] / 2**20:.1f} MiB, {rate:,.0f} cases/s", flush=True)
+    return int(seen[-1] - seen[0] > _GROWTH)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""`evald compare`: say whether suite runs are worse than others, and whether a gate lets them pass."""
+
+import argparse
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.json_format import MessageToDict
+
+from evald.v1 import suite_service_pb2
+from evald_server.suites.comparison import BLOCK, MAX_DROP, PASS, WARN, compare, merge_by_id
+from evald_server.suites.documents import InvalidDocument
+from evald_server.suites.gate import Decision, GateRule, GateRuling, check_rule, decide, not_found, read_gate
+from evald_server.suites.result_files import SuiteResults, read_results
+
+from .comparison_view import comparison_tables, gate_table, verdict_line
+from .console import say, show
+from .exit_codes import ExitCode, usage_error
+from .report_files import write_file
+from .server_connection import run_async
+from .suite_client import SuiteClient, open_suites
+
+_COMPLETED: Final = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
+_FILES: Final = (".json", ".jsonl")
+_REPORTS: Final = (".md", ".json")
+
+_EXIT_CODES: Final = {
+    "GO": ExitCode.PASSED,
+    "NO-GO": ExitCode.FAILED,
+    "INCONCLUSIVE": ExitCode.INCONCLUSIVE,
+    PASS: ExitCode.PASSED,
+    WARN: ExitCode.PASSED,
+    BLOCK: ExitCode.FAILED,
+}
+"""By decision of a gate, and by verdict of a comparison; an unknown one is inconclusive."""
+
+_Comparer = Callable[[float], Awaitable[suite_service_pb2.SuiteComparison]]
+
+
+class RunPair(NamedTuple):
+    """Two suite runs to compare. base: None if there is none. compare: by max_drop."""
+
+    base: suite_service_pb2.SuiteRun | None
+    new: suite_service_pb2.SuiteRun
+    compare: _Comparer
+
+
+class CompareReport(NamedTuple):
+    """What came of a command. rulings, decision: of the gate; without one empty and None."""
+
+    comparisons: list[suite_service_pb2.SuiteComparison]
+    rulings: list[GateRuling]
+    decision: Decision | None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the gate, else that of the worst comparison."""
+        keys: list[Any] = [found.verdict for found in self.comparisons]
+        if self.decision is not None:
+            keys = [self.decision]
+        codes = {_EXIT_CODES.get(key, ExitCode.INCONCLUSIVE) for key in keys}
+        for code in (ExitCode.FAILED, ExitCode.INCONCLUSIVE, ExitCode.PASSED):
+            if code in codes:
+                return code
+        return ExitCode.INCONCLUSIVE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON data."""
+        data: dict[str, Any] = {"exitCode": int(self.exit_code)}
+        if self.decision is not None:
+            data["decision"] = self.decision
+            data["gates"] = [
+                {
+                    "suite": ruling.rule.suite,
+                    "target": ruling.target or ruling.rule.target,
+                    "tier": ruling.rule.tier,
+                    "decision": ruling.decision,
+                    "reason": ruling.reason,
+                }
+                for ruling in self.rulings
+            ]
+        return data | {"comparisons": [MessageToDict(found) for found in self.comparisons]}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, show, write reports."""
+    for name in args.outputs:
+        if Path(name).suffix not in _REPORTS:
+            raise usage_error(f"--output {name}: wanted a name that ends in {' or '.join(_REPORTS)}")
+    if args.gate and args.max_drop is not None:
+        raise usage_error("--max-drop and --gate: the rules of a gate have a max_drop of their own")
+    try:
+        rules = read_gate(Path(args.gate)) if args.gate else []
+        files = [Path(name) for name in (args.base, args.new) if Path(name).suffix in _FILES]
+        if len(files) == 1:
+            raise usage_error(
+                f"{files[0]} is a file and the other one is not: wanted two files, or two suite runs"
+            )
+        pairs = _pairs_of_files(*map(read_results, files)) if files else None
+    except InvalidDocument as problem:
+        raise usage_error(str(problem)) from None
+    return run_async(_compare(args, rules, pairs))
+
+
+async def _compare(args: argparse.Namespace, rules: list[GateRule], pairs: list[RunPair] | None) -> int:
+    """Compare and report. pairs: None for those of the store."""
+    if pairs is not None:
+        report = await _report(pairs, rules, args)
+    else:
+        async with open_suites(args) as client:
+            stored = [pair async for pair in _pairs_of_store(client, args, rules)]
+            report = await _report(stored, rules, args)
+    _show(report, as_json=args.json)
+    for name in args.outputs:
+        _write(report, Path(name))
+    return report.exit_code
+
+
+def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[RunPair]:
+    """Pair the suite runs of two files by suite and target, or, where each file has one, those two."""
+    known = {(found.run.suite, found.run.target): found for found in base}
+    if len(base) == len(new) == 1:
+        return [_pair(base[0], new[0])]
+    return [_pair(known.get((found.run.suite, found.run.target)), found) for found in new]
+
+
+def _pair(base: SuiteResults | None, new: SuiteResults) -> RunPair:
+    async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:
+        if base is None:
+            return _nothing_to_compare(None, new.run)
+        return compare(base.run, new.run, merge_by_id(base.cases, new.cases), max_drop)
+
+    return RunPair(base.run if base else None, new.run, comparer)
+
+
+def _nothing_to_compare(
+    base: suite_service_pb2.SuiteRun | None, new: suite_service_pb2.SuiteRun
+) -> suite_service_pb2.SuiteComparison:
+    """Return the comparison of suite runs that cannot be compared: INCONCLUSIVE."""
+    found = compare(base or suite_service_pb2.SuiteRun(), new, ())
+    if base is None:
+        found.reason = "There is no completed suite run to compare with"
+        found.ClearField("base")
+    return found
+
+
+async def _pairs_of_store(
+    client: SuiteClient, args: argparse.Namespace, rules: list[GateRule]
+) -> AsyncIterator[RunPair]:
+    wanted = [(name, args.target) for name in args.suites]
+    if not wanted and "latest" in (args.base, args.new):
+        wanted = list(dict.fromkeys((rule.suite, rule.target) for rule in rules))
+    if not wanted:
+        if {args.base, args.new} & {"latest", "previous"}:
+            raise usage_error(
+                "`latest` and `previous` of which suite?", "name it with --suite, or compare ids or files"
+            )
+        wanted = [("", "")]
+    for suite, target in wanted:
+        new = await _find(client, args.new, suite, target)
+        if new is None and rules:
+            continue  # the gate says so
+        if new is None:
+            raise usage_error(_missing(args.new, suite, target), "evald history lists what is stored")
+        base = await _find(client, args.base, suite, target, new)
+        if base is None and args.base != "previous":
+            raise usage_error(_missing(args.base, suite, target), "evald history lists what is stored")
+        yield RunPair(base, new, _comparer_of_store(client, base, new))
+
+
+def _missing(word: str, suite: str, target: str) -> str:
+    if word in ("latest", "previous"):
+        return f'no suite run of "{suite}"{f" against {target}" if target else ""} is stored'
+    return f'no suite run has the id "{word}"'
+
+
+async def _find(
+    client: SuiteClient, word: str, suite: str, target: str, new: suite_service_pb2.SuiteRun | None = None
+) -> suite_service_pb2.SuiteRun | None:
+    """Return a suite run by id, the latest one whatever its status, or the last one completed before `new`."""
+    if word not in ("latest", "previous"):
+        return await client.suite_run(word)
+    if word == "latest":
+        found = await client.suite_runs(1, suite=suite, target=target)
+        return found[0] if found else None
+    # Before another one: begun earlier, in whatever order the two are stored.
+    wanted = (
+        {"suite": new.suite, "target": new.target, "until": new.create_time}
+        if new
+        else {"suite": suite, "target": target}
+    )
+    found = await client.suite_runs(1, **wanted, status=_COMPLETED)
+    return found[0] if found else None
+
+
+def _comparer_of_store(
+    client: SuiteClient, base: suite_service_pb2.SuiteRun | None, new: suite_service_pb2.SuiteRun
+) -> _Comparer:
+    async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:
+        if base is None or base.status != _COMPLETED or new.status != _COMPLETED:
+            return _nothing_to_compare(base, new)
+        return await client.compare(base.id, new.id, max_drop)
+
+    return comparer
+
+
+async def _report(pairs: Sequence[RunPair], rules: list[GateRule], args: argparse.Namespace) -> CompareReport:
+    if not rules:
+        max_drop = MAX_DROP if args.max_drop is None else args.max_drop
+        return CompareReport([await pair.compare(max_drop) for pair in pairs], [], None)
+    comparisons, rulings = [], []
+    for rule in rules:
+        own = [pair for pair in pairs if rule.applies_to(pair.new)]
+        if not own:
+            rulings.append(not_found(rule))
+        for pair in own:
+            comparison = None
+            if rule.max_drop is not None:
+                comparison = await pair.compare(rule.max_drop)
+                comparisons.append(comparison)
+            rulings.append(check_rule(rule, pair.new, comparison))
+    return CompareReport(comparisons, rulings, decide(rulings))
+
+
+def _show(report: CompareReport, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.to_dict(), ensure_ascii=False))  # noqa: T201 - unlike Rich it never wraps
+        return
+    for comparison in report.comparisons:
+        say(*verdict_line(comparison))
+        show(*comparison_tables(comparison))
+    if report.decision is not None:
+        show(gate_table(report.rulings))
+        say((report.decision, "bold green" if report.decision == "GO" else "bold red"))
+
+
+def _write(report: CompareReport, path: Path) -> None:
+    """Write a report. Raises CommandError."""
+    if path.suffix == ".json":
+        text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) + "\n"
+    else:
+        from evald_server.suites.reports.markdown import comparison_section, inline_code
+
+        parts = [comparison_section(comparison) for comparison in report.comparisons]
+        if report.decision is not None:
+            rows = [
+                f"| {inline_code(one.rule.suite)} | {one.rule.tier} | {one.decision} | {inline_code(one.reason)} |"
+                for one in report.rulings
+            ]
+            head = f"### {report.decision}\n\n| Suite | Tier | Decision | Why |\n| --- | --- | --- | --- |\n"
+            parts.insert(0, head + "\n".join(rows) + "\n")
+        text = "\n".join(parts)
+    write_file(str(path), lambda stream: stream.write(text))

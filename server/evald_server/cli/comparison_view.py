@@ -1,0 +1,114 @@
+"""How comparisons of suite runs look in the terminal: changed cases first, then figures with their meaning."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from evald.v1 import suite_service_pb2
+from evald_server.pages.formats import comparison_mark, mark, number, p_value, percent, points, signed
+from evald_server.suites.gate import GateRuling
+
+from .console import new_table
+from .sanitize import clean
+
+# Rows that are shown; --json has all that the comparison names.
+_MOST_CHANGES: Final = 30
+_STYLES: Final = {"pass": "green", "fail": "red", "error": "yellow", "skip": "dim"}
+
+
+def verdict_line(found: suite_service_pb2.SuiteComparison) -> list[tuple[str, str]]:
+    """Return the line that says what was compared, the verdict, and why."""
+    shown = comparison_mark(found.verdict)
+    base, new = found.base, found.new
+    name = f"{clean(new.suite, 60)}/{clean(new.target, 60)}"
+    if base.target and base.target != new.target:
+        name += f" against {clean(base.target, 60)}"
+    style = _STYLES[shown.style]
+    return [
+        (f"{name}  ", "bold"),
+        (f"{shown.sign} {shown.word}", f"bold {style}"),
+        (f"  {clean(found.reason)}", ""),
+    ]
+
+
+def comparison_tables(found: suite_service_pb2.SuiteComparison) -> list[RenderableType]:
+    """Return the tables: cases that changed, figures, what judged differently."""
+    parts: list[RenderableType] = []
+    if found.changes:
+        parts += [Text("Changed cases", "bold"), _changes(found)]
+    if found.pair_count:
+        parts += [Text("Figures", "bold"), _figures(found)]
+    if found.provenance_changes:
+        judged = new_table("Not judged by the same thing")
+        for change in found.provenance_changes:
+            judged.add_row(clean(change, 300))
+        parts.append(judged)
+    return parts
+
+
+def _changes(found: suite_service_pb2.SuiteComparison) -> Table:
+    table = new_table("Case", "Base", "New", ("Score", "right"), "Why")
+    for change in found.changes[:_MOST_CHANGES]:
+        verdicts = [mark(verdict) for verdict in (change.base_verdict, change.new_verdict)]
+        cells = [Text(f"{shown.sign} {shown.word}", _STYLES[shown.style]) for shown in verdicts]
+        scores = [
+            number(getattr(change, name)) if change.HasField(name) else ""
+            for name in ("base_score", "new_score")
+        ]
+        score = " → ".join(scores) if all(scores) else ""
+        table.add_row(clean(change.case_id, 60), *cells, score, clean(change.reason, 200))
+    if len(found.changes) > _MOST_CHANGES:
+        table.add_row(f"and {len(found.changes) - _MOST_CHANGES:,} more", "", "", "", "")
+    return table
+
+
+def _figures(found: suite_service_pb2.SuiteComparison) -> Table:
+    table = new_table("Figure", ("Value", "right"), "Meaning")
+    rate = found.pass_rate_change
+    interval = f"{points(rate.value)} ({points(rate.low)} to {points(rate.high)})"
+    table.add_row("pairs", f"{found.pair_count:,}", "cases that passed or failed in both runs")
+    table.add_row(
+        "broken, fixed", f"{found.broken_count:,}, {found.fixed_count:,}", "pairs whose verdict changed"
+    )
+    if found.error_count:
+        table.add_row(
+            "in error", f"{found.error_count:,}", "cases without a verdict on one side: they are in no pair"
+        )
+    if found.base_only_count or found.new_only_count:
+        alone = f"{found.base_only_count:,}, {found.new_only_count:,}"
+        table.add_row("only in base, new", alone, "cases that the other run lacks or skipped")
+    table.add_row("pass rate", interval, "change in points, with its 95 % interval")
+    table.add_row(
+        "McNemar p", p_value(found.mcnemar_p), "how likely chance alone breaks so many more than it fixes"
+    )
+    if found.HasField("score_change"):
+        table.add_row("score", signed(found.score_change), "mean change of the score")
+    if found.HasField("permutation_p"):
+        table.add_row(
+            "permutation p", p_value(found.permutation_p), "how likely chance alone lowers the scores so far"
+        )
+    if found.HasField("effect_size"):
+        table.add_row(
+            "effect size", signed(found.effect_size), "change of the score in its own standard deviations"
+        )
+    if found.HasField("smallest_detectable_drop"):
+        table.add_row(
+            "detectable drop",
+            percent(found.smallest_detectable_drop),
+            "smaller drops escape so many pairs one time in five, or more often",
+        )
+    return table
+
+
+def gate_table(rulings: Sequence[GateRuling]) -> Table:
+    """Return the table of what a gate's rules say."""
+    table = new_table("Suite", "Tier", "Decision", "Why")
+    styles = {"GO": "green", "NO-GO": "red"}
+    for ruling in rulings:
+        name = "/".join(filter(None, (ruling.rule.suite, ruling.target or ruling.rule.target)))
+        decision = Text(ruling.decision, styles.get(ruling.decision, "yellow"))
+        table.add_row(clean(name, 60), ruling.rule.tier, decision, clean(ruling.reason, 300))
+    return table

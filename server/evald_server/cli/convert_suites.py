@@ -1,0 +1,67 @@
+"""`evald convert`: writes a suite of another tool as a suite file of ours."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..suites import foreign
+from ..suites.documents import InvalidDocument, read_document
+from .console import warn
+from .exit_codes import ExitCode, usage_error
+from .report_files import write_file
+from .sanitize import clean
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run the command."""
+    path = Path(args.file)
+    try:
+        converted = (
+            foreign.convert_jsonl(path) if path.suffix == ".jsonl" else foreign.convert(read_document(path))
+        )
+    except InvalidDocument as problem:
+        raise usage_error(str(problem)) from None
+    if converted is None:
+        raise usage_error(
+            f"{path}: neither a suite of AgentV or promptfoo nor a grader of OpenAI's",
+            "see docs/suite-formats.md",
+        )
+    for warning in converted.warnings:
+        warn(f"warning: {clean(warning)}")
+    if args.output is None:
+        _dump(converted.suite, sys.stdout)
+        return ExitCode.PASSED
+    write_file(args.output, partial(_dump, converted.suite))
+    return ExitCode.PASSED
+
+
+def _dump(suite: dict[str, Any], stream: Any) -> None:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.representer.ignore_aliases = lambda _data: True
+    yaml.dump(_blocks(suite), stream)
+
+
+def _blocks(data: Any) -> Any:
+    """Return the data with texts of several lines as literal blocks, where those say the same."""
+    from ruamel.yaml.scalarstring import LiteralScalarString
+
+    if isinstance(data, dict):
+        return {key: _blocks(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_blocks(value) for value in data]
+    if isinstance(data, str) and "\n" in data and _is_plain(data):
+        return LiteralScalarString(data)
+    return data
+
+
+def _is_plain(text: str) -> bool:
+    lines = text.split("\n")
+    return all(line.isprintable() and line == line.rstrip() for line in lines) and not lines[0].startswith(
+        " "
+    )

@@ -1,0 +1,173 @@
+"""`evald history`: how suites, or one of their cases, did over time."""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from google.protobuf.json_format import MessageToDict
+from rich.text import Text
+
+from evald.fields import nearest
+from evald.v1 import suite_service_pb2
+
+from ..pages import formats
+from ..suites.reports.report import SuiteReport
+from .console import new_table, say, show
+from .exit_codes import ExitCode, usage_error
+from .report_files import ResultFile, check_report_file, write_report_file
+from .result_tables import verdict_text
+from .sanitize import clean, print_json
+from .server_connection import run_async
+from .suite_client import SuiteClient, open_suites
+from .suite_view import rate, sparkline, verdict_word
+
+_pb = suite_service_pb2
+
+
+class _CaseThen(NamedTuple):
+    """A suite run, and what came of a case in it; None when the case was not in it."""
+
+    run: _pb.SuiteRun
+    result: _pb.CaseResult | None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the history."""
+    if args.html:
+        check_report_file("--html", args.html, "html")
+    if args.case and not args.suite:
+        raise usage_error("--case is for the history of one suite", "evald history SUITE --case ID")
+    return run_async(_history(args))
+
+
+async def _history(args: argparse.Namespace) -> int:
+    async with open_suites(args) as client:
+        found = await client.suite_runs(args.limit, suite=args.suite, target=args.target)
+        found.reverse()
+        if not found:
+            return await _nothing(client, args)
+        by_name: dict[tuple[str, str], list[_pb.SuiteRun]] = {}
+        for one in found:
+            by_name.setdefault((one.suite, one.target), []).append(one)
+        cases_found = False
+        for runs in by_name.values():
+            if args.case:
+                then = [_CaseThen(one, await _case(client, one.id, args.case)) for one in runs]
+                cases_found |= any(one.result is not None for one in then)
+                _show_case(then, args)
+            else:
+                _show_runs(runs, args)
+        if args.case and not cases_found:
+            raise usage_error(
+                f'no case of "{args.suite}" had the id "{args.case}"',
+                "evald test SUITE --list shows the cases",
+            )
+        if args.html:
+            await _write_page(client, list(by_name.values()), args.html)
+    return ExitCode.PASSED
+
+
+async def _nothing(client: SuiteClient, args: argparse.Namespace) -> int:
+    known = {one.suite for one in await client.suite_runs(1000)}
+    if args.suite and args.suite not in known and known:
+        near = nearest(args.suite, known)
+        raise usage_error(
+            f'no suite run is of "{args.suite}"',
+            f'did you mean "{near}"?' if near else f"there are some of {', '.join(sorted(known)[:10])}",
+        )
+    if not args.json:
+        say("There are no such suite runs yet: evald test SUITE")
+    return ExitCode.PASSED
+
+
+async def _case(client: SuiteClient, suite_run_id: str, case_id: str) -> _pb.CaseResult | None:
+    async for result in client.cases(suite_run_id, case_id=case_id, brief=True):
+        return result
+    return None
+
+
+def _heading(runs: Sequence[_pb.SuiteRun], values: Sequence[float | None], what: str) -> None:
+    last = runs[-1]
+    say(
+        (f"{clean(last.suite, 60)} {clean(last.target, 60)}{what}", "bold"), "  ", (sparkline(values), "cyan")
+    )
+
+
+def _show_runs(runs: Sequence[_pb.SuiteRun], args: argparse.Namespace) -> None:
+    if args.json:
+        for one in runs:
+            print_json({"suiteRun": MessageToDict(one)})
+        return
+    _heading(runs, [one.pass_rate.value if one.HasField("pass_rate") else None for one in runs], "")
+    table = new_table("When", "Pass rate", ("Score", "right"), ("Cases", "right"), "Verdict", "Id")
+    for one in runs:
+        table.add_row(
+            formats.moment(one.create_time),
+            rate(one.pass_rate) if one.HasField("pass_rate") else "n/a",
+            f"{one.mean_score:.2f}" if one.HasField("mean_score") else "",
+            f"{one.case_count:,}",
+            _standing(one),
+            clean(one.id),
+        )
+    show(table)
+
+
+def _standing(run: _pb.SuiteRun) -> Text:
+    """Return the verdict of a suite run, or where it stands."""
+    if run.status == _pb.SUITE_RUN_STATUS_COMPLETED:
+        return Text(*verdict_text(verdict_word(run.verdict)))
+    return Text("interrupted" if run.status == _pb.SUITE_RUN_STATUS_INTERRUPTED else "running", "yellow")
+
+
+def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
+    if args.json:
+        for run, result in then:
+            if result is not None:
+                when = MessageToDict(run.create_time)
+                print_json(
+                    {
+                        "suiteRunId": run.id,
+                        "target": run.target,
+                        "createTime": when,
+                        "case": MessageToDict(result),
+                    }
+                )
+        return
+    shares = [None if one.result is None else _share(one.result) for one in then]
+    _heading([one.run for one in then], shares, f": {clean(args.case, 60)}")
+    table = new_table("When", ("Trials passed", "right"), ("Score", "right"), "Verdict", "Why")
+    for run, result in then:
+        if result is None:
+            table.add_row(formats.moment(run.create_time), "", "", Text("not run", "dim"), "")
+            continue
+        judged = result.passed_count + result.failed_count + result.error_count
+        table.add_row(
+            formats.moment(run.create_time),
+            f"{result.passed_count} of {judged}",
+            f"{result.score:.2f}" if result.HasField("score") else "",
+            Text(*verdict_text(verdict_word(result.verdict))),
+            clean(result.reason, 200),
+        )
+    show(table)
+
+
+def _share(result: _pb.CaseResult) -> float | None:
+    """Return the share of the trials with a verdict that passed."""
+    judged = result.passed_count + result.failed_count
+    return result.passed_count / judged if judged else None
+
+
+async def _write_page(client: SuiteClient, found: Sequence[Sequence[_pb.SuiteRun]], name: str) -> None:
+    """Write the page of the latest suite run of each, with those before it."""
+    with ExitStack() as stack:
+        reports = []
+        for runs in found:
+            ended = [one for one in runs if one.status == _pb.SUITE_RUN_STATUS_COMPLETED]
+            if not ended:
+                continue
+            results = ResultFile(stack)
+            async for result in client.cases(ended[-1].id):
+                results.add(result)
+            reports.append(SuiteReport(ended[-1], results, history=ended[:-1]))
+        write_report_file(name, "html", reports)

@@ -1,0 +1,104 @@
+"""Report files: the format by the name's ending, and nothing half-written under the name."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, TextIO
+
+from evald.v1 import suite_service_pb2
+from evald_server.frames import frame, read_frame
+from evald_server.pages.environment import MissingPackage, environment
+
+from .exit_codes import CommandError, ExitCode, usage_error
+
+if TYPE_CHECKING:
+    from evald_server.suites.reports.report import SuiteReport
+
+ENDINGS: Final = {
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".xml": "junit",
+    ".md": "markdown",
+    ".html": "html",
+    ".agentv.jsonl": "agentv",
+}
+_WRITERS: Final = {
+    "json": ("json_files", "write_json"),
+    "jsonl": ("json_files", "write_jsonl"),
+    "junit": ("junit", "write_junit"),
+    "markdown": ("markdown", "write_markdown"),
+    "html": ("page", "write_page"),
+    "agentv": ("agentv", "write_agentv"),
+    "github": ("github", "write_github"),
+}
+
+
+class ResultFile(Iterable[suite_service_pb2.CaseResult]):
+    """Results of a suite run in a file without a name, so that reports can read them in turn."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+
+    def add(self, result: suite_service_pb2.CaseResult) -> None:
+        """Write a result."""
+        self._file.write(frame(result.SerializeToString()))
+
+    def __iter__(self) -> Iterator[suite_service_pb2.CaseResult]:
+        self._file.seek(0)
+        while (data := read_frame(self._file)) is not None:
+            yield suite_service_pb2.CaseResult.FromString(data)
+
+
+def report_format(option: str, path: str) -> str:
+    """Return the format of a report by its file's name. Raises CommandError for an unknown ending."""
+    name = Path(path).name
+    # The longest one: .agentv.jsonl ends with .jsonl, too.
+    ending = max((one for one in ENDINGS if name.endswith(one)), key=len, default=None)
+    if ending is None:
+        raise usage_error(f"{option} {path}: wanted a name with {', '.join(ENDINGS)}")
+    return ENDINGS[ending]
+
+
+def check_report_file(option: str, path: str, format_name: str) -> None:
+    """Refuse a report that could not be written, before anything runs. Raises CommandError."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise usage_error(
+            f"{option} {path}: there is no directory {folder}", f"make it first: mkdir -p {folder}"
+        )
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise usage_error(f"{option} {path}: cannot be written")
+    if format_name == "html":
+        try:
+            environment()
+        except MissingPackage as problem:
+            raise usage_error(f"{option} {path}: {problem}") from None
+
+
+def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteReport]") -> None:
+    """Write a report, as `write_file` does."""
+    write_file(path, partial(write_report, format_name, reports))
+
+
+def write_file(path: str, write: Callable[[TextIO], object]) -> None:
+    """Write a file. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
+    part = Path(f"{path}.part-{os.getpid()}")
+    try:
+        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
+            write(stream)
+        part.replace(path)
+    except OSError as problem:
+        raise CommandError(ExitCode.INCONCLUSIVE, f"{path}: {problem.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def write_report(format_name: str, reports: "Sequence[SuiteReport]", stream: TextIO) -> None:
+    """Write a report to a stream."""
+    module, name = _WRITERS[format_name]
+    getattr(import_module(f"evald_server.suites.reports.{module}"), name)(reports, stream)

@@ -1,0 +1,187 @@
+"""Calls of SuiteService: runs suites, lists and compares suite runs."""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+
+from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, open_to
+from evald.credentials import Access
+from evald.errors import InvalidRequest
+from evald.fields import nearest
+from evald.v1 import (
+    connector_service_pb2,
+    connector_service_pb2_grpc,
+    evaluation_service_pb2,
+    evaluation_service_pb2_grpc,
+    evaluator_pb2,
+    suite_service_pb2,
+    suite_service_pb2_grpc,
+)
+from evald_server.suites.comparison import MAX_DROP
+
+from .exit_codes import usage_error
+from .server_connection import open_channel, serving
+
+DATA_DIR: Final = ".evald"
+"""Where the server inside the command stores suite runs, in the working directory."""
+
+# What one message carries, at most: its cost is then below 1 % of that of its cases.
+_MOST_CASES: Final = 128
+_MOST_BYTES: Final = 1 << 20
+# Specs of one check: a fifth of what a server takes unless its operator says otherwise.
+_MOST_SPECS: Final = 20
+_PAGE: Final = 1000
+# Comparing reads two suite runs from the disk.
+_SECONDS: Final = 300.0
+
+_pb = suite_service_pb2
+
+
+@asynccontextmanager
+async def open_suites(args: argparse.Namespace) -> AsyncIterator["SuiteClient"]:
+    """Connect to the server, one inside the command by default, which stores in DATA_DIR."""
+    async with serving(args, DATA_DIR) as (server, credentials):
+        address, access = open_to(server, **credentials)
+        async with open_channel(address, access, channel_options(MAX_MESSAGE_BYTES)) as channel:
+            yield SuiteClient(channel, address, access)
+
+
+class SuiteClient:
+    """The calls. Errors are those of `evald.errors`."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
+        self._access = access
+        self._typed_errors = TypedErrors(address)
+        self._suites = suite_service_pb2_grpc.SuiteServiceStub(channel)
+        self._evaluations = evaluation_service_pb2_grpc.EvaluationServiceStub(channel)
+        self._connectors = connector_service_pb2_grpc.ConnectorServiceStub(channel)
+
+    async def run(
+        self, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]
+    ) -> AsyncIterator[_pb.RunSuiteResponse]:
+        """Run a suite. Yields what the server says, the suite run with its verdict last."""
+        call = self._suites.RunSuite(metadata=self._access.headers())
+        sending = asyncio.ensure_future(_send(call, opening, cases))
+        try:
+            with self._typed_errors:
+                async for response in call:
+                    yield response
+                    # What went wrong here has to end the call, else the server would wait for cases.
+                    if sending.done():
+                        sending.result()
+                await sending
+        finally:
+            sending.cancel()
+            call.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def suite_runs(self, limit: int, **wanted: Any) -> list[_pb.SuiteRun]:
+        """Return the latest suite runs that filters let through, the latest first."""
+        found: list[_pb.SuiteRun] = []
+        token = ""
+        while len(found) < limit:
+            request = _pb.ListSuiteRunsRequest(**wanted, page_size=limit - len(found), page_token=token)
+            page = await self._call("ListSuiteRuns", request)
+            found.extend(page.suite_runs)
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def cases(self, suite_run_id: str, **wanted: Any) -> AsyncIterator[_pb.CaseResult]:
+        """Yield the cases of a suite run that filters let through, by id."""
+        token = ""
+        while True:
+            request = _pb.ListCaseResultsRequest(
+                suite_run_id=suite_run_id, **wanted, page_size=_PAGE, page_token=token
+            )
+            page = await self._call("ListCaseResults", request)
+            for result in page.results:
+                yield result
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def suite_run(self, suite_run_id: str) -> _pb.SuiteRun | None:
+        """Return a suite run; None when there is none."""
+        request = _pb.GetSuiteRunRequest(suite_run_id=suite_run_id)
+        try:
+            found: _pb.SuiteRun = (await self._call("GetSuiteRun", request)).suite_run
+        except InvalidRequest as problem:
+            if problem.code != "NOT_FOUND":
+                raise
+            return None
+        return found
+
+    async def compare(self, base_id: str, new_id: str, max_drop: float = MAX_DROP) -> _pb.SuiteComparison:
+        """Compare two suite runs."""
+        request = _pb.CompareSuiteRunsRequest(base_id=base_id, new_id=new_id, max_drop=max_drop)
+        found: _pb.SuiteComparison = (await self._call("CompareSuiteRuns", request)).comparison
+        return found
+
+    async def connector_id(self, name_or_id: str) -> str:
+        """Return the id of a stored connector. Raises CommandError, which names the nearest."""
+        request = connector_service_pb2.ListConnectorsRequest(page_size=_PAGE)
+        with self._typed_errors:
+            page = await self._connectors.ListConnectors(
+                request, timeout=_SECONDS, metadata=self._access.headers()
+            )
+        stored = list(page.connectors)
+        for one in stored:
+            if name_or_id in (one.name, one.id):
+                return str(one.id)
+        near = nearest(name_or_id, [one.name for one in stored])
+        raise usage_error(
+            f'no connector has the name or the id "{name_or_id}"',
+            f'did you mean "{near}"?'
+            if near
+            else "connectors stand in the suite, in --connector FILE, or on a server: evald connectors create",
+        )
+
+    async def violations(
+        self, specs: Sequence[evaluator_pb2.EvaluatorSpec]
+    ) -> list[evaluation_service_pb2.SpecViolation]:
+        """Return what is wrong with specs, without running them."""
+        found = []
+        for start in range(0, len(specs), _MOST_SPECS):
+            part = specs[start : start + _MOST_SPECS]
+            with self._typed_errors:
+                answer = await self._evaluations.ValidateSpecs(
+                    evaluation_service_pb2.ValidateSpecsRequest(evaluators=part),
+                    timeout=_SECONDS,
+                    metadata=self._access.headers(),
+                )
+            for violation in answer.violations:
+                violation.index += start
+                found.append(violation)
+        return found
+
+    async def _call(self, method: str, request: Any) -> Any:
+        with self._typed_errors:
+            return await getattr(self._suites, method)(
+                request, timeout=_SECONDS, metadata=self._access.headers()
+            )
+
+
+async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]) -> None:
+    """Send the opening and the cases, and half-close. Cancels the call when a case cannot be read."""
+    message = _pb.RunSuiteRequest(open=opening)
+    try:
+        size = 0
+        for case in cases:
+            message.cases.append(case)
+            size += case.ByteSize()
+            if len(message.cases) == _MOST_CASES or size >= _MOST_BYTES:
+                await call.write(message)
+                message, size = _pb.RunSuiteRequest(), 0
+        await call.write(message)
+        await call.done_writing()
+    except (asyncio.InvalidStateError, grpc.RpcError):
+        return  # the server has ended the call; reading says why
+    except BaseException:
+        call.cancel()
+        raise

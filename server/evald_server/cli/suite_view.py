@@ -1,0 +1,173 @@
+"""Tables of suite runs, and the bar while they run."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from evald.records import read_verdict
+from evald.v1 import suite_service_pb2
+
+from ..pages import formats
+from .console import err, new_table, say, show
+from .result_tables import verdict_text
+from .sanitize import clean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_CASES: Final = 10
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+_COMPARED: Final = {"PASS": "green", "WARN": "yellow", "BLOCK": "red"}
+
+
+def progress_bar(*, hidden: bool) -> Progress:
+    """Return the bar of a suite run, with the pass rate so far."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=err(),
+        transient=True,
+        disable=hidden or not err().is_terminal,
+    )
+
+
+def verdict_word(verdict: int) -> str:
+    """Return the name of a verdict; an unknown one is an error."""
+    return str(read_verdict(verdict).name)
+
+
+def rate(estimate: suite_service_pb2.Estimate) -> str:
+    """Return a share with its interval."""
+    return _plain(f"{formats.percent(estimate.value)} ({formats.between(estimate)})")
+
+
+def _plain(text: str) -> str:
+    """Return a text with the narrow spaces of pages as plain ones, which every terminal can show."""
+    return text.replace("\u202f", " ")
+
+
+def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
+    """Show a row for each suite run, and its trials, with the columns that say something."""
+    columns: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("Suite", "left", lambda run: clean(run.suite, 40)),
+        ("Target", "left", lambda run: clean(run.target, 40)),
+        ("Pass rate", "left", lambda run: rate(run.pass_rate) if run.HasField("pass_rate") else "n/a"),
+        ("Cases", "right", lambda run: f"{run.case_count:,}"),
+        ("Failed", "right", lambda run: _count(run.failed_count)),
+        ("Errors", "right", lambda run: _count(run.error_count)),
+        ("Skipped", "right", lambda run: _count(run.skipped_count)),
+        ("Unstable", "right", lambda run: _count(run.unstable_count)),
+        ("Score", "right", lambda run: f"{run.mean_score:.2f}" if run.HasField("mean_score") else ""),
+        (
+            "Latency",
+            "right",
+            lambda run: (
+                _plain(formats.seconds(run.mean_latency_seconds))
+                if run.HasField("mean_latency_seconds")
+                else ""
+            ),
+        ),
+        ("Tokens", "right", lambda run: formats.number(formats.tokens(run.token_usage))),
+        ("Cost", "right", lambda run: formats.money(run.cost) if run.HasField("cost") else ""),
+    ]
+    kept = [
+        column
+        for column in columns
+        if column[0] in ("Suite", "Target", "Pass rate", "Cases") or any(map(column[2], runs))
+    ]
+    table = new_table(*((name, side) for name, side, _ in kept), "Verdict")
+    for run in runs:
+        table.add_row(*(cell(run) for _, _, cell in kept), Text(*verdict_text(verdict_word(run.verdict))))
+    show(table)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else ""
+
+
+def show_trials(run: suite_service_pb2.SuiteRun) -> None:
+    """Show pass@k and pass^k."""
+    if not run.trial_estimates:
+        return
+    table = new_table(("k", "right"), "pass@k", "pass^k", ("Cases", "right"))
+    for one in run.trial_estimates:
+        table.add_row(str(one.k), rate(one.any_passes), rate(one.all_pass), f"{one.case_count:,}")
+    _titled(f"Trials: {clean(run.suite, 40)} {clean(run.target, 40)}", table)
+
+
+def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
+    """Show how often each evaluator passed, and what metrics measured."""
+    assertions = new_table(
+        "Evaluator", "Pass rate", *((one, "right") for one in ("Passed", "Failed", "Errors"))
+    )
+    metrics = new_table("Metric", ("Mean", "right"))
+    for name, totals in sorted(run.evaluators.items()):
+        judged = totals.passed_count + totals.failed_count
+        if totals.HasField("mean_value") and not totals.failed_count:
+            metrics.add_row(clean(name, 40), formats.number(totals.mean_value))
+        else:
+            share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
+            counts = (totals.passed_count, totals.failed_count, totals.error_count)
+            assertions.add_row(clean(name, 40), share, *map(_count, counts))
+    _titled("Evaluators", assertions)
+    _titled("Metrics", metrics)
+
+
+def show_unpassed(rows: Sequence[tuple[str, str, str]], hidden: int) -> None:
+    """Show cases that did not pass: id, verdict, reason. hidden: number of others."""
+    table = new_table("Case", "Verdict", "Why")
+    for case_id, verdict, reason in rows:
+        table.add_row(clean(case_id, 60), Text(*verdict_text(verdict)), clean(reason, 300))
+    if hidden:
+        table.add_row(f"and {hidden:,} more", "", "")
+    _titled("Not passed", table)
+
+
+def show_comparisons(comparisons: Sequence[suite_service_pb2.SuiteComparison]) -> None:
+    """Show which differences between targets are real."""
+    table = new_table(
+        "Target",
+        "Compared with",
+        ("Change", "right"),
+        ("Broken", "right"),
+        ("Fixed", "right"),
+        ("p", "right"),
+        "Verdict",
+        "Why",
+    )
+    for one in comparisons:
+        word = formats.comparison_mark(one.verdict).word
+        table.add_row(
+            clean(one.new.target, 40),
+            clean(one.base.target, 40),
+            formats.points(one.pass_rate_change.value) if one.HasField("pass_rate_change") else "",
+            str(one.broken_count),
+            str(one.fixed_count),
+            formats.p_value(one.mcnemar_p) if one.HasField("mcnemar_p") else "",
+            Text(word, _COMPARED.get(word, "yellow")),
+            clean(one.reason, 300),
+        )
+    _titled("Differences", table)
+
+
+def _titled(heading: str, table: Any) -> None:
+    parts: list[RenderableType] = [Text(heading, "bold"), table]
+    if table.row_count:
+        show(*parts)
+
+
+def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
+    """Print the verdict of a suite run with its reason, and its id for `compare`."""
+    name = f"{clean(run.suite, 60)} {clean(run.target, 60)}"
+    say((f"suite run {clean(run.id)}", "dim"))
+    say(verdict_text(verdict_word(run.verdict)), f"  {name}: {clean(run.reason, 300)}")
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return shares from 0 to 1 as a line of blocks; a dot where there is none."""
+    return "".join("·" if one is None else _SPARKS[min(int(one * 8), 7)] for one in values)

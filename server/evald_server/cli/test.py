@@ -1,0 +1,390 @@
+"""`evald test`: run suites of cases against targets or recorded answers."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+from uuid import UUID, uuid4
+
+from google.protobuf.json_format import MessageToDict
+
+from evald.convert.resources import CONNECTOR
+from evald.errors import EvaldError, InvalidInput, Unavailable
+from evald.v1 import connector_service_pb2, suite_service_pb2
+
+from ..suites.file_models import suite_schema
+from ..suites.reports.report import SuiteReport
+from ..suites.suite_file import Problem, RereadCases, Suite, SuiteProblems, load_suites
+from .console import new_table, say, show, show_progress, warn
+from .exit_codes import ExitCode, usage_error
+from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
+from .sanitize import clean, print_json
+from .server_connection import run_async
+from .stored_files import read_files
+from .suite_client import SuiteClient, open_suites
+from .suite_view import (
+    SHOWN_CASES,
+    progress_bar,
+    say_verdict,
+    show_comparisons,
+    show_evaluators,
+    show_runs,
+    show_trials,
+    show_unpassed,
+    verdict_word,
+)
+
+_pb = suite_service_pb2
+
+# Suite runs on the page of a report.
+_HISTORY: Final = 30
+_SHOWN_PROBLEMS: Final = 50
+_SHOWN_WARNINGS: Final = 10
+_LATEST: Final = "latest"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the suites."""
+    if args.schema:
+        sys.stdout.write(json.dumps(suite_schema(), indent=2) + "\n")
+        return ExitCode.PASSED
+    _read_resume(args)
+    if not args.files:
+        raise usage_error(
+            "no suite", "evald test SUITE.yaml; evald test --schema prints what a suite may hold"
+        )
+    if args.transcripts and (args.targets or args.connectors):
+        raise usage_error(
+            "--transcripts beside a target: the answers are recorded already", "leave one of them out"
+        )
+    if args.trials and args.min_passed and args.min_passed > args.trials:
+        raise usage_error(f"--min-passed {args.min_passed} of {args.trials} trials")
+    for name in args.outputs:
+        check_report_file("--output", name, report_format("--output", name))
+    connectors = _read_connectors(args.connectors)
+    targets = args.targets or list(connectors)
+    try:
+        suites = load_suites(
+            args.files,
+            tags=args.tags,
+            exclude_tags=args.exclude_tags,
+            ids=args.ids,
+            transcripts=args.transcripts,
+            targets=targets,
+        )
+    except SuiteProblems as problem:
+        return _report_problems(problem.problems)
+    if args.list:
+        return _list(suites, as_json=args.json)
+    for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
+        warn(f"warning: {clean(warning)}")
+    testing = _Testing(
+        args, [_SuiteOn(suite, one) for suite in suites for one in _targets(suite, targets, args)], connectors
+    )
+    try:
+        return run_async(testing.run())
+    except SuiteProblems as problem:
+        return _report_problems(problem.problems)
+    except (KeyboardInterrupt, EvaldError):
+        testing.say_how_to_resume()
+        raise
+
+
+def _read_resume(args: argparse.Namespace) -> None:
+    """Tell the id of a suite run from a suite that stands after --resume."""
+    if args.resume not in (None, _LATEST) and not _is_id(args.resume):
+        args.files.append(args.resume)
+        args.resume = _LATEST
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:
+    found = {}
+    for record in read_files(files, "connector").records if files else ():
+        try:
+            pb = CONNECTOR.read(record.data)
+        except InvalidInput as problem:
+            raise usage_error(f"{record.place}: {problem}") from None
+        if not pb.name or pb.name in found:
+            raise usage_error(f"{record.place}: wanted a connector with a `name` of its own")
+        found[pb.name] = pb
+    return found
+
+
+def _targets(suite: Suite, targets: Sequence[str], args: argparse.Namespace) -> Sequence[str]:
+    """Return what a suite is run against; "" for its recorded answers."""
+    if args.transcripts:
+        return [""]
+    return targets or suite.targets or [""]
+
+
+def _report_problems(problems: Sequence[Problem]) -> int:
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        warn(clean(str(problem)))
+    if len(problems) > _SHOWN_PROBLEMS:
+        warn(f"and {len(problems) - _SHOWN_PROBLEMS} more problems")
+    return ExitCode.USAGE
+
+
+def _list(suites: Sequence[Suite], *, as_json: bool) -> int:
+    table = new_table("Suite", "Case", "Turns", "Trials", "Tags")
+    for suite in suites:
+        for case in suite.cases:
+            trials = len(case.recorded_trials) or case.trials or suite.open.trials or 1
+            if as_json:
+                print_json(
+                    {
+                        "suite": suite.name,
+                        "caseId": case.case_id,
+                        "place": suite.place(case.case_id),
+                        "turns": len(case.turns),
+                        "trials": trials,
+                        "tags": list(case.tags),
+                    }
+                )
+            else:
+                row = (suite.name, case.case_id, str(len(case.turns)), str(trials), ", ".join(case.tags))
+                table.add_row(*(clean(cell, 100) for cell in row))
+        for case_id, why in () if as_json else suite.skipped:
+            table.add_row(clean(suite.name, 100), clean(case_id, 100), "", "skipped", clean(why, 200))
+    if not as_json:
+        show(table)
+    return ExitCode.PASSED
+
+
+class _SuiteOn(NamedTuple):
+    """A suite and what it is run against; "" for recorded answers."""
+
+    suite: Suite
+    target: str
+
+
+class _Ended(NamedTuple):
+    """A suite run that has ended. unpassed: the first ones, and hidden: how many more."""
+
+    on: _SuiteOn
+    run: _pb.SuiteRun
+    results: "ResultFile | None"
+    unpassed: list[tuple[str, str, str]]
+    hidden: int
+
+
+class _Testing:
+    """Runs suites against their targets, one after the other, and reports."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        wanted: Sequence[_SuiteOn],
+        connectors: dict[str, connector_service_pb2.Connector],
+    ) -> None:
+        self._args = args
+        self._wanted = wanted
+        self._connectors = connectors
+        self._started: _pb.SuiteRun | None = None  # while it has not ended
+
+    def say_how_to_resume(self) -> None:
+        """Say how a suite run goes on that did not end."""
+        if self._started is not None:
+            name = clean(f"{self._started.suite} {self._started.target}")
+            warn(f"{name} was interrupted", f"go on with {self._command()} --resume")
+
+    def _command(self) -> str:
+        return " ".join(["evald test", *map(clean, self._args.files)])
+
+    async def run(self) -> int:
+        """Run everything. Returns the exit code."""
+        with ExitStack() as stack:
+            async with open_suites(self._args) as client:
+                openings = [await self._opening(client, one) for one in self._wanted]
+                problems = await _wrong_specs(client, [one.suite for one in self._wanted])
+                if problems:
+                    return _report_problems(problems)
+                await self._resume(client, openings)
+                ended = [
+                    await self._run_one(client, one, opening, stack)
+                    for one, opening in zip(self._wanted, openings, strict=True)
+                    if one.suite.case_count
+                ]
+                comparisons = [await client.compare(base.run.id, new.run.id) for base, new in _pairs(ended)]
+                reports = [await self._report(client, one, comparisons) for one in ended]
+            self._show(ended, comparisons)
+            self._write(reports)
+            return _exit_code([one.run for one in ended])
+
+    async def _opening(self, client: SuiteClient, one: _SuiteOn) -> _pb.SuiteOpen:
+        args, opening = self._args, _pb.SuiteOpen()
+        opening.CopyFrom(one.suite.open)
+        opening.target = one.target
+        connector = self._connectors.get(one.target) or one.suite.connectors.get(one.target)
+        if connector is not None:
+            opening.connector.CopyFrom(connector)
+        elif one.target:
+            opening.connector_id = await client.connector_id(one.target)
+        opening.trials = args.trials or opening.trials
+        opening.min_passed = args.min_passed or opening.min_passed
+        opening.max_concurrency = args.concurrency or opening.max_concurrency
+        if args.threshold is not None:
+            opening.threshold = args.threshold
+        # Made here, so that it is known however early the suite run ends.
+        opening.suite_run_id = str(uuid4())
+        return opening
+
+    async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
+        """Name the suite runs to go on with. Raises CommandError when there is none."""
+        wanted = self._args.resume
+        if not wanted:
+            return
+        if wanted != _LATEST and len(openings) > 1:
+            raise usage_error("--resume ID is for one suite against one target", "leave the id out: --resume")
+        for opening in openings:
+            if wanted != _LATEST:
+                opening.suite_run_id, opening.resume = wanted, True
+                continue
+            found = await client.suite_runs(
+                1,
+                suite=opening.suite,
+                target=opening.target or "recorded",
+                status=_pb.SUITE_RUN_STATUS_INTERRUPTED,
+            )
+            if found:
+                opening.suite_run_id, opening.resume = found[0].id, True
+        if not any(opening.resume for opening in openings):
+            names = ", ".join(f"{one.suite} {one.target}".strip() for one in openings)
+            raise usage_error(
+                f"no suite run of {names} was interrupted", "leave --resume out to run from the start"
+            )
+
+    async def _run_one(
+        self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen, stack: ExitStack
+    ) -> _Ended:
+        args = self._args
+        results = ResultFile(stack) if args.outputs or args.github else None
+        unpassed: list[tuple[str, str, str]] = []
+        ended: _pb.SuiteRun | None = None
+        passed = judged = others = 0
+        name = clean(f"{opening.suite} {one.target}".strip(), 60)
+        bar = progress_bar(hidden=args.json)
+        with show_progress(bar):
+            task = bar.add_task(name, total=one.suite.case_count, rate="")
+            async for response in client.run(opening, one.suite.cases):
+                if response.HasField("started"):
+                    self._started = response.started
+                for result in response.results:
+                    verdict = verdict_word(result.verdict)
+                    passed += verdict == "PASSED"
+                    judged += verdict in ("PASSED", "FAILED")
+                    others += verdict in ("FAILED", "ERROR")
+                    if verdict in ("FAILED", "ERROR") and len(unpassed) < SHOWN_CASES:
+                        unpassed.append((result.case_id, verdict, result.reason))
+                    if results is not None:
+                        results.add(result)
+                    if args.json:
+                        print_json(MessageToDict(result))
+                if response.results:
+                    rate = f"{passed / judged:.1%} passed" if judged else ""
+                    bar.update(task, advance=len(response.results), rate=rate)
+                if response.HasField("ended"):
+                    ended = response.ended
+        if ended is None:
+            raise Unavailable("the server ended the suite run without a verdict")
+        self._started = None
+        if args.json:
+            print_json({"suiteRun": MessageToDict(ended)})
+        return _Ended(one, ended, results, unpassed, others - len(unpassed))
+
+    async def _report(
+        self, client: SuiteClient, one: _Ended, comparisons: Sequence[_pb.SuiteComparison]
+    ) -> SuiteReport:
+        history: list[_pb.SuiteRun] = []
+        if any(name.endswith(".html") for name in self._args.outputs):
+            history = await client.suite_runs(_HISTORY, suite=one.run.suite, target=one.run.target)
+        return SuiteReport(
+            one.run,
+            one.results or (),
+            left_out=one.on.suite.skipped,
+            place=one.on.suite.place,
+            comparison=next((found for found in comparisons if found.new.id == one.run.id), None),
+            history=[past for past in history if past.id != one.run.id],
+        )
+
+    def _show(self, ended: Sequence[_Ended], comparisons: Sequence[_pb.SuiteComparison]) -> None:
+        if self._args.json:
+            return
+        for one in ended:
+            show_evaluators(one.run)
+            show_unpassed(one.unpassed, one.hidden)
+            show_trials(one.run)
+        if ended:
+            show_runs([one.run for one in ended])
+        show_comparisons(comparisons)
+        for suite in {id(one.suite): one.suite for one in self._wanted}.values():
+            if suite.skipped:
+                names = ", ".join(case_id for case_id, _ in suite.skipped[:SHOWN_CASES])
+                say(
+                    ("left out", "yellow"),
+                    f"  {len(suite.skipped)} cases of {clean(suite.name)}: {clean(names, 200)}",
+                )
+        for one in ended:
+            say_verdict(one.run)
+
+    def _write(self, reports: Sequence[SuiteReport]) -> None:
+        for name in self._args.outputs:
+            write_report_file(name, report_format("--output", name), reports)
+        if self._args.github:
+            write_report("github", reports, sys.stdout)
+
+
+def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
+    """Yield the first target of each suite with each of its others."""
+    first: dict[str, _Ended] = {}
+    for one in ended:
+        base = first.setdefault(one.run.suite, one)
+        if base is not one:
+            yield base, one
+
+
+async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Problem]:
+    """Return what is wrong with evaluators. Those of a suite that is read again are checked as they arrive."""
+    places: dict[bytes, str] = {}
+    specs = []
+    for suite in {id(one): one for one in suites}.values():
+        cases = () if isinstance(suite.cases, RereadCases) else suite.cases
+        listed = [(suite.evaluators_place, suite.open.evaluators)]
+        for case in cases:
+            for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):
+                if found:
+                    listed.append((f'{suite.place(case.case_id)}: case "{case.case_id}"', found))
+        for place, found in listed:
+            for spec in found:
+                data = spec.SerializeToString(deterministic=True)
+                if data not in places:
+                    places[data] = place
+                    specs.append(spec)
+    where = list(places.values())
+    problems = []
+    for one in await client.violations(specs):
+        path = one.path.strip("/").replace("/", ".")
+        message = one.message.partition(": ")[2] or one.message
+        name = specs[one.index].name or specs[one.index].type
+        problems.append(
+            Problem(f'{where[one.index]}: evaluator "{name}"', 0, f"{path}: {message}" if path else message)
+        )
+    return problems
+
+
+def _exit_code(runs: Sequence[_pb.SuiteRun]) -> int:
+    """Return the worst code: a failure, then what is inconclusive. Nothing at all is inconclusive."""
+    verdicts = {verdict_word(run.verdict) for run in runs}
+    if "FAILED" in verdicts:
+        return ExitCode.FAILED
+    return ExitCode.PASSED if verdicts == {"PASSED"} else ExitCode.INCONCLUSIVE

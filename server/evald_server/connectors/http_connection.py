@@ -1,0 +1,136 @@
+"""One connection to an agent: HTTP/1.1 by h11, over asyncio's transports.
+
+A client library with a connection pool takes three times as long for a request, all of it in the event loop.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self, cast
+
+import h11
+
+# More than this is not read before somebody takes it.
+_MAX_WAITING_BYTES: Final = 256 << 10
+_MAX_HEAD_BYTES: Final = 64 << 10
+
+# Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
+_IDLE_SECONDS: Final = 2.0
+
+BROKEN: Final = (OSError, h11.ProtocolError)
+"""What reading and writing raise when the connection ends, or what comes is not HTTP."""
+
+
+class _Inbox(asyncio.Protocol):
+    """What has come and was not taken yet."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has come, not even the end."""
+        return not self._received and not self._ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._received += data
+        if len(self._received) > _MAX_WAITING_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._ended = True
+        self._wake()
+
+    def eof_received(self) -> None:
+        """See asyncio.Protocol."""
+        self.connection_lost(None)
+
+    async def take(self) -> bytes:
+        """Wait until something has come, and return it; b"" at the end."""
+        if self.is_quiet:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        data = bytes(self._received)
+        self._received.clear()
+        if self._transport is not None and not self._ended:
+            self._transport.resume_reading()
+        return data
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class HttpConnection:
+    """A connection to an agent, for one request after the other. address: where it leads."""
+
+    def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox) -> None:
+        self.address = address
+        self._transport = transport
+        self._inbox = inbox
+        self._http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
+        self._last_used = 0.0
+
+    @classmethod
+    async def open(cls, address: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Self:
+        """Connect. server_name: that the certificate must have. Raises OSError."""
+        transport, inbox = await asyncio.get_running_loop().create_connection(
+            _Inbox, address, port, ssl=tls, server_hostname=server_name if tls else None
+        )
+        return cls(address, transport, inbox)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request may be sent: it was used lately, and nothing has come since the last answer."""
+        return self._inbox.is_quiet and time.monotonic() - self._last_used < _IDLE_SECONDS
+
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes
+    ) -> tuple[int, dict[str, str]]:
+        """Send a request. Returns the status and the headers of the answer, in lower case. Raises BROKEN."""
+        fields = [*headers.items(), ("content-length", str(len(content)))]
+        request = h11.Request(method=method, target=path, headers=fields)
+        events = (request, h11.Data(content), h11.EndOfMessage())
+        # Not waiting until it is sent: an agent may refuse what it has not read to the end.
+        self._transport.write(b"".join(filter(None, map(self._http.send, events))))
+        while not isinstance(event := await self._next_event(), h11.Response):
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("wanted a response")
+        return event.status_code, {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers
+        }
+
+    async def piece(self) -> bytes:
+        """Return the next piece of the answer's body; b"" at its end. Raises BROKEN."""
+        event = await self._next_event()
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    def finish(self) -> bool:
+        """Get ready for the next request; returns False, and closes, where that is not possible."""
+        self._last_used = time.monotonic()
+        done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+        if not done or self._http.trailing_data[0] or not self._inbox.is_quiet:
+            self.close()
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def close(self) -> None:
+        """Close it at once."""
+        self._transport.abort()
+
+    async def _next_event(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._inbox.take())
+        return event

@@ -1,0 +1,58 @@
+"""Says what makes the results of a planned evaluator, so that results of two plans can be compared."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evald.evaluator import Evaluate, Evaluator, effective_config
+from evald.result import Provenance
+from evald.strict_json import canonical_json
+
+if TYPE_CHECKING:
+    from .plan import PlannedEvaluator
+
+
+def provenance_of(
+    evaluate: Evaluate, config: Mapping[str, Any], *, threshold: float | None, negate: bool
+) -> Provenance:
+    """Return the provenance of a compiled function.
+
+    What the function is bound to may have two attributes. `config`: the effective config, as an Evaluator or as
+    canonical JSON; without it, as for remotes and plain functions, the config counts as it was sent.
+    `provenance`: what is known beside the config.
+
+    threshold, negate: of the spec. They turn the verdict around, so they count where they are set.
+    """
+    owner = getattr(evaluate, "__self__", None)
+    evaluator = owner if isinstance(owner, Evaluator) else getattr(owner, "config", None)
+    if isinstance(evaluator, Evaluator):
+        text = effective_config(evaluator)
+    else:
+        text = canonical_json(config) if evaluator is None else evaluator
+    if negate:
+        text += "\nnegate"
+    if threshold is not None:
+        text += f"\nthreshold {threshold!r}"
+    known: Provenance = getattr(owner, "provenance", Provenance())
+    return known._replace(config_sha256=_digest(text))
+
+
+def combined(settings: Mapping[str, Any], children: "Sequence[PlannedEvaluator]") -> tuple[str, Provenance]:
+    """Return config and provenance of a combinator: its own settings, and all that makes its children's results."""
+    parts = [
+        (
+            child.definition.type,
+            child.definition.version,
+            child.weight,
+            child.final_only,
+            child.provenance.config_sha256,
+            child.provenance.prompt_sha256,
+        )
+        for child in children
+    ]
+    judges = [child.provenance for child in children if child.provenance.judge_models]
+    return canonical_json({**settings, "evaluators": parts}), Provenance.of_judges(judges)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

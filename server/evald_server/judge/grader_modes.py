@@ -1,0 +1,207 @@
+"""The mode `grader`: a prompt of several messages with variables, answered by a number or a label.
+
+The form of OpenAI's `score_model` and `label_model` graders. The values of the variables are data, and stand in the
+fence, each where its variable stands.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluator
+from evald.result import Check, Result
+from evald_server.evaluators.grader_templates import (
+    Missing,
+    TemplatePart,
+    Variable,
+    as_text,
+    parse_template,
+    value_of,
+)
+
+from .answer_parsing import UnusableAnswer, get_number, get_text, require_object
+from .prompt_request import ModelAnswer
+from .rubric_modes import TEXT, Judgement, PromptTemplate, RubricMode, object_schema
+from .transcript import encode
+
+# Share of the range from which a grader without a threshold passes.
+_DEFAULT_SHARE: Final = 0.8
+
+_SCORE_TASK: Final = """\
+Answer with one JSON object, whatever form the task below asks for:
+{{"reasoning": what you saw and what follows from it, in at most five sentences, \
+"score": a number from {low:.15g} to {high:.15g}}}"""
+
+_LABEL_TASK: Final = """\
+Answer with one JSON object, whatever form the task below asks for:
+{{"reasoning": what you saw and what follows from it, in at most five sentences, \
+"label": one of {labels}}}"""
+
+
+class GraderMessage(BaseModel):
+    """A message of the prompt."""
+
+    model_config = Evaluator.model_config
+
+    role: Literal["system", "developer", "user"]
+    content: Annotated[str, Field(min_length=1)] = Field(
+        description="Text with variables: {{item.KEY}} of the metadata's item, {{sample.output_text}}."
+    )
+
+
+class ModelGrader(BaseModel):
+    """A prompt with variables, and the numbers or labels that answer it."""
+
+    model_config = Evaluator.model_config
+
+    input: Annotated[list[GraderMessage], Field(min_length=1, max_length=100)] = Field(
+        description="The prompt. System messages without variables before all others replace the system message."
+    )
+    labels: (
+        Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=100)] | None
+    ) = Field(None, description="The labels to choose from; left out, the answer is a number.")
+    passing_labels: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="With labels: those that pass."
+    )
+    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="Lowest and highest number of an answer; [0, 1] when left out."
+    )
+    pass_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
+        None, description="Lowest number that passes; left out, four fifths of the way up the range."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelGrader":
+        if self.labels is None:
+            if self.passing_labels is not None:
+                raise ValueError("passingLabels without labels")
+            low, high = self.bounds
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(f"range: {low:g} to {high:g} is no range")
+            if not low <= self.threshold <= high:
+                raise ValueError(f"passThreshold: {self.threshold:g} is not within {low:g} to {high:g}")
+        else:
+            if self.range is not None or self.pass_threshold is not None:
+                raise ValueError("range and passThreshold have no meaning with labels")
+            if len(set(self.labels)) < len(self.labels):
+                raise ValueError("labels: one of them is there twice")
+            unknown = sorted(set(self.passing_labels or ()).difference(self.labels))
+            if self.passing_labels is None or unknown:
+                got = f"{unknown[0]!r} is no label" if unknown else "missing"
+                raise ValueError(f"passingLabels: {got}; wanted some of the labels")
+        for message in self.input:
+            parse_template(message.content)
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest number of an answer."""
+        low, high = self.range or (0.0, 1.0)
+        return low, high
+
+    @property
+    def threshold(self) -> float:
+        """Lowest number that passes."""
+        if self.pass_threshold is not None:
+            return self.pass_threshold
+        low, high = self.bounds
+        return low + _DEFAULT_SHARE * (high - low)
+
+    @property
+    def system_message(self) -> str | None:
+        """The texts of the first system messages without variables; None when there is none."""
+        return "\n\n".join(message.content for message in self.input[: self._system_count]) or None
+
+    @property
+    def template(self) -> list[TemplatePart]:
+        """The other messages, joined by an empty line."""
+        return parse_template("\n\n".join(message.content for message in self.input[self._system_count :]))
+
+    @property
+    def _system_count(self) -> int:
+        for position, message in enumerate(self.input):
+            parts = parse_template(message.content)
+            if message.role == "user" or any(isinstance(part, Variable) for part in parts):
+                return position
+        return len(self.input)
+
+
+class VariableTemplate(PromptTemplate):
+    """A prompt in which the value of every variable is data."""
+
+    def __init__(self, parts: Sequence[TemplatePart]) -> None:
+        self._parts = parts
+        self.variables = [part for part in parts if isinstance(part, Variable)]
+        self.count = len(self.variables)
+
+    def lines(self, ctx: EvaluatorContext) -> list[str]:
+        """See PromptTemplate."""
+        return [
+            encode({"variable": one.text, "value": as_text(value_of(one, ctx))}) for one in self.variables
+        ]
+
+    def fill(self, blocks: Sequence[str]) -> str:
+        """See PromptTemplate."""
+        left = iter(blocks)
+        return "".join(next(left) if isinstance(part, Variable) else part for part in self._parts)
+
+    def characters(self, ctx: EvaluatorContext) -> int:
+        """See PromptTemplate."""
+        return sum(len(as_text(value_of(one, ctx))) for one in self.variables)
+
+
+class GraderMode(RubricMode):
+    """`grader`: the answer is a number of a range, or a label."""
+
+    name = "grader"
+
+    def __init__(self, grader: ModelGrader) -> None:
+        low, high = grader.bounds
+        answer: dict[str, Any] = {"type": "number", "description": f"From {low:.15g} to {high:.15g}."}
+        task = _SCORE_TASK.format(low=low, high=high)
+        if grader.labels is not None:
+            answer = {"type": "string", "enum": grader.labels}
+            task = _LABEL_TASK.format(labels=encode({"labels": grader.labels}))
+        key = "score" if grader.labels is None else "label"
+        template = VariableTemplate(grader.template)
+        super().__init__(task, object_schema(reasoning=TEXT, **{key: answer}), template)
+        self._variables = template.variables
+        self._grader = grader
+
+    def missing(self, ctx: EvaluatorContext) -> Result | None:
+        """Return the result of a turn that lacks the value of a variable."""
+        for one in self._variables:
+            value = value_of(one, ctx)
+            if isinstance(value, Missing):
+                return value.result
+        return None
+
+    def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
+        """Pass = a passing label, or a number that reaches the threshold."""
+        data = require_object(answer.data)
+        reasoning = get_text(data, "reasoning")
+        if self._grader.labels is None:
+            low, high = self._grader.bounds
+            number, least = get_number(data, "score", low, high), self._grader.threshold
+            relation = "reaches" if number >= least else "is below"
+            return Judgement(
+                number >= least,
+                (number - low) / (high - low),
+                reasoning or f"Score {number:g} {relation} {least:g}",
+                details={"rawScore": number, "passThreshold": least},
+                value=number,
+            )
+        label = data.get("label")
+        if label not in self._grader.labels:
+            raise UnusableAnswer('"label" is none of the labels')
+        passes = label in (self._grader.passing_labels or ())
+        return Judgement(
+            passes,
+            float(passes),
+            reasoning or f"Label {label!r}",
+            [Check(f"Label {label!r}", passes)],
+            details={"label": label},
+        )

@@ -1,0 +1,124 @@
+"""How verdicts, numbers and times read in reports, on pages and in the terminal."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from evald.records import read_verdict
+from evald.result import Verdict
+
+if TYPE_CHECKING:
+    from evald.v1 import suite_service_pb2
+
+
+class Mark(NamedTuple):
+    """How a verdict is shown: never by its colour alone.
+
+    word: of a case or a suite. short: of one evaluator's result. style: class in the style sheet.
+    """
+
+    sign: str
+    word: str
+    short: str
+    style: str
+
+
+_MARKS: Final = {
+    Verdict.PASSED: Mark("✓", "Passed", "Pass", "pass"),
+    Verdict.FAILED: Mark("✗", "Failed", "Fail", "fail"),
+    Verdict.ERROR: Mark("!", "Inconclusive", "Error", "error"),
+    Verdict.SKIPPED: Mark("–", "Skipped", "Skipped", "skip"),  # noqa: RUF001 - a dash
+}
+
+
+def mark(verdict: int) -> Mark:
+    """Return how a verdict is shown. An unknown one is an error."""
+    return _MARKS[read_verdict(verdict)]
+
+
+_COMPARISON_MARKS: Final = {
+    1: Mark("✓", "PASS", "PASS", "pass"),
+    2: Mark("!", "WARN", "WARN", "error"),
+    3: Mark("✗", "BLOCK", "BLOCK", "fail"),
+}
+
+
+def comparison_mark(verdict: int) -> Mark:
+    """Return how the verdict of a comparison is shown. An unknown one is inconclusive."""
+    return _COMPARISON_MARKS.get(verdict, Mark("?", "INCONCLUSIVE", "INCONCLUSIVE", "error"))
+
+
+def number(value: float | None) -> str:
+    """Format a measurement: whole numbers as such, others with four digits, None as ""."""
+    if value is None:
+        return ""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+_PERCENT: Final = "\u202f%"  # a narrow space that does not break
+
+
+def percent(share: float) -> str:
+    """Format a share. One that is not exactly 0 or 1 does not look like it."""
+    rounded = round(share * 100, 1)
+    if 0 < share < 1:
+        rounded = min(max(rounded, 0.1), 99.9)
+    return (f"{rounded:.1f}" if rounded % 1 else f"{rounded:.0f}") + _PERCENT
+
+
+def between(estimate: "suite_service_pb2.Estimate") -> str:
+    """Format an interval of shares: "90.1 to 93.4 %"."""
+    return f"{percent(estimate.low).removesuffix(_PERCENT)} to {percent(estimate.high)}"
+
+
+def points(change: float) -> str:
+    """Format a change of a share in percentage points, with its sign."""
+    rounded = round(change * 100, 1)
+    return "±0" if not rounded else f"{rounded:+.1f}".replace("-", "\u2212")
+
+
+def signed(change: float) -> str:
+    """Format a change with its sign."""
+    return "±0" if not change else f"{change:+.3g}".replace("-", "\u2212")
+
+
+def p_value(p: float) -> str:
+    """Format a p-value."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def seconds(value: float) -> str:
+    """Format a time as people say it: "812 ms", "8.4 s", "3 min 20 s"."""
+    if value < 1:
+        return f"{value * 1000:.0f}\u202fms"
+    if value < 60:
+        return f"{value:.1f}\u202fs"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}\u202fh {minutes}\u202fmin" if hours else f"{minutes}\u202fmin {rest}\u202fs"
+
+
+def money(pb: Any) -> str:
+    """Format a cost of the contract."""
+    currency = "$" if pb.currency_code in ("", "USD") else f"{pb.currency_code} "
+    return f"{currency}{pb.amount:,.2f}" if pb.amount >= 1 else f"{currency}{pb.amount:.2g}"
+
+
+def tokens(pb: Any) -> int | None:
+    """Return the total of a TokenUsage: as reported, else both sides together; None when nothing is known."""
+    if pb.HasField("total_tokens"):
+        return int(pb.total_tokens)
+    if pb.HasField("input_tokens") or pb.HasField("output_tokens"):
+        return int(pb.input_tokens + pb.output_tokens)
+    return None
+
+
+def moment(pb: Any) -> str:
+    """Format a Timestamp: "2026-11-22 16:48 UTC"."""
+    return datetime.fromtimestamp(pb.seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def count(amount: int, noun: str) -> str:
+    """Return "1 case" or "1,204 cases"."""
+    return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

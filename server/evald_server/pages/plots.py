@@ -1,0 +1,101 @@
+"""Geometry of plots. The macros of `templates/plots.html` draw them as SVG.
+
+x is in percent of the width and y in pixels, so that a plot fits any screen and its text keeps its size.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_TOP: Final = 18
+_BOTTOM: Final = 148
+# The labels of the lines stand on them, at the left; points begin to the right of them.
+_LEFT: Final = 14.0
+_RIGHT: Final = 96.0
+
+
+class Bar(NamedTuple):
+    """A value with its interval on a line. All in percent of the width; target: a line across, or None."""
+
+    value: float
+    low: float
+    width: float
+    target: float | None
+
+
+class Datum(NamedTuple):
+    """A value to plot, with its interval. style: class in the style sheet. text: what it says when pointed at."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    text: str
+    style: str = ""
+
+
+class Dot(NamedTuple):
+    """A sample with its place."""
+
+    x: float
+    y: float
+    top: float
+    bottom: float
+    sample: Datum
+
+
+class Line(NamedTuple):
+    """A series of dots."""
+
+    name: str
+    style: str
+    dots: list[Dot]
+
+
+class Plot(NamedTuple):
+    """Shares over a row of labels. grid: height and text of the horizontal lines. ticks: place and label."""
+
+    lines: list[Line]
+    grid: list[tuple[float, str]]
+    ticks: list[tuple[float, str]]
+    height: int = 176
+
+
+def bar(
+    value: float, low: float, high: float, *, start: float = 0, end: float = 1, target: float | None = None
+) -> Bar:
+    """Place a value and its interval on a line from `start` to `end`."""
+
+    def place(number: float) -> float:
+        share = (number - start) / (end - start)
+        return round(3 + 94 * min(max(share, 0), 1), 2)
+
+    left = place(low)
+    width = round(max(place(high) - left, 0.5), 2)
+    return Bar(place(value), left, width, None if target is None else place(target))
+
+
+def share_plot(series: Sequence[tuple[str, str, Sequence[Datum]]]) -> Plot:
+    """Plot series of shares, given as name, style and samples, over the same labels."""
+    size = max((len(samples) for _, _, samples in series), default=0)
+    lines = [
+        Line(name, style, [_dot(sample, _x(index, size)) for index, sample in enumerate(samples)])
+        for name, style, samples in series
+    ]
+    grid = [(_y(share / 100), f"{share}\u202f%") for share in (0, 25, 50, 75, 100)]
+    labels = series[0][2] if series else []
+    # At most 6 labels: more would run into each other on a phone.
+    step = -(-len(labels) // 6)
+    ticks = [(_x(index, size), sample.label) for index, sample in enumerate(labels) if index % step == 0]
+    return Plot(lines, grid, ticks)
+
+
+def _x(index: int, size: int) -> float:
+    return round(_LEFT + (_RIGHT - _LEFT) * (index / (size - 1) if size > 1 else 0.5), 2)
+
+
+def _y(share: float) -> float:
+    return round(_BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0), 1), 1)
+
+
+def _dot(sample: Datum, x: float) -> Dot:
+    return Dot(x, _y(sample.value), _y(sample.high), _y(sample.low), sample)

@@ -1,0 +1,297 @@
+"""One RunSuite stream: cases in, each evaluated, stored, and only then answered."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteRun
+from evald_server import wire_pb2
+from evald_server.runs.suite import MAX_CASE_BYTES, CaseRun, SuiteSetup, TrialRun
+from evald_server.store.database import StoreProblem
+from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
+from evald_server.suites.verdicts import SuiteTotals
+
+from .errors import BadField, CallError, invalid
+from .server import RpcStream
+from .suite_checks import check_case, parse_case
+
+T = TypeVar("T")
+
+# Cases between two times that the event loop may do something else, as in batches.
+_YIELD_EVERY: Final = 4
+
+# The same for cases that are only checked, which takes a fifth of the time.
+_CHECK_EVERY: Final = 16
+
+# Cases and bytes of one commit, and of one message to the caller.
+_MAX_CASES: Final = 256
+_MAX_BYTES: Final = MAX_CASE_BYTES
+
+# How long a commit waits for more cases while there are any: each takes the time of ten cases.
+_LINGER_SECONDS: Final = 0.02
+
+# Recorded trials of one suite run that wait for something at a time.
+_MAX_WAITING: Final = 64
+
+_USUAL_CONCURRENCY: Final = 8
+
+# Between attempts to reach a store that cannot be written: at first, and at most.
+_FIRST_DELAY: Final = 0.1
+_MAX_DELAY: Final = 2.0
+
+
+class _Answer(NamedTuple):
+    """A case that is done. stored: None when it is in the store already."""
+
+    stored: StoredCase | None
+    data: bytes
+
+
+class SuiteStream:
+    """The cases of one suite run. Call `begin`, `add` for every message, `finish`, and `close` at last.
+
+    run: as it begins; `finish` makes it what it has ended as.
+    """
+
+    def __init__(
+        self,
+        setup: SuiteSetup,
+        run: SuiteRun,
+        key: SuiteRunKey,
+        store: SuiteStore,
+        stream: RpcStream,
+        store_seconds: float,
+    ) -> None:
+        """store_seconds: how long to wait for a store that cannot be written."""
+        self.run = run
+        self._setup = setup
+        self._key = key
+        self._store = store
+        self._stream = stream
+        self._store_seconds = store_seconds
+        self._totals = SuiteTotals(run.threshold)
+        self._concurrency = setup.opened.max_concurrency or _USUAL_CONCURRENCY
+        self._asking: set[asyncio.Task[None]] = set()  # trials that ask the agent
+        self._waiting: set[asyncio.Task[None]] = set()  # recorded trials
+        self._done: list[_Answer] = []
+        self._done_bytes = 0
+        self._more_to_come = False  # cases of a message that is being run
+        self._storing: set[asyncio.Task[None]] = set()  # none or one
+        self._count = 0  # cases that were finished, those of earlier attempts included
+        # What has gone wrong in a task.
+        self._failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def begin(self) -> None:
+        """Say that the suite run has begun, and count what is stored of it."""
+        await self._stream.send(wire_pb2.RunSuiteResponse(started=self.run).SerializeToString())
+        after = ""
+        while self._key.attempt > 1:
+            page = await self._store.cases(self.run.id, after=after)
+            if not page:
+                break
+            after = page[-1][0]
+            for _, data in page:
+                self._totals.add(CaseResult.FromString(data))
+                self._count += 1
+                if not self._count % _YIELD_EVERY:
+                    await asyncio.sleep(0)
+
+    async def read(self) -> bytes | None:
+        """Return the next message, None at the end. Raises what has gone wrong, also while the caller is silent."""
+        reading = asyncio.ensure_future(self._stream.read())
+        try:
+            await asyncio.wait((reading, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            self._check()
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    async def add(self, messages: Sequence[bytes]) -> None:
+        """Run the cases of one message. Returns when so many of them are done that the next message may be read."""
+        cases = []
+        for index, data in enumerate(messages):
+            case = parse_case(data, index)
+            await check_case(case, f"cases[{index}]", self._setup)
+            cases.append((case, len(data)))
+            if not index % _CHECK_EVERY:
+                await asyncio.sleep(0)
+        self._more_to_come = True
+        for begin in range(0, len(cases), _MAX_CASES):
+            await self._run(cases[begin : begin + _MAX_CASES])
+        self._more_to_come = False
+        self._store_soon()
+        self._check()
+
+    async def finish(self) -> None:
+        """Wait for what still runs, and end the suite run with its verdict."""
+        while tasks := self._asking or self._waiting:
+            await self._any_of(tasks)
+        while self._done or self._storing:
+            self._store_soon()
+            await self._any_of(self._storing)
+        self._check()
+        wanted = self._setup.opened.case_count
+        if wanted and wanted != self._count:
+            raise invalid("open.case_count", f"{wanted} cases were announced, and {self._count} came")
+        run = self.run
+        self._totals.fill(run)
+        run.status = SUITE_RUN_STATUS_COMPLETED
+        run.complete_time.GetCurrentTime()
+        await self._patiently(lambda: self._store.finish(self._key, run))
+
+    async def send_end(self) -> None:
+        """Send the suite run as it has ended."""
+        await self._stream.send(wire_pb2.RunSuiteResponse(ended=self.run).SerializeToString())
+
+    async def close(self) -> None:
+        """Stop what still runs: the caller went away, or all is done."""
+        tasks = self._asking | self._waiting | self._storing
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, cases: Sequence[tuple[wire_pb2.SuiteCase, int]]) -> None:
+        """Run cases that come with their size, or answer them from the store."""
+        known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
+        for index, (case, size) in enumerate(cases):
+            data = known.get(case.case_id)
+            if data is not None:
+                self._answer(_Answer(None, data))
+            else:
+                await self._start(CaseRun(case, self._setup, size))
+            if len(self._done) >= _MAX_CASES or self._done_bytes >= _MAX_BYTES:
+                await self._make_room()
+            if not index % _YIELD_EVERY:
+                await asyncio.sleep(0)
+
+    async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Return those of the cases that are stored. Raises CallError for one that this stream has stored."""
+        found = await self._patiently(lambda: self._store.find(self._key, ids))
+        repeated = [case_id for case_id, one in found.items() if one.attempt == self._key.attempt]
+        if repeated:
+            raise _duplicate(repeated[0])
+        return {case_id: one.whole for case_id, one in found.items()}
+
+    async def _start(self, run: CaseRun) -> None:
+        """Run a case. Returns when all of its trials have ended or wait for something."""
+        for trial in run.trials():
+            if trial.play():
+                continue
+            tasks, most = (
+                (self._asking, self._concurrency) if trial.asks_agent else (self._waiting, _MAX_WAITING)
+            )
+            while len(tasks) >= most:
+                await self._any_of(tasks)
+            run.open_trials += 1
+            self._spawn(tasks, self._play_on(trial, run))
+        self._ended(run)
+
+    async def _play_on(self, trial: TrialRun, run: CaseRun) -> None:
+        await trial.play_on()
+        self._ended(run)
+        self._store_soon()
+
+    def _ended(self, run: CaseRun) -> None:
+        """Decide a case when the last of its trials has ended."""
+        run.open_trials -= 1
+        if not run.open_trials:
+            self._decide(run)
+
+    def _decide(self, run: CaseRun) -> None:
+        run.decide()
+        result = run.result
+        self._totals.add(result)
+        whole = result.SerializeToString()
+        del result.trials[:]
+        brief = result.SerializeToString()
+        self._count += 1
+        self._answer(_Answer(StoredCase(result.case_id, result.verdict, brief, whole), whole))
+
+    def _answer(self, answer: _Answer) -> None:
+        self._done.append(answer)
+        self._done_bytes += len(answer.data)
+
+    async def _make_room(self) -> None:
+        """Store what is done, once the commit before it is over and its answers are taken."""
+        while self._storing:
+            await self._any_of(self._storing)
+        self._store_soon()
+
+    def _store_soon(self) -> None:
+        """Store and send what is done, unless that goes on already: then the next commit has it."""
+        if self._done and not self._storing:
+            self._spawn(self._storing, self._store_done())
+
+    async def _store_done(self) -> None:
+        while self._done:
+            if self._more_to_come and len(self._done) < _MAX_CASES:
+                await asyncio.sleep(_LINGER_SECONDS)
+            count = size = 0
+            for answer in self._done[:_MAX_CASES]:
+                if count and size + len(answer.data) > _MAX_BYTES:
+                    break
+                count, size = count + 1, size + len(answer.data)
+            answers, self._done = self._done[:count], self._done[count:]
+            self._done_bytes -= size
+            stored = [answer.stored for answer in answers if answer.stored is not None]
+            taken: set[str] = set()
+            if stored:
+                taken = set(await self._patiently(partial(self._store.add, self._key, stored)))
+            response = wire_pb2.RunSuiteResponse(
+                results=[
+                    answer.data
+                    for answer in answers
+                    if answer.stored is None or answer.stored.case_id not in taken
+                ]
+            )
+            if response.results:
+                await self._stream.send(response.SerializeToString())
+            if taken:
+                raise _duplicate(min(taken))
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the store, again and again for a while. Raises StoreProblem."""
+        give_up = time.monotonic() + self._store_seconds
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                return await work()
+            except StoreProblem:
+                if time.monotonic() + delay > give_up:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
+
+    def _spawn(self, tasks: set["asyncio.Task[None]"], work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as one of these tasks."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            tasks.discard(task)
+            problem = None if task.cancelled() else task.exception()
+            if problem is not None and not self._failed.done():
+                self._failed.set_result(problem)
+
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(ended)
+
+    async def _any_of(self, tasks: set["asyncio.Task[None]"]) -> None:
+        """Wait until one of the tasks is done. Raises the exception of any task of the suite run."""
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self._check()
+
+    def _check(self) -> None:
+        if self._failed.done():
+            raise self._failed.result()
+
+
+def _duplicate(case_id: str) -> CallError:
+    text = f'two cases have the id "{case_id[:256]}"; wanted one that is unique in the suite'
+    problem = BadField("cases.case_id", text)
+    return CallError(
+        "INVALID_FIELD", f"cases.case_id: {text}", [problem], field="cases.case_id", case_id=case_id
+    )

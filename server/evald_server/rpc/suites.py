@@ -1,0 +1,454 @@
+"""SuiteService."""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from typing import Final
+from uuid import uuid4
+
+from evald.v1 import connector_service_pb2
+from evald.v1 import suite_service_pb2 as pb
+from evald.v1.result_pb2 import Verdict
+from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, SuiteRun
+from evald_server import wire_pb2
+from evald_server.connectors.connector import AgentConnector
+from evald_server.engine.engine import Engine
+from evald_server.engine.run import EvaluationRun
+from evald_server.monitoring import Telemetry
+from evald_server.runs.suite import SuiteSetup
+from evald_server.store.database import StoreProblem
+from evald_server.store.resources import IdTaken
+from evald_server.store.suites import (
+    SuiteFilter,
+    SuiteRunKey,
+    SuiteRunNotFound,
+    SuiteRunState,
+    SuiteStore,
+)
+from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
+
+from .admission import Admission
+from .connectors import ConnectorService
+from .errors import BadField, CallError, invalid, refusal
+from .pages import page_size, page_token, read_token
+from .runs import microseconds
+from .server import Context, Handler, RpcServer, RpcStream, parse
+from .suite_checks import check_specs, suite_problems
+from .suite_stream import SuiteStream
+from .trace_context import scope_of
+
+_log = logging.getLogger("evald.suites")
+
+NAME: Final = "evald.v1.SuiteService"
+
+_USUAL_PAGE: Final = 50
+
+# A page ends with what reaches this size, far below the 4 MiB that gRPC clients take.
+_PAGE_BYTES: Final = 2 << 20
+_READ_AT_ONCE: Final = 50
+
+# How long a resumption waits for the stream that it takes over from to be noticed as gone.
+_TAKE_OVER_SECONDS: Final = 2.0
+
+# Between attempts to say of a suite run that it was interrupted.
+_AWAY_SECONDS: Final = 1.0
+
+# Of SuiteOpen: what may differ when a suite run is resumed.
+_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency")
+
+
+class SuiteService:
+    """Handlers of SuiteService.
+
+    store_seconds: how long a suite run waits for a store that cannot be written before it is interrupted.
+    """
+
+    def __init__(
+        self,
+        store: SuiteStore,
+        engine: Engine,
+        admission: Admission,
+        telemetry: Telemetry,
+        connectors: ConnectorService,
+    ) -> None:
+        self.store_seconds = 10.0
+        self._store = store
+        self._engine = engine
+        self._admission = admission
+        self._telemetry = telemetry
+        self._connectors = connectors
+        self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
+        self._settling: set[asyncio.Task[None]] = set()
+        self._purging: asyncio.Task[None] | None = None
+        self._stopping = False
+        telemetry.suites.watch(running=lambda: len(self._running))
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+        """Return the handlers by method."""
+        methods = {
+            "GetSuiteRun": self.get,
+            "ListSuiteRuns": self.list_page,
+            "ListCaseResults": self.list_cases,
+            "CompareSuiteRuns": self.compare,
+            "DeleteSuiteRun": self.delete,
+        }
+        handlers = {name: rpc.unary(NAME, name, handle) for name, handle in methods.items()}
+        return handlers | {"RunSuite": rpc.stream(NAME, "RunSuite", self.run)}
+
+    async def start(self) -> None:
+        """Mark suite runs that were cut off as interrupted. Raises StoreProblem."""
+        await self._store.interrupt()
+        self._purging = asyncio.create_task(self._purge())
+
+    async def stop(self) -> None:
+        """Store which suite runs were interrupted, as far as the store can be written."""
+        self._stopping = True
+        if self._purging is not None:
+            self._purging.cancel()
+        if self._settling:
+            await asyncio.wait(self._settling)
+
+    async def _purge(self) -> None:
+        """Finish the deletions that an earlier server has begun."""
+        try:
+            await self._store.purge()
+        except StoreProblem as problem:
+            _log.warning("deleted suite runs could not be cleared away: %s", problem.message)
+
+    async def run(self, stream: RpcStream) -> None:
+        """Run a suite until the caller half-closes."""
+        data = await stream.read()
+        if data is None:
+            raise invalid("open", "the stream ended before its first message")
+        message = parse(wire_pb2.RunSuiteRequest, data, "evald.v1.RunSuiteRequest")
+        if not message.HasField("open"):
+            raise invalid("open", "missing; the first message opens the suite run")
+        opened = message.open
+        connector_pb = await self._connector(opened)
+        run = _new_run(opened, connector_pb)
+        connector = None if connector_pb is None else self._build(connector_pb)
+        try:
+            setup = self._setup(run.id, opened, connector, stream)
+            if setup.specs:
+                await check_specs(self._engine.planner, setup.specs, setup.options, "open")
+            await self._take_over(run.id, resume=opened.resume)
+            over = self._running[run.id] = asyncio.Event()
+            try:
+                ended = await self._run(stream, setup, run, message)
+            except BaseException:
+                self._settle(run.id, over)
+                raise
+            del self._running[run.id]
+            over.set()
+            self._telemetry.suites.ended(Verdict.Name(ended.verdict).removeprefix("VERDICT_").lower())
+        finally:
+            if connector is not None:
+                await connector.aclose()
+
+    async def get(self, data: bytes, _context: Context) -> bytes:
+        """Return a suite run."""
+        request = parse(pb.GetSuiteRunRequest, data, "evald.v1.GetSuiteRunRequest")
+        run = await self._store.get(request.suite_run_id) if request.suite_run_id else None
+        if run is None:
+            raise _no_run("suite_run_id", request.suite_run_id)
+        return pb.GetSuiteRunResponse(suite_run=run).SerializeToString()
+
+    async def list_page(self, data: bytes, _context: Context) -> bytes:
+        """Return a page of suite runs."""
+        request = parse(pb.ListSuiteRunsRequest, data, "evald.v1.ListSuiteRunsRequest")
+        size = page_size(request.page_size, _USUAL_PAGE)
+        _check_enum(request, "status", max(pb.SuiteRunStatus.values()))
+        _check_enum(request, "verdict", max(Verdict.values()))
+        place = read_token(request.page_token, "[0-9]{1,18}")
+        wanted = SuiteFilter(
+            suite=request.suite,
+            target=request.target,
+            status=request.status,
+            verdict=request.verdict,
+            since=microseconds(request, "since", "since"),
+            until=microseconds(request, "until", "until"),
+        )
+        after = int(place) if place else None
+        response = pb.ListSuiteRunsResponse()
+        held, limit = 0, min(size + 1, _READ_AT_ONCE)
+        while True:
+            read = await self._store.list(wanted, after=after, limit=limit)
+            for number, run in read:
+                held += run.ByteSize()
+                if response.suite_runs and (len(response.suite_runs) == size or held > _PAGE_BYTES):
+                    response.next_page_token = page_token(str(after))
+                    return response.SerializeToString()
+                response.suite_runs.append(run)
+                after = number
+            if len(read) < limit:
+                return response.SerializeToString()
+
+    async def list_cases(self, data: bytes, _context: Context) -> bytes:
+        """Return a page of the cases of a suite run."""
+        request = parse(pb.ListCaseResultsRequest, data, "evald.v1.ListCaseResultsRequest")
+        size = page_size(request.page_size, _USUAL_PAGE)
+        _check_enum(request, "verdict", max(Verdict.values()))
+        after = read_token(request.page_token)
+        response = wire_pb2.ListCaseResultsResponse()
+        held, limit = 0, min(size + 1, _READ_AT_ONCE)
+        while True:
+            read = await self._store.cases(
+                request.suite_run_id,
+                after=after,
+                limit=limit,
+                verdict=request.verdict,
+                case_id=request.case_id,
+                brief=request.brief,
+            )
+            if read is None:
+                raise _no_run("suite_run_id", request.suite_run_id)
+            for case_id, result in read:
+                held += len(result)
+                if response.results and (len(response.results) == size or held > _PAGE_BYTES):
+                    response.next_page_token = page_token(after)
+                    return response.SerializeToString()
+                response.results.append(result)
+                after = case_id
+            if len(read) < limit:
+                return response.SerializeToString()
+
+    async def compare(self, data: bytes, _context: Context) -> bytes:
+        """Say whether one suite run is worse than another."""
+        request = parse(pb.CompareSuiteRunsRequest, data, "evald.v1.CompareSuiteRunsRequest")
+        max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
+        if not 0 <= max_drop <= 1:  # nor NaN
+            raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
+        runs = []
+        for field in ("base_id", "new_id"):
+            run_id = getattr(request, field)
+            run = await self._store.get(run_id) if run_id else None
+            if run is None:
+                raise _no_run(field, run_id)
+            if run.status != pb.SUITE_RUN_STATUS_COMPLETED:
+                raise _wrong_status(
+                    field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
+                )
+
+            runs.append(run)
+
+        def consume(
+            base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
+        ) -> SuiteComparison:
+            sides = (map(CaseResult.FromString, cases) for cases in (left, right))
+            return compare(base, new, merge_by_id(*sides), max_drop)
+
+        try:
+            comparison = await self._store.both(
+                request.base_id, request.new_id, consume, brief=_judged_alike(*runs)
+            )
+        except SuiteRunNotFound as problem:  # it was deleted meanwhile
+            raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
+        return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
+
+    async def delete(self, data: bytes, _context: Context) -> bytes:
+        """Delete a suite run that has ended."""
+        request = parse(pb.DeleteSuiteRunRequest, data, "evald.v1.DeleteSuiteRunRequest")
+        run_id = request.suite_run_id
+        try:
+            # Finished even when the caller goes away: a large suite run takes a while.
+            deleted = await asyncio.shield(asyncio.ensure_future(self._store.delete(run_id)))
+        except SuiteRunState:
+            raise _wrong_status(
+                "suite_run_id", "the suite run goes on; end its stream, and then delete it"
+            ) from None
+        if not deleted:
+            raise _no_run("suite_run_id", run_id)
+        return pb.DeleteSuiteRunResponse().SerializeToString()
+
+    async def _connector(self, opened: SuiteOpen) -> connector_service_pb2.Connector | None:
+        """Return the connector of a suite, None for none. Raises CallError when the suite cannot run."""
+        found = suite_problems(opened)
+        if found:
+            raise refusal(found)
+        if opened.connector_id:
+            return await self._connectors.load(opened.connector_id, "open.connector_id")
+        return opened.connector if opened.HasField("connector") else None
+
+    def _build(self, connector_pb: connector_service_pb2.Connector) -> AgentConnector:
+        connector = self._connectors.build(connector_pb, "open.connector")
+        if connector.brings_user:
+            raise invalid(
+                "open.connector.type",
+                f'got "{connector_pb.type}", which brings its own user; wanted one that answers the cases. Recorded '
+                "answers go into recorded_trials",
+            )
+        return connector
+
+    def _setup(
+        self, run_id: str, opened: SuiteOpen, connector: AgentConnector | None, stream: RpcStream
+    ) -> SuiteSetup:
+        labels = dict(opened.labels)
+
+        def count(run: EvaluationRun) -> None:
+            self._telemetry.evaluated(run, "RunSuite", labels, lambda: None)
+
+        return SuiteSetup(
+            run_id,
+            opened,
+            tuple(spec.SerializeToString(deterministic=True) for spec in opened.evaluators),
+            opened.options.SerializeToString(deterministic=True),
+            connector,
+            self._engine,
+            self._admission,
+            count,
+            scope_of(stream.context, self._engine.new_id()),
+        )
+
+    async def _run(
+        self, stream: RpcStream, setup: SuiteSetup, run: SuiteRun, message: wire_pb2.RunSuiteRequest
+    ) -> SuiteRun:
+        key, run = await self._opened(run, setup.opened)
+        suite = SuiteStream(setup, run, key, self._store, stream, self.store_seconds)
+        try:
+            await suite.begin()
+            await suite.add(message.cases)
+            while (data := await suite.read()) is not None:
+                message = parse(wire_pb2.RunSuiteRequest, data, "evald.v1.RunSuiteRequest")
+                if message.HasField("open"):
+                    raise invalid("open", "only the first message may open the suite run")
+                await suite.add(message.cases)
+            await suite.finish()
+        finally:
+            await suite.close()
+        await suite.send_end()
+        return suite.run
+
+    async def _opened(self, run: SuiteRun, opened: SuiteOpen) -> tuple[SuiteRunKey, SuiteRun]:
+        """Store a new suite run, or go on with the one there is. Raises CallError."""
+        opening = _opening(opened)
+
+        def check(stored: bytes) -> None:
+            before = json.loads(stored)
+            changed = [name for name in opening | before if opening.get(name) != before.get(name)]
+            if changed:
+                raise invalid(
+                    f"open.{changed[0]}",
+                    "differs from what the suite run was begun with; resume it with the same, or start a new one",
+                )
+
+        try:
+            if opened.resume:
+                return await self._store.resume(run.id, check)
+            return await self._store.create(run, json.dumps(opening).encode()), run
+        except IdTaken:
+            problem = BadField(
+                "open.suite_run_id",
+                f'a suite run has the id "{run.id}" already; resume it, or leave the id out',
+            )
+            raise refusal([problem], "RESOURCE_EXISTS") from None
+        except SuiteRunNotFound:
+            raise _no_run("open.suite_run_id", run.id) from None
+        except SuiteRunState as problem:
+            raise _wrong_status(
+                "open.suite_run_id",
+                f"only an interrupted suite run can be resumed; it is {_name(problem.status)}",
+            ) from None
+
+    async def _take_over(self, run_id: str, *, resume: bool) -> None:
+        """Wait for the stream of a suite run to be over. Raises CallError when it goes on."""
+        over = self._running.get(run_id)
+        if over is not None and resume:
+            try:
+                await asyncio.wait_for(over.wait(), _TAKE_OVER_SECONDS)
+            except TimeoutError:
+                raise _wrong_status(
+                    "open.suite_run_id", "another stream runs it; end that one first"
+                ) from None
+        if run_id in self._running:
+            raise _wrong_status("open.suite_run_id", "another stream runs it")
+
+    def _settle(self, run_id: str, over: asyncio.Event) -> None:
+        """Store that a suite run was interrupted, however long the store takes. While stopping it has one try."""
+
+        async def settle() -> None:
+            try:
+                while not await self._interrupted(run_id) and not self._stopping:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(_AWAY_SECONDS)
+            finally:
+                del self._running[run_id]
+                over.set()
+
+        task = asyncio.create_task(settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _interrupted(self, run_id: str) -> bool:
+        """Store that a suite run was interrupted. Returns False when that is not possible now."""
+        try:
+            count = await self._store.interrupt(run_id)
+        except StoreProblem:
+            if self._stopping:
+                _log.error(
+                    "suite run %s: that it was interrupted could not be stored; the next start will do it",
+                    run_id,
+                )
+            return False
+        if count:
+            self._telemetry.suites.ended("interrupted")
+        return True
+
+
+def _new_run(opened: SuiteOpen, connector: connector_service_pb2.Connector | None) -> SuiteRun:
+    reached = "recorded" if connector is None else connector.name or connector.type
+    run = SuiteRun(
+        id=opened.suite_run_id or str(uuid4()),
+        suite=opened.suite,
+        target=opened.target or reached,
+        status=pb.SUITE_RUN_STATUS_RUNNING,
+        threshold=opened.threshold if opened.HasField("threshold") else 1.0,
+        trials=opened.trials,
+        labels=opened.labels,
+        metadata=opened.metadata if opened.HasField("metadata") else None,
+    )
+    run.create_time.GetCurrentTime()
+    return run
+
+
+def _opening(opened: SuiteOpen) -> dict[str, str]:
+    """Return a digest of each field that must be the same when the suite run is resumed."""
+    digests = {}
+    for field, _ in opened.ListFields():
+        if field.name not in _OF_ONE_STREAM:
+            alone = SuiteOpen()
+            alone.CopyFrom(opened)
+            for other in SuiteOpen.DESCRIPTOR.fields:
+                if other.name != field.name:
+                    alone.ClearField(other.name)
+            digests[field.name] = hashlib.sha256(alone.SerializeToString(deterministic=True)).hexdigest()
+    return digests
+
+
+def _judged_alike(base: SuiteRun, new: SuiteRun) -> bool:
+    """Return whether the suite runs alone say that every case was judged by the same thing on both sides."""
+    names = [one.name for one in base.provenance]
+    return len(set(names)) == len(names) and list(base.provenance) == list(new.provenance)
+
+
+def _check_enum(
+    request: pb.ListSuiteRunsRequest | pb.ListCaseResultsRequest, field: str, largest: int
+) -> None:
+    got = getattr(request, field)
+    if not 0 <= got <= largest:
+        raise invalid(field, f"got {got}, wanted a value this server knows")
+
+
+def _name(status: int) -> str:
+    """Return a suite run's status as people write it."""
+    name: str = pb.SuiteRunStatus.Name(status)
+    return name.removeprefix("SUITE_RUN_STATUS_").lower()
+
+
+def _no_run(field: str, run_id: str) -> CallError:
+    text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
+    return refusal([BadField(field, text)], "RESOURCE_NOT_FOUND")
+
+
+def _wrong_status(field: str, text: str) -> CallError:
+    return refusal([BadField(field, text)], "RUN_STATUS")

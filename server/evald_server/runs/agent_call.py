@@ -1,0 +1,42 @@
+"""One call of an agent, whose answer can be evaluated."""
+
+from evald.blocks import UnreadableContent
+from evald.chat import message_text
+from evald.v1 import context_pb2, message_pb2
+from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
+from evald_server.engine.contexts import Contexts, InvalidContext, check_invocation
+
+
+async def call_agent(
+    connector: Connector, request: AgentRequest, contexts: Contexts
+) -> context_pb2.Invocation:
+    """Return the agent's answer: at least one message, all of them its own. Raises ConnectorFailure."""
+    answer = await connector.invoke(request)
+    try:
+        check_invocation(answer, "answer")
+        contexts.complete_messages(answer, "answer")
+    except InvalidContext as problem:
+        raise bad_answer(problem.message) from None
+    if not answer.messages:
+        raise bad_answer("answer.messages: empty, wanted at least one")
+    if any(message.role == "user" for message in answer.messages):
+        raise bad_answer('answer.messages: got one of role "user", wanted what the agent says')
+    return answer
+
+
+def goes_on(message: message_pb2.ChatMessage) -> bool:
+    """Return whether the agent goes on after this message: a mere tool call, or its result, is no answer."""
+    return message.role == "tool" or bool(message.tool_calls and not message_text(message))
+
+
+def check_readable(message: message_pb2.ChatMessage, path: str) -> None:
+    """Raise UnreadableContent, with this path, for a message whose content nobody can read."""
+    try:
+        message_text(message)
+    except UnreadableContent as problem:
+        raise problem.below(path) from None
+
+
+def bad_answer(problem: str) -> ConnectorFailure:
+    """Return the failure of an agent whose answer is of no use."""
+    return ConnectorFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")

@@ -1,0 +1,407 @@
+"""Suite runs and their cases."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from evald.v1 import result_pb2, suite_service_pb2
+
+from .database import Database
+from .resources import IdTaken
+from .schema import SUITE_CASES, SUITE_RUNS
+
+T = TypeVar("T")
+
+SuiteRun = suite_service_pb2.SuiteRun
+
+RUNNING: Final = suite_service_pb2.SUITE_RUN_STATUS_RUNNING
+INTERRUPTED: Final = suite_service_pb2.SUITE_RUN_STATUS_INTERRUPTED
+
+# Of a suite run that is gone for its callers: its cases are deleted, some in each commit.
+_DELETED: Final = 0
+
+# Rows read or deleted at a time.
+_AT_ONCE: Final = 500
+
+_COUNTS: Final = {
+    result_pb2.VERDICT_PASSED: "passed_count",
+    result_pb2.VERDICT_FAILED: "failed_count",
+    result_pb2.VERDICT_ERROR: "error_count",
+    result_pb2.VERDICT_SKIPPED: "skipped_count",
+}
+
+_RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
+
+_ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"))
+_SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
+_INSERT_CASE: Final = insert(SUITE_CASES)
+_THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
+    _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
+)
+
+
+class SuiteRunKey(NamedTuple):
+    """A suite run that goes on. number: its key in the tables. attempt: 1, and one more for each resumption."""
+
+    number: int
+    attempt: int
+
+
+class StoredCase(NamedTuple):
+    """A case. whole: serialised CaseResult; brief: the same without trials."""
+
+    case_id: str
+    verdict: int
+    brief: bytes
+    whole: bytes
+
+
+class FoundCase(NamedTuple):
+    """A case that is stored. attempt: of its suite run, in which it was."""
+
+    whole: bytes
+    attempt: int
+
+
+class SuiteFilter(NamedTuple):
+    """Which suite runs. What is empty or 0 is not asked for. since, until: of the creation, Unix microseconds."""
+
+    suite: str = ""
+    target: str = ""
+    status: int = 0
+    verdict: int = 0
+    since: int = 0
+    until: int = 0
+
+
+_EQUAL: Final = SuiteFilter._fields[:4]
+
+
+class SuiteRunNotFound(Exception):
+    """There is no suite run with the id."""
+
+
+class SuiteRunState(Exception):
+    """What was asked is not possible with the suite run's status. status: that one."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class SuiteStore:
+    """Suite runs in a database. All methods raise StoreProblem; what has been awaited is durable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, run: SuiteRun, opening: bytes) -> SuiteRunKey:
+        """Store a new suite run. Raises IdTaken. opening: what `resume` gives back."""
+        row = _row(run) | {
+            "id": run.id,
+            "suite": run.suite,
+            "target": run.target,
+            "created": run.create_time.ToMicroseconds(),
+            "attempt": 1,
+            "opening": opening,
+        }
+
+        def work(connection: Connection) -> SuiteRunKey:
+            newest: int | None = connection.scalar(select(func.max(_RUN.number)))
+            number = max(row["created"], (newest or 0) + 1)
+            try:
+                connection.execute(insert(SUITE_RUNS), row | {"number": number})
+            except IntegrityError:  # the number is free
+                raise IdTaken(run.id) from None
+            return SuiteRunKey(number, 1)
+
+        return await self._database.write(work)
+
+    async def resume(self, run_id: str, check: Callable[[bytes], None]) -> tuple[SuiteRunKey, SuiteRun]:
+        """Make an interrupted suite run RUNNING. Raises SuiteRunNotFound, SuiteRunState, and what `check` raises,
+        which is called with the `opening`."""
+
+        def work(connection: Connection) -> tuple[SuiteRunKey, SuiteRun]:
+            row = connection.execute(_ONE, {"run_id": run_id}).first()
+            if row is None:
+                raise SuiteRunNotFound(run_id)
+            if row.status != INTERRUPTED:
+                raise SuiteRunState(row.status)
+            check(row.opening)
+            run = SuiteRun.FromString(row.body)
+            run.status = RUNNING
+            for name in ("complete_time", "reason", "case_count", *_COUNTS.values()):
+                run.ClearField(name)
+            key = SuiteRunKey(row.number, row.attempt + 1)
+            connection.execute(_SET, _row(run) | {"run": key.number, "attempt": key.attempt})
+            return key, run
+
+        return await self._database.write(work)
+
+    async def add(self, key: SuiteRunKey, cases: Sequence[StoredCase]) -> list[str]:
+        """Store cases, except those whose ids are taken, and return the ids of these.
+
+        What was stored by an earlier call with the same cases is no duplicate, so that a call without an answer can
+        be repeated.
+        """
+        rows: dict[str, StoredCase] = {}
+        repeated = []
+        for case in cases:
+            if case.case_id in rows:
+                repeated.append(case.case_id)
+            else:
+                rows[case.case_id] = case
+
+        def work(connection: Connection) -> list[str]:
+            there = _there(connection, key.number, list(rows))
+            new = [
+                case._asdict() | {"number": key.number, "attempt": key.attempt}
+                for case in rows.values()
+                if case.case_id not in there
+            ]
+            if new:
+                connection.execute(_INSERT_CASE, new)
+            return repeated + [name for name, found in there.items() if found.whole != rows[name].whole]
+
+        return await self._database.write(work)
+
+    async def finish(self, key: SuiteRunKey, run: SuiteRun) -> None:
+        """Store a suite run as it has ended."""
+        row = _row(run) | {"run": key.number, "attempt": key.attempt}
+
+        def work(connection: Connection) -> None:
+            connection.execute(_SET, row)
+
+        await self._database.write(work)
+
+    async def interrupt(self, run_id: str = "") -> int:
+        """Make a suite run INTERRUPTED if it is RUNNING, with the counts of its stored cases. Returns how many were.
+
+        Without an id: all that are RUNNING.
+        """
+        wanted = select(SUITE_RUNS).where(_RUN.status == RUNNING)
+        if run_id:
+            wanted = wanted.where(_RUN.id == run_id)
+
+        def work(connection: Connection) -> int:
+            rows = connection.execute(wanted).all()
+            for row in rows:
+                run = SuiteRun.FromString(row.body)
+                run.status = INTERRUPTED
+                _count(connection, row.number, run)
+                run.reason = f"Interrupted after {run.case_count} cases"
+                run.complete_time.GetCurrentTime()
+                connection.execute(_SET, _row(run) | {"run": row.number, "attempt": row.attempt})
+            return len(rows)
+
+        return await self._database.write(work)
+
+    async def get(self, run_id: str) -> SuiteRun | None:
+        """Return a suite run, None when there is none. One that is RUNNING has the counts of its stored cases."""
+
+        def work(connection: Connection) -> SuiteRun | None:
+            row = connection.execute(_ONE, {"run_id": run_id}).first()
+            if row is None:
+                return None
+            run = SuiteRun.FromString(row.body)
+            if row.status == RUNNING:
+                _count(connection, row.number, run)
+            return run
+
+        return await self._database.read(work)
+
+    async def cases(
+        self,
+        run_id: str,
+        *,
+        after: str = "",
+        limit: int = _AT_ONCE,
+        verdict: int = 0,
+        case_id: str = "",
+        brief: bool = False,
+    ) -> list[tuple[str, bytes]] | None:
+        """Return ids and serialised cases with a greater id than `after`, ordered by id; None when there is no such
+        suite run.
+
+        brief: without trials.
+        """
+
+        def work(connection: Connection) -> list[tuple[str, bytes]] | None:
+            row = connection.execute(_ONE, {"run_id": run_id}).first()
+            if row is None:
+                return None
+            return _page(connection, row.number, after, limit, verdict=verdict, case_id=case_id, brief=brief)
+
+        return await self._database.read(work)
+
+    async def find(self, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
+        """Return those cases of a suite run with these ids that are stored."""
+        return await self._database.read(lambda connection: _there(connection, key.number, ids))
+
+    async def both(
+        self,
+        base_id: str,
+        new_id: str,
+        consume: Callable[[SuiteRun, SuiteRun, Iterator[bytes], Iterator[bytes]], T],
+        *,
+        brief: bool = False,
+    ) -> T:
+        """Call `consume`, in a thread, with two suite runs and their cases, ordered by id.
+
+        brief: without trials. Raises SuiteRunNotFound.
+        """
+
+        def work(connection: Connection) -> T:
+            runs: list[SuiteRun] = []
+            numbers: list[int] = []
+            for run_id in (base_id, new_id):
+                row = connection.execute(_ONE, {"run_id": run_id}).first()
+                if row is None:
+                    raise SuiteRunNotFound(run_id)
+                runs.append(SuiteRun.FromString(row.body))
+                numbers.append(row.number)
+            base, new = (_all(connection, number, brief=brief) for number in numbers)
+            return consume(runs[0], runs[1], base, new)
+
+        return await self._database.read(work)
+
+    async def delete(self, run_id: str) -> bool:
+        """Delete a suite run. Returns False when there is none. Raises SuiteRunState while it is RUNNING."""
+
+        def work(connection: Connection) -> bool:
+            row = connection.execute(_ONE, {"run_id": run_id}).first()
+            if row is None:
+                return False
+            if row.status == RUNNING:
+                raise SuiteRunState(row.status)
+            _bury(connection, [row.number])
+            return True
+
+        deleted = await self._database.write(work)
+        if deleted:
+            await self.purge()
+        return deleted
+
+    async def purge(self) -> None:
+        """Delete what is left of suite runs that were deleted, in small commits."""
+        number = select(_RUN.number).where(_RUN.status == _DELETED).order_by(_RUN.number).limit(1)
+
+        def work(connection: Connection) -> bool:
+            run: int | None = connection.scalar(number)
+            if run is None:
+                return False
+            ids = connection.scalars(
+                select(_CASE.case_id).where(_CASE.number == run).order_by(_CASE.case_id).limit(_AT_ONCE)
+            ).all()
+            if ids:
+                connection.execute(delete(SUITE_CASES).where(_CASE.number == run, _CASE.case_id <= ids[-1]))
+            else:
+                connection.execute(delete(SUITE_RUNS).where(_RUN.number == run))
+            return True
+
+        while await self._database.write(work):
+            pass
+
+    async def trim(self, *, max_age: float | None, max_count: int | None) -> int:
+        """Delete the oldest suite runs, but none that is RUNNING. Returns how many.
+
+        max_age: seconds since the creation. max_count: suite runs to keep.
+        """
+        there = _RUN.status != _DELETED
+        old = select(_RUN.number).where(there, _RUN.status != RUNNING)
+
+        def work(connection: Connection) -> int:
+            before = [] if max_age is None else [time.time_ns() // 1000 - round(1_000_000 * max_age)]
+            if max_count is not None:
+                newest = select(_RUN.number).where(there).order_by(_RUN.number.desc())
+                last = connection.scalar(newest.offset(max_count).limit(1))
+                before += [] if last is None else [last + 1]
+            if not before:
+                return 0
+            numbers = connection.scalars(old.where(_RUN.number < max(before))).all()
+            _bury(connection, numbers)
+            return len(numbers)
+
+        total = await self._database.write(work)
+        await self.purge()
+        return total
+
+    async def list(
+        self, wanted: SuiteFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[tuple[int, SuiteRun]]:
+        """Return suite runs with the number to go on after, newest first."""
+        statement = select(_RUN.number, _RUN.body).where(_RUN.status != _DELETED)
+        for name in _EQUAL:
+            if value := getattr(wanted, name):
+                statement = statement.where(_RUN[name] == value)
+        if wanted.since:
+            statement = statement.where(_RUN.created >= wanted.since)
+        if wanted.until:
+            statement = statement.where(_RUN.created < wanted.until)
+        if after is not None:
+            statement = statement.where(_RUN.number < after)
+        statement = statement.order_by(_RUN.number.desc()).limit(limit)
+        return await self._database.read(
+            lambda connection: [
+                (number, SuiteRun.FromString(body)) for number, body in connection.execute(statement)
+            ]
+        )
+
+
+def _row(run: SuiteRun) -> dict[str, Any]:
+    """Return the columns that change."""
+    return {"status": run.status, "verdict": run.verdict, "body": run.SerializeToString()}
+
+
+def _bury(connection: Connection, numbers: Sequence[int]) -> None:
+    """Take suite runs out of sight. Their ids are free from now on."""
+    for number in numbers:
+        row = {"run": number, "status": _DELETED, "id": f"deleted {number}", "suite": "", "target": ""}
+        connection.execute(_SET, row)
+
+
+def _count(connection: Connection, number: int, run: SuiteRun) -> None:
+    """Set the counts of the cases that are stored."""
+    counted = select(_CASE.verdict, func.count()).where(_CASE.number == number).group_by(_CASE.verdict)
+    counts = {row[0]: row[1] for row in connection.execute(counted)}
+    run.case_count = sum(counts.values())
+    for verdict, name in _COUNTS.items():
+        setattr(run, name, counts.get(verdict, 0))
+
+
+def _there(connection: Connection, number: int, ids: Sequence[str]) -> dict[str, FoundCase]:
+    found = {}
+    for begin in range(0, len(ids), _AT_ONCE):
+        wanted = {"run": number, "ids": ids[begin : begin + _AT_ONCE]}
+        for case_id, whole, attempt in connection.execute(_THERE, wanted):
+            found[case_id] = FoundCase(whole, attempt)
+    return found
+
+
+def _page(
+    connection: Connection,
+    number: int,
+    after: str,
+    limit: int,
+    *,
+    verdict: int = 0,
+    case_id: str = "",
+    brief: bool = False,
+) -> list[tuple[str, bytes]]:
+    statement = select(_CASE.case_id, _CASE.brief if brief else _CASE.whole)
+    statement = statement.where(_CASE.number == number, _CASE.case_id > after)
+    if verdict:
+        statement = statement.where(_CASE.verdict == verdict)
+    if case_id:
+        statement = statement.where(_CASE.case_id == case_id)
+    return [(row[0], row[1]) for row in connection.execute(statement.order_by(_CASE.case_id).limit(limit))]
+
+
+def _all(connection: Connection, number: int, *, brief: bool) -> Iterator[bytes]:
+    after = ""
+    while page := _page(connection, number, after, _AT_ONCE, brief=brief):
+        yield from (data for _, data in page)
+        after = page[-1][0]

@@ -1,0 +1,274 @@
+"""Converts the cases of suite files to messages of the contract."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from evald import Turn
+from evald.convert.context import fill_expected
+from evald.convert.spec import fill_options, spec_to_pb
+from evald.errors import InvalidInput
+from evald.fields import read_keys, shown, text
+from evald.messages import fill_messages
+from evald.structs import fill_struct
+from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
+
+from .documents import InvalidDocument
+from .file_models import CaseEntry, SuiteEntry, TurnEntry
+from .recorded_turns import turn_bounds, turn_usage
+from .transcripts import Transcripts, asked_text
+
+CRITERIA: Final = "criteria"
+"""Name of the evaluator that a case's criteria add."""
+
+_USERS: Final = ("user", "system", "developer")
+_CRITERIA_KEYS: Final = {"success": "successCriteria", "failure": "failureCriteria"} | {
+    f"{one}_criteria": f"{one}Criteria" for one in ("success", "failure")
+}
+
+
+class CaseShared(NamedTuple):
+    """What the cases of a suite share.
+
+    entry: the suite. evaluators: its specs. transcripts: recorded answers that replace those of the cases. asked:
+    whether an agent is there to ask; with ask_all it is asked for cases with recorded answers, too.
+    """
+
+    entry: SuiteEntry
+    evaluators: Sequence[evaluator_pb2.EvaluatorSpec]
+    transcripts: Transcripts | None
+    asked: bool
+    ask_all: bool
+
+
+def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[evaluator_pb2.EvaluatorSpec]:
+    """Convert specs. Raises InvalidInput with the path of the wrong one."""
+    found = []
+    for index, one in enumerate(evaluators):
+        where = f"{path}[{index}]"
+        try:
+            found.append(spec_to_pb(one, where))
+        except InvalidInput as problem:
+            if problem.path.startswith(where):
+                raise
+            raise problem.below(where) from None
+    return found
+
+
+def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteCase:
+    """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
+    pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"), tags=entry.tags)
+    recorded = _fill_turns(entry, pb)
+    _fill_evaluators(entry, shared, pb)
+    if entry.weight != 1:
+        pb.weight = entry.weight
+    if entry.options:
+        fill_options(entry.options, pb.options)
+    if entry.metadata:
+        fill_struct(entry.metadata, pb.metadata, "metadata")
+    if shared.transcripts is not None:
+        recorded = _transcribed(entry, shared.transcripts, pb)
+    elif shared.ask_all:
+        recorded = []
+    for answers in recorded:
+        pb.recorded_trials.add().answers.extend(answers)
+    if not recorded and not shared.asked:
+        raise InvalidInput(
+            "", "no recorded answer, and the suite has no target", "`output`, or a target to ask"
+        )
+    if not recorded and not pb.turns[0].input:
+        raise InvalidInput("", "no input, and no recorded answer", "`input`, `messages` or `turns`")
+    _fill_trials(entry, shared.entry, len(recorded), pb)
+    return pb
+
+
+def _fill_trials(entry: CaseEntry, suite: SuiteEntry, recorded: int, pb: suite_service_pb2.SuiteCase) -> None:
+    pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
+    trials = recorded or entry.trials or suite.trials or 1
+    wanted = entry.min_passed or suite.min_passed or 0
+    if wanted > trials:
+        raise InvalidInput(
+            "min_passed",
+            f"{wanted} of {trials} {'recorded answers' if recorded else 'trials'}",
+            f"at most {trials}",
+        )
+
+
+Answers = list[context_pb2.Invocation]
+
+
+def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answers]:
+    """Fill in the turns. Returns the recorded trials."""
+    if entry.turns:
+        for key in ("input", "output", "outputs", "expected"):
+            if getattr(entry, key):
+                raise InvalidInput(key, "given beside `turns`", f"`{key.rstrip('s')}` in each of the turns")
+        _fill_messages(entry.messages, pb.messages, "messages")
+        return _fill_conversation(entry.turns, pb)
+    turn = pb.turns.add()
+    trials: list[Answers] = []
+    if entry.input is not None:
+        _fill_messages(entry.messages, pb.messages, "messages")
+        _fill_input(entry.input, turn.input, "input")
+    elif entry.messages:
+        trials = _split_conversation(entry.messages, pb, turn)
+    if entry.expected is not None:
+        _fill_expected(entry.expected, turn.expected, "expected")
+    if entry.output is not None and entry.outputs:
+        raise InvalidInput("outputs", "given beside `output`", "one of the two")
+    outputs = entry.outputs or ([] if entry.output is None else [entry.output])
+    if outputs and trials:
+        raise InvalidInput("output", "given beside messages that end with an answer", "one of the two")
+    path = "outputs[{}]" if entry.outputs else "output"
+    return trials or [[invocation(one, path.format(index))] for index, one in enumerate(outputs)]
+
+
+def _fill_conversation(turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCase) -> list[Answers]:
+    answers: Answers = []
+    for index, one in enumerate(turns):
+        path, turn = f"turns[{index}]", pb.turns.add()
+        _fill_input(one.input, turn.input, f"{path}.input")
+        if one.expected is not None:
+            _fill_expected(one.expected, turn.expected, f"{path}.expected")
+        if one.output is not None:
+            answers.append(invocation(one.output, f"{path}.output"))
+    if answers and len(answers) != len(turns):
+        missing = next(index for index, one in enumerate(turns) if one.output is None)
+        raise InvalidInput(f"turns[{missing}].output", "missing", "recorded answers of all turns, or of none")
+    return [answers] if answers else []
+
+
+def _split_conversation(
+    messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
+) -> list[Answers]:
+    """Fill in a conversation: its last turn is the case's. Returns its answer, if it has one."""
+    for index, one in enumerate(messages):
+        if not isinstance(one, Mapping):
+            raise InvalidInput(f"messages[{index}]", shown(one), "a message")
+    answered = any(one.get("role") == "assistant" for one in messages)
+    # A user message at the end is to be answered.
+    open_end = messages[-1].get("role") == "user"
+    start, end = (len(messages), len(messages)) if open_end else turn_bounds(messages)[-1]
+    if open_end:
+        while start and messages[start - 1].get("role") == "user":
+            start -= 1
+    elif not answered:
+        raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of the two")
+    said = start
+    while said < end and messages[said].get("role") in _USERS:
+        said += 1
+    _fill_messages(messages[:start], pb.messages, "messages")
+    _fill_messages(messages[start:said], turn.input, f"messages[{start}:]")
+    if said == end:
+        return []
+    usage = turn_usage(messages[start:end])
+    about = {key: value for key, value in usage._asdict().items() if value is not None}
+    return [[invocation({"messages": list(messages[said:end]), **about}, f"messages[{said}:]")]]
+
+
+def _fill_input(value: Any, into: Any, path: str) -> None:
+    if isinstance(value, str):
+        into.add(role="user", text=text(value, path))
+        return
+    _fill_messages(value, into, path)
+    if not into:
+        raise InvalidInput(path, "no messages", "what the user says")
+
+
+def _fill_messages(messages: Any, into: Any, path: str) -> None:
+    if messages:
+        fill_messages(messages, into, path)
+
+
+def _fill_expected(value: Any, pb: context_pb2.Expected, path: str) -> None:
+    if isinstance(value, list):
+        value = {"messages": value}
+    try:
+        fill_expected(value, pb)
+    except InvalidInput as problem:
+        raise InvalidInput(problem.path.replace("expected", path, 1), problem.got, problem.wanted) from None
+
+
+def invocation(output: Any, path: str) -> context_pb2.Invocation:
+    """Convert a recorded answer. Raises InvalidInput."""
+    pb = context_pb2.Invocation()
+    if isinstance(output, str):
+        pb.messages.add(role="assistant", text=text(output, path))
+        return pb
+    response: Any = output
+    about: dict[str, Any] = {}
+    if isinstance(output, Mapping) and "role" not in output and {"text", "messages"} & output.keys():
+        about = {key: value for key, value in output.items() if key not in ("text", "messages")}
+        response = output.get("text", output.get("messages"))
+        if "text" in output and "messages" in output:
+            raise InvalidInput(path, "`text` beside `messages`", "one of the two")
+    if isinstance(response, list) and not response:
+        raise InvalidInput(path, "no messages", "the agent's messages, the text of its answer among them")
+    try:
+        context = Turn.from_dict({"response": response, "last_invocation": about}).to_proto()
+    except InvalidInput as problem:
+        inner = problem.path.removeprefix("last_invocation.").removeprefix("response").removeprefix(".")
+        raise InvalidInput(inner, problem.got, problem.wanted).below(path) from None
+    pb.CopyFrom(context.last_invocation)
+    if not pb.messages:
+        pb.messages.extend(context.messages)
+    if all(one.role != "assistant" for one in pb.messages):
+        raise InvalidInput(path, "no message of the agent", 'one with the role "assistant"')
+    return pb
+
+
+def _transcribed(
+    entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase
+) -> list[Answers]:
+    last = entry.turns[-1].input if entry.turns else entry.input
+    asked = asked_text(last if last is not None else entry.messages)
+    # Without an input the case is a whole conversation, which each trial has of its own.
+    found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
+    if not found:
+        raise InvalidInput("", "no transcript", "a row with its id or its input")
+    trials = []
+    for one in found:
+        try:
+            trials.append([invocation(answer, "output") for answer in one.answers])
+        except InvalidInput as problem:
+            raise InvalidDocument(one.place, 0, str(problem)) from None
+    return trials
+
+
+def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2.SuiteCase) -> None:
+    """Fill in what checks the turns: the lists of the suite, the case and the turn become one."""
+    own = [*specs_to_pb(entry.evaluators), *_criteria(entry.criteria, "criteria")]
+    of_suite: Iterable[evaluator_pb2.EvaluatorSpec] = shared.evaluators if entry.inherit else ()
+    if own or (not entry.inherit and shared.evaluators):
+        pb.evaluators.extend([*of_suite, *own])
+    for index, one in enumerate(entry.turns):
+        path = f"turns[{index}]"
+        specs = [
+            *specs_to_pb(one.evaluators, f"{path}.evaluators"),
+            *_criteria(one.criteria, f"{path}.criteria"),
+        ]
+        if specs and index == len(entry.turns) - 1:
+            specs = [*of_suite, *own, *specs]
+        pb.turns[index].evaluators.extend(specs)
+    last = pb.turns[-1].evaluators or pb.evaluators or of_suite
+    if not last and not entry.inherit and shared.evaluators:
+        raise InvalidInput("inherit", "false, and no evaluators of its own for the last turn", "some")
+    if not last and not any(turn.evaluators for turn in pb.turns):
+        raise InvalidInput(
+            "",
+            "nothing to check",
+            "`evaluators` or `criteria`, in the case or the suite; evald types lists them",
+        )
+
+
+def _criteria(criteria: Any, path: str) -> list[evaluator_pb2.EvaluatorSpec]:
+    if criteria is None:
+        return []
+    if isinstance(criteria, str):
+        criteria = {"success": criteria}
+    config = read_keys(criteria, _CRITERIA_KEYS, path)
+    for key, value in config.items():
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidInput(path, f"{key}: {shown(value)}", "text")
+    if not config:
+        raise InvalidInput(path, "no criteria", "`success` or `failure`")
+    return [spec_to_pb({"type": "llm-judge", "name": CRITERIA, "config": config}, path)]

@@ -1,0 +1,378 @@
+"""Compares two suite runs, paired by case.
+
+The law: faults never help. What is in error, lost or judged by something else could have gone either way; when
+that could change the verdict for the worse, there is none.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
+
+from .statistics import (
+    SIGNIFICANCE,
+    change_interval,
+    effect_size,
+    mcnemar_p,
+    permutation_p,
+    smallest_detectable_drop,
+)
+
+MAX_DROP: Final = 0.05
+"""Largest accepted drop of the pass rate, unless another one is given."""
+
+_PASSED: Final = result_pb2.VERDICT_PASSED
+_FAILED: Final = result_pb2.VERDICT_FAILED
+_ERROR: Final = result_pb2.VERDICT_ERROR
+_SKIPPED: Final = result_pb2.VERDICT_SKIPPED
+
+PASS: Final = suite_service_pb2.COMPARISON_VERDICT_PASS
+WARN: Final = suite_service_pb2.COMPARISON_VERDICT_WARN
+BLOCK: Final = suite_service_pb2.COMPARISON_VERDICT_BLOCK
+INCONCLUSIVE: Final = suite_service_pb2.COMPARISON_VERDICT_INCONCLUSIVE
+
+_MAX_CHANGES: Final = 1000
+_MAX_PROVENANCE_CHANGES: Final = 100
+
+# Drawn p-values of two tests differ by chance, by less than this. It leans to INCONCLUSIVE.
+_DRAWN_ERROR: Final = 0.02
+
+_Case: TypeAlias = suite_service_pb2.CaseResult
+_Judged: TypeAlias = dict[str, set[tuple[str, ...]]]
+
+
+def merge_by_id(base: Iterable[_Case], new: Iterable[_Case]) -> Iterator[tuple[_Case | None, _Case | None]]:
+    """Yield the cases of two runs in pairs; None where one side has none.
+
+    base, new: ordered by the code points of the ids. Raises ValueError if they are not, or if an id is there twice.
+    """
+    left, right = _ascending(base, "base"), _ascending(new, "new")
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one.case_id < other.case_id):
+            yield one, None
+            one = next(left, None)
+        elif one is None or other.case_id < one.case_id:
+            yield None, other
+            other = next(right, None)
+        else:
+            yield one, other
+            one, other = next(left, None), next(right, None)
+
+
+def _ascending(cases: Iterable[_Case], side: str) -> Iterator[_Case]:
+    before = None
+    for case in cases:
+        if before is not None and case.case_id <= before:
+            raise ValueError(
+                f"{side}: case {case.case_id!r} comes after {before!r}, wanted each id once, in order"
+            )
+        before = case.case_id
+        yield case
+
+
+class _Evidence(NamedTuple):
+    """What a verdict is made from: counts of pairs, and changes of the score."""
+
+    pairs: int
+    broken: int
+    fixed: int
+    scores: "array[float]"
+
+    def verdict(self, max_drop: float, slack: float = 0.0) -> "suite_service_pb2.ComparisonVerdict":
+        """Return PASS, WARN or BLOCK; INCONCLUSIVE for too few pairs. slack: added to the level of drawn p-values."""
+        if not self.pairs:
+            return INCONCLUSIVE
+        drop = (self.broken - self.fixed) / self.pairs
+        if drop <= 0:
+            return PASS
+        significant = (
+            mcnemar_p(self.broken, self.fixed) < SIGNIFICANCE
+            or permutation_p(self.scores) < SIGNIFICANCE + slack
+        )
+        if drop <= max_drop:
+            return WARN if significant else PASS
+        if significant:
+            return BLOCK
+        # So few pairs can show nothing, however many of them break.
+        return WARN if smallest_detectable_drop(self.pairs) is not None else INCONCLUSIVE
+
+
+class _Comparison:
+    """Adds up cases. Those with a verdict on both sides are pairs; others are in doubt if they could have broken."""
+
+    def __init__(self, base: suite_service_pb2.SuiteRun, new: suite_service_pb2.SuiteRun) -> None:
+        # Pairs by whether they passed before and now; of those, the ones that were judged by the same thing.
+        self.table: Counter[tuple[bool, bool]] = Counter()
+        self.alike: Counter[tuple[bool, bool]] = Counter()
+        self._alike_scores, self._unlike_scores = array("d"), array("d")
+        # Without a verdict on both sides: how many could have broken, and the lowest changes of their scores.
+        self._lost, self._lost_scores = 0, array("d")
+        self.errors = self.base_only = self.new_only = 0
+        self.judges: Counter[str] = Counter()
+        self.changed: list[list[suite_service_pb2.CaseChange]] = [[], [], [], []]
+        # For cases without trials.
+        self._run_changes = _judge_changes(_of_run(base), _of_run(new))
+
+    def add(self, base: _Case | None, new: _Case | None) -> None:
+        """Add what came of a case. A case that was skipped is as good as absent."""
+        old = _SKIPPED if base is None else _known(base.verdict)
+        now = _SKIPPED if new is None else _known(new.verdict)
+        if base is not None and new is not None:
+            if old != now:
+                self._note(base, old, new, now)
+            if {old, now} <= {_PASSED, _FAILED}:
+                self._add_pair(base, new)
+                return
+        if old == _SKIPPED:
+            self.new_only += now != _SKIPPED
+            return
+        if now == _SKIPPED:
+            self.base_only += 1
+        else:
+            self.errors += 1
+        # At worst the base passed and the new one fails.
+        self._lost += old != _FAILED and now != _PASSED
+        before = 1.0 if old == _ERROR else _score(base)
+        after = _score(new) if now == _PASSED else 0.0
+        if before is not None and after is not None:
+            self._lost_scores.append(min(after - before, 0.0))
+
+    def _add_pair(self, base: _Case, new: _Case) -> None:
+        passed = base.verdict == _PASSED, new.verdict == _PASSED
+        self.table[passed] += 1
+        changes = self._run_changes
+        if base.trials and new.trials:
+            changes = _judge_changes(_of_case(base), _of_case(new))
+        self.judges.update(changes)
+        if not changes:
+            self.alike[passed] += 1
+        before, after = _score(base), _score(new)
+        if before is not None and after is not None:
+            (self._unlike_scores if changes else self._alike_scores).append(after - before)
+
+    @property
+    def unlike(self) -> int:
+        """Number of pairs that were not judged by the same thing."""
+        return self.table.total() - self.alike.total()
+
+    @property
+    def seen(self) -> _Evidence:
+        """The pairs as they are."""
+        scores = self._alike_scores + self._unlike_scores
+        return _Evidence(self.table.total(), self.table[True, False], self.table[False, True], scores)
+
+    @property
+    def worst(self) -> _Evidence:
+        """The pairs if everything in doubt had broken. What could not have broken would only dilute it."""
+        scores = self._alike_scores + array("d", [-1.0]) * len(self._unlike_scores) + self._lost_scores
+        broken = self.alike[True, False] + self.unlike + self._lost
+        return _Evidence(self.table.total() + self._lost, broken, self.alike[False, True], scores)
+
+    @property
+    def best(self) -> _Evidence:
+        """The pairs if those not judged by the same thing had been fixed. Errors never count as good."""
+        scores = self._alike_scores + array("d", [1.0]) * len(self._unlike_scores)
+        fixed = self.alike[False, True] + self.unlike
+        return _Evidence(self.table.total(), self.alike[True, False], fixed, scores)
+
+    def _note(self, base: _Case, old: int, new: _Case, now: int) -> None:
+        """Keep a changed verdict: broken cases, then those in error now, then others, then fixed ones."""
+        order = 0 if (old, now) == (_PASSED, _FAILED) else 1 if now == _ERROR else 3 if now == _PASSED else 2
+        kept = self.changed[order]
+        if len(kept) < _MAX_CHANGES:
+            change = suite_service_pb2.CaseChange(
+                case_id=new.case_id, base_verdict=base.verdict, new_verdict=new.verdict, reason=new.reason
+            )
+            if base.HasField("score"):
+                change.base_score = base.score
+            if new.HasField("score"):
+                change.new_score = new.score
+            kept.append(change)
+
+
+def _known(verdict: int) -> int:
+    """Return the verdict; ERROR for one that nobody knows."""
+    return verdict if verdict in (_PASSED, _FAILED, _SKIPPED) else _ERROR
+
+
+def _score(case: _Case | None) -> float | None:
+    """Return the score; None if there is none, or none that can be one: files come from anywhere."""
+    return case.score if case is not None and case.HasField("score") and 0 <= case.score <= 1 else None
+
+
+def _of_case(case: _Case) -> _Judged:
+    """Return what judged the case: for each enforced assertion what it was, which may differ by trial."""
+    judged: _Judged = {}
+    for trial in case.trials:
+        for turn in trial.turns:
+            for result in turn.evaluation.results:
+                if (
+                    result.kind != evaluator_pb2.EVALUATOR_KIND_METRIC
+                    and result.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
+                ):
+                    known = judged.setdefault(result.name, set())
+                    # Without one it did not run.
+                    if result.HasField("provenance"):
+                        known.add(_judge(result.type, result.version, result.provenance))
+    return judged
+
+
+def _of_run(run: suite_service_pb2.SuiteRun) -> _Judged:
+    judged: _Judged = {}
+    for item in run.provenance:
+        judged.setdefault(item.name, set()).add(_judge(item.type, item.version, item.provenance))
+    return judged
+
+
+_FIELDS: Final = ("type", "version", "config", "models", "prompt")
+
+
+def _judge(kind: str, version: str, made_by: result_pb2.Provenance) -> tuple[str, ...]:
+    """Return what an evaluator was, as _FIELDS says. A calibration card describes a judge and changes none."""
+    models = ", ".join(made_by.judge_models)
+    return kind, version, made_by.config_sha256[:12], models, made_by.prompt_sha256[:12]
+
+
+def _judge_changes(base: _Judged, new: _Judged) -> list[str]:
+    """Return what differs, for people."""
+    changes = [f"{name}: only in the base" for name in base.keys() - new.keys()]
+    changes += [f"{name}: only in the new run" for name in new.keys() - base.keys()]
+    for name in base.keys() & new.keys():
+        old, now = base[name], new[name]
+        if old and now and old != now:
+            columns = zip(
+                _FIELDS, zip(*sorted(old), strict=True), zip(*sorted(now), strict=True), strict=True
+            )
+            changes += [
+                f"{name}: {field} {_several(before)} -> {_several(after)}"
+                for field, before, after in columns
+                if set(before) != set(after)
+            ] or [f"{name}: other combinations of configs and models"]
+    return changes
+
+
+def _several(values: tuple[str, ...]) -> str:
+    return " and ".join(value or "none" for value in sorted(set(values))[:3])
+
+
+def compare(
+    base: suite_service_pb2.SuiteRun,
+    new: suite_service_pb2.SuiteRun,
+    pairs: Iterable[tuple[_Case | None, _Case | None]],
+    max_drop: float = MAX_DROP,
+) -> suite_service_pb2.SuiteComparison:
+    """Return whether the new run is worse than the base, and how sure that is.
+
+    pairs: the cases of both by id, None where one has none; see `merge_by_id`. Raises ValueError for a max_drop
+    that is not from 0 to 1.
+    """
+    if not 0 <= max_drop <= 1:
+        raise ValueError(f"max_drop: got {max_drop:g}, wanted a number from 0 to 1")
+    found = _Comparison(base, new)
+    for one, other in pairs:
+        found.add(one, other)
+    seen = found.seen
+    comparison = suite_service_pb2.SuiteComparison(
+        base=base,
+        new=new,
+        pair_count=seen.pairs,
+        broken_count=seen.broken,
+        fixed_count=seen.fixed,
+        error_count=found.errors,
+        base_only_count=found.base_only,
+        new_only_count=found.new_only,
+        changes=[change for kept in found.changed for change in kept][:_MAX_CHANGES],
+        provenance_changes=[
+            f"{change} (cases: {count})"
+            for change, count in sorted(found.judges.items(), key=lambda item: (-item[1], item[0]))
+        ][:_MAX_PROVENANCE_CHANGES],
+    )
+    if seen.pairs:
+        _fill_figures(comparison, found)
+    comparison.verdict, comparison.reason = _decide(comparison, found, max_drop)
+    return comparison
+
+
+def _fill_figures(comparison: suite_service_pb2.SuiteComparison, found: _Comparison) -> None:
+    seen, table = found.seen, found.table
+    low, high = change_interval(table[True, True], seen.broken, seen.fixed, table[False, False])
+    comparison.pass_rate_change.CopyFrom(
+        suite_service_pb2.Estimate(value=(seen.fixed - seen.broken) / seen.pairs, low=low, high=high)
+    )
+    comparison.mcnemar_p = mcnemar_p(seen.broken, seen.fixed)
+    detectable = smallest_detectable_drop(seen.pairs, min(seen.broken, seen.fixed) / seen.pairs)
+    if detectable is not None:
+        comparison.smallest_detectable_drop = detectable
+    if seen.scores:
+        comparison.score_change = sum(seen.scores) / len(seen.scores)
+        comparison.permutation_p = permutation_p(seen.scores)
+        effect = effect_size(seen.scores)
+        if effect is not None:
+            comparison.effect_size = effect
+
+
+def _decide(
+    comparison: suite_service_pb2.SuiteComparison, found: _Comparison, max_drop: float
+) -> tuple["suite_service_pb2.ComparisonVerdict", str]:
+    """Return the verdict and its reason."""
+    for side, run in (("base", comparison.base), ("new run", comparison.new)):
+        if run.status != suite_service_pb2.SUITE_RUN_STATUS_COMPLETED:
+            return INCONCLUSIVE, f"The {side} did not complete"
+    if not comparison.pair_count:
+        return INCONCLUSIVE, "No case passed or failed in both runs"
+    verdict = found.seen.verdict(max_drop)
+    if verdict == INCONCLUSIVE:
+        return verdict, f"{_change(comparison)}; so few pairs cannot tell that from chance"
+    doubts = [
+        f"{count} {what}"
+        for count, what in (
+            (found.errors, "in error"),
+            (found.base_only, "only in the base"),
+            (found.unlike, f"not judged by the same thing, {next(iter(comparison.provenance_changes), '')}"),
+        )
+        if count
+    ]
+    # Nothing is worse than BLOCK.
+    possible = [found.worst.verdict(max_drop, _DRAWN_ERROR)] if doubts and verdict != BLOCK else []
+    possible += [found.best.verdict(max_drop)] if found.unlike else []
+    if set(possible) - {verdict}:
+        return (
+            INCONCLUSIVE,
+            f"{_change(comparison)}; cases that could change the verdict: {' and '.join(doubts)}",
+        )
+    return verdict, f"{_change(comparison)}; {_judgement(comparison, verdict, max_drop)}"
+
+
+def _change(comparison: suite_service_pb2.SuiteComparison) -> str:
+    change = comparison.pass_rate_change.value
+    rate = "Pass rate unchanged"
+    if change:
+        rate = f"Pass rate {'up' if change > 0 else 'down'} by {points(change)}"
+    counts = f"{comparison.broken_count} broken, {comparison.fixed_count} fixed"
+    return f"{rate} over {comparison.pair_count} pairs ({counts})"
+
+
+def points(change: float) -> str:
+    """Return a change of a share in percentage points, without its sign."""
+    return f"{abs(change) * 100:.3g} points"
+
+
+def _judgement(
+    comparison: suite_service_pb2.SuiteComparison,
+    verdict: "suite_service_pb2.ComparisonVerdict",
+    max_drop: float,
+) -> str:
+    allowed = f"the {points(max_drop)} allowed"
+    p = comparison.mcnemar_p
+    if comparison.HasField("permutation_p"):
+        p = min(p, comparison.permutation_p)
+    if verdict == BLOCK:
+        return f"more than {allowed}, and not by chance (p = {p:.2g})"
+    if verdict == WARN and p < SIGNIFICANCE:
+        return f"within {allowed}, but not by chance (p = {p:.2g})"
+    if verdict == WARN:
+        return f"more than {allowed}, but possibly by chance (p = {p:.2g})"
+    return "not worse" if comparison.pass_rate_change.value >= 0 else f"within {allowed}"

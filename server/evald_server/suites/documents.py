@@ -1,0 +1,372 @@
+"""Reads YAML and JSON as plain data that JSON can represent, with the line of every value.
+
+YAML is YAML 1.2's core schema. Tags are refused, because they make objects; anchors, aliases and merge keys are
+read within bounds, because a few lines of them can expand to gigabytes. Uses ruamel.yaml's events in Python: they
+carry lines, and deep nesting cannot exhaust the stack.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from evald.strict_json import STRICT_JSON, no_constant
+
+# About 2,000 cases; parsing takes some 10 seconds.
+MAX_CHARACTERS: Final = 1 << 20
+# More than a config may have.
+MAX_DEPTH: Final = 64
+# Values with every alias written out: above what the longest text can hold without aliases.
+MAX_VALUES: Final = 1 << 20
+
+DataPath: TypeAlias = tuple[str | int, ...]
+"""Where a value is: keys and indexes from the root."""
+
+_CONSTANTS: Final = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_DECIMAL: Final = re.compile(r"[-+]?[0-9]+")
+_OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_JSON: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# Digits. Python refuses to convert more than 4,300; a double has 309 at most.
+_MOST_DIGITS: Final = 300
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+
+
+class InvalidDocument(ValueError):
+    """The text is not a valid document. Its text is FILE:LINE:COLUMN and the message."""
+
+    def __init__(self, file: str, line: int, message: str, column: int = 0) -> None:
+        self.file = file
+        self.line = line
+        self.message = message
+        self.column = column
+        place = f":{line}:{column}" if column else f":{line}" if line else ""
+        super().__init__(f"{file}{place}: {message}")
+
+
+class Document(NamedTuple):
+    """A parsed document. lines: the line of every value by its path; a key's line for a value with a key."""
+
+    data: Any
+    lines: Mapping[DataPath, int]
+    file: str
+
+    def line(self, path: DataPath) -> int:
+        """Return the line of a path, or of its nearest parent that has one."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_document(path: Path) -> Document:
+    """Read a file, by suffix as JSON or else as YAML. Raises InvalidDocument for what cannot be read or parsed."""
+    name = str(path)
+    text = read_text(path)
+    return parse_json_document(text, name) if path.suffix == ".json" else parse_yaml(text, name)
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8. Raises InvalidDocument."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise InvalidDocument(str(path), 0, problem.strerror or "cannot be read") from None
+    return decode(data, str(path))
+
+
+def decode(data: bytes, file: str) -> str:
+    """Decode UTF-8, with or without a byte order mark. Raises InvalidDocument."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        before = data[: problem.start]
+        line, column = before.count(b"\n") + 1, problem.start - before.rfind(b"\n")
+        raise InvalidDocument(file, line, f"not UTF-8: {problem.reason}", column) from None
+
+
+def parse_json_document(text: str, file: str) -> Document:
+    """Parse JSON. Raises InvalidDocument, also for a key that is given twice and for NaN."""
+    return Document(parse_json_text(text, file), _json_lines(text), file)
+
+
+def parse_json_text(text: str, file: str, line: int = 1) -> Any:
+    """Parse JSON that begins in a line of a file. Raises InvalidDocument."""
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as problem:
+        message = f"not valid JSON: {problem.msg}"
+        raise InvalidDocument(file, line + problem.lineno - 1, message, problem.colno) from None
+    except RecursionError:
+        raise InvalidDocument(file, line, "not valid JSON: nested too deep") from None
+    except ValueError as problem:
+        raise InvalidDocument(file, line, f"not valid JSON: {problem}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"got the key {twice[:60]!r} a second time")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=no_constant)
+
+
+def _json_lines(text: str) -> dict[DataPath, int]:
+    """Return the line of every value of a valid JSON text."""
+    lines: dict[DataPath, int] = {(): 1}
+    # For each open list the index, for each open object the key, of the value that comes next.
+    path: list[str | int] = []
+    line, counted, wants_key = 1, 0, False
+    for token in _JSON_TOKEN.finditer(text):
+        line, counted = line + text.count("\n", counted, token.start()), token.start()
+        mark = token[0]
+        if mark in ("]", "}"):
+            path.pop()
+            wants_key = False
+        elif mark == ",":
+            wants_key = isinstance(path[-1], str)
+            if not wants_key:
+                path[-1] += 1  # type: ignore[operator]
+        elif wants_key:
+            path[-1] = STRICT_JSON.decode(mark)
+            lines[tuple(path)] = line
+            wants_key = False
+        elif mark != ":":
+            lines.setdefault(tuple(path), line)
+            if mark in ("[", "{"):
+                wants_key = mark == "{"
+                path.append("" if wants_key else 0)
+    return lines
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """Parse a YAML text with one document. Raises InvalidDocument."""
+    if len(text) > MAX_CHARACTERS:
+        message = (
+            f"{len(text)} characters of YAML; at most {MAX_CHARACTERS} are read: write a longer file as JSON"
+        )
+        raise InvalidDocument(file, 0, message)
+    builder = _Builder(file)
+    try:
+        for event in YAML(typ="safe", pure=True).parse(text):
+            builder.process(event)
+    except MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        message = f"not valid YAML: {problem.problem or problem.context}"
+        raise InvalidDocument(file, line, message, column) from None
+    except ReaderError as problem:
+        before = text[: problem.position]
+        line, column = before.count("\n") + 1, problem.position - before.rfind("\n")
+        raise InvalidDocument(file, line, f"not valid YAML: {problem.reason}", column) from None
+    except YAMLError as problem:
+        message = str(problem).partition("\n")[0]
+        raise InvalidDocument(file, 0, f"not valid YAML: {message}") from None
+    return Document(builder.data, builder.lines, file)
+
+
+class _Anchored(NamedTuple):
+    """A value with an anchor. values: how many it holds, with itself. height: levels of lists and mappings."""
+
+    data: Any
+    values: int
+    height: int
+
+
+class _Open:
+    """An open list or mapping. key: whose value comes next. merged: what its merge key brings."""
+
+    __slots__ = ("anchor", "before", "data", "height", "key", "merged")
+
+    def __init__(self, data: Any, anchor: str | None, before: int) -> None:
+        self.data = data
+        self.anchor = anchor
+        self.before = before
+        self.key: str | None = None
+        self.merged: Any = None
+        self.height = 1
+
+
+# What the merge key is while its value is awaited: no key of a document, since it is longer than YAML's keys.
+_MERGE: Final = "<<" * 1024
+
+
+class _Builder:
+    """Builds the data from the parser's events."""
+
+    def __init__(self, file: str) -> None:
+        self.data: Any = None
+        self.lines: dict[DataPath, int] = {(): 1}
+        self._file = file
+        self._documents = 0
+        self._values = 0
+        self._open: list[_Open] = []
+        self._path: list[str | int] = []
+        self._anchors: dict[str, _Anchored] = {}
+
+    def process(self, event: Event) -> None:
+        """Process an event. Raises InvalidDocument."""
+        if isinstance(event, AliasEvent):
+            self._alias(event)
+        elif isinstance(event, NodeEvent):
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise self._refused(event, f"the tag {tag}")
+            if isinstance(event, ScalarEvent):
+                self._scalar(event)
+            elif isinstance(event, MappingStartEvent | SequenceStartEvent):
+                self._begin(event, [] if isinstance(event, SequenceStartEvent) else {})
+        elif isinstance(event, DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise self._refused(event, "a second document")
+        elif isinstance(event, SequenceEndEvent | MappingEndEvent):
+            self._end(event)
+
+    def _scalar(self, event: ScalarEvent) -> None:
+        if self._wants_key:
+            self._key(event, event.value, plain=not event.style)
+            value = event.value
+        else:
+            # Quoted and block scalars are always strings.
+            value = event.value if event.style else self._plain(event)
+            self._count(event, 1)
+            self._add(event, value)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchored(value, 1, 0)
+
+    def _key(self, event: Event, key: str, *, plain: bool) -> None:
+        inner = self._open[-1]
+        if plain and key == "<<":
+            key = _MERGE
+        if key in inner.data or (key is _MERGE and inner.merged is not None):
+            raise self._refused(event, f"the key {'<<' if key is _MERGE else key[:60]!r} a second time")
+        inner.key = key
+        self._path[-1] = "<<" if key is _MERGE else key
+        self.lines[tuple(self._path)] = event.start_mark.line + 1
+
+    def _begin(self, event: MappingStartEvent | SequenceStartEvent, found: Any) -> None:
+        if self._wants_key:
+            raise self._refused(event, "a list or mapping as a key")
+        if len(self._open) >= MAX_DEPTH:
+            raise self._refused(event, f"more than {MAX_DEPTH} levels")
+        before = self._values
+        self._count(event, 1)
+        self._place(event)
+        self._open.append(_Open(found, event.anchor, before))
+        self._path.append(0 if isinstance(found, list) else "")
+        if event.anchor is not None:
+            self._anchors.pop(event.anchor, None)
+
+    def _end(self, event: Event) -> None:
+        ended = self._open.pop()
+        self._path.pop()
+        if ended.merged is not None:
+            for key, value in ended.merged.items():
+                ended.data.setdefault(key, value)
+        if ended.anchor is not None:
+            self._anchors[ended.anchor] = _Anchored(ended.data, self._values - ended.before, ended.height)
+        if self._open:
+            self._open[-1].height = max(self._open[-1].height, ended.height + 1)
+        self._add(event, ended.data)
+
+    def _alias(self, event: AliasEvent) -> None:
+        name = event.anchor
+        if self._wants_key:
+            raise self._refused(event, f"the alias *{name} as a key; write the key out")
+        found = self._anchors.get(name)
+        if found is None:
+            inside = any(one.anchor == name for one in self._open)
+            what = "inside of what it stands for: a cycle" if inside else "without an anchor before it"
+            raise self._refused(event, f"the alias *{name} {what}")
+        if len(self._open) + found.height > MAX_DEPTH:
+            raise self._refused(event, f"more than {MAX_DEPTH} levels with the alias *{name}")
+        self._count(event, found.values)
+        if self._open:
+            self._open[-1].height = max(self._open[-1].height, found.height + 1)
+        self._add(event, found.data)
+
+    def _count(self, event: Event, values: int) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise self._refused(event, f"more than {MAX_VALUES} values with the aliases written out")
+
+    def _place(self, event: Event) -> None:
+        self.lines.setdefault(tuple(self._path), event.start_mark.line + 1)
+
+    def _add(self, event: Event, value: Any) -> None:
+        if not self._open:
+            self.data = value
+            return
+        inner = self._open[-1]
+        if isinstance(inner.data, list):
+            self._place(event)
+            inner.data.append(value)
+            self._path[-1] += 1  # type: ignore[operator]
+        elif inner.key is _MERGE:
+            inner.merged = self._merged(event, value)
+            inner.key = None
+        else:
+            assert inner.key is not None
+            inner.data[inner.key] = value
+            inner.key = None
+
+    def _merged(self, event: Event, value: Any) -> dict[str, Any]:
+        """Return what a merge key brings: a mapping, or several of which earlier ones win."""
+        found: dict[str, Any] = {}
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, dict):
+                raise self._refused(event, "the merge key << with a value that is no mapping")
+            found = {**one, **found}
+        return found
+
+    @property
+    def _wants_key(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1].data, dict) and self._open[-1].key is None
+
+    def _plain(self, event: ScalarEvent) -> Any:
+        """Resolve a plain scalar by YAML 1.2's core schema: `no`, `12:30` and `2024-01-31` are strings."""
+        text = event.value
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        if _NOT_JSON.fullmatch(text):
+            raise self._refused(event, f"{text}, which is not JSON")
+        if len(text) > _MOST_DIGITS and (_FLOAT.fullmatch(text) or _OTHER_BASE.fullmatch(text)):
+            raise self._refused(event, f"a number of {len(text)} characters")
+        if _DECIMAL.fullmatch(text):
+            return int(text)
+        if _OTHER_BASE.fullmatch(text):
+            return int(text, 0)
+        if not _FLOAT.fullmatch(text):
+            return text
+        number = float(text)
+        if number in (float("inf"), float("-inf")):
+            raise self._refused(event, f"{text[:60]}, which is beyond what a double holds")
+        return number
+
+    def _refused(self, event: Event, what: str) -> InvalidDocument:
+        mark = event.start_mark
+        return InvalidDocument(self._file, mark.line + 1, f"not valid YAML: got {what}", mark.column + 1)

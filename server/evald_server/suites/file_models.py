@@ -1,0 +1,269 @@
+"""What a suite file may hold: pydantic models, and the JSON Schema that editors complete from."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from evald.convert.json_shapes import camel
+from evald.fields import shown, snake
+from evald.spec import spec_keys
+
+MAX_ID_BYTES: Final = 256
+MAX_TRIALS: Final = 100
+
+_EXPECTED_KEYS: Final = ("text", "data", "messages", "tool_calls")
+_OUTPUT_KEYS: Final = (
+    "text",
+    "messages",
+    "latency_ms",
+    "latency_seconds",
+    "time_to_first_token_ms",
+    "usage",
+    "cost_usd",
+    "cost",
+    "model",
+    "finish_reason",
+    "start_time",
+    "metadata",
+)
+_TEXT: Final = {"type": "string"}
+_MESSAGES: Final = {"type": "array", "items": {"type": "object"}}
+
+
+def _object(keys: tuple[str, ...], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    texts = ("text", "model", "success", "failure", "type", "name")
+    properties = {
+        spelling: _TEXT if key in texts else {}
+        for key in keys
+        for spelling in dict.fromkeys((key, camel(key)))
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "required": list(required),
+    }
+
+
+def _one_of(*kinds: type, wanted: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kinds):
+            raise PydanticCustomError("kind", "wanted {wanted}", {"wanted": wanted})
+        return value
+
+    return check
+
+
+def _any_of(*schema: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(schema)})
+
+
+Input: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_one_of(str, list, dict, wanted="text or a list of messages")),
+    _any_of(_TEXT, _MESSAGES, {"type": "object"}),
+]
+Output: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(
+        _one_of(str, list, dict, wanted="text, a list of messages, or an object with one of them")
+    ),
+    _any_of(_TEXT, _MESSAGES, _object(_OUTPUT_KEYS)),
+]
+Reference: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(
+        _one_of(str, list, dict, wanted="text, a list of messages, or an object with one of them")
+    ),
+    _any_of(_TEXT, _MESSAGES, _object(_EXPECTED_KEYS)),
+]
+Criteria: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_one_of(str, dict, wanted="text, or an object with `success` and `failure`")),
+    _any_of(_TEXT, _object(("success", "failure"))),
+]
+EvaluatorUse: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_one_of(str, dict, wanted="a type name or an object with `type`")),
+    _any_of(_TEXT, _object(tuple(spec_keys()), ("type",))),
+]
+
+
+def _id(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise PydanticCustomError("id", "wanted a text of printable characters")
+    if isinstance(value, str) and len(value.encode("utf-8", "replace")) > MAX_ID_BYTES:
+        raise PydanticCustomError("id", "wanted at most {most} bytes", {"most": MAX_ID_BYTES})
+    return value
+
+
+def _list(value: Any) -> Any:
+    """Return a single text as a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def _name(value: Any) -> Any:
+    # 200 characters: the server's limit.
+    if isinstance(value, str) and not (value.strip() and value.isprintable() and len(value) <= 200):
+        raise PydanticCustomError("name", "wanted at most 200 printable characters")
+    return value
+
+
+SuiteName = Annotated[str, BeforeValidator(_name)]
+Id = Annotated[str, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer"]})]
+Texts = Annotated[
+    list[str], BeforeValidator(_list), WithJsonSchema({"type": ["array", "string"], "items": _TEXT})
+]
+Messages = Annotated[list[Any], WithJsonSchema(_MESSAGES)]
+Trials = Annotated[int, Field(ge=1, le=MAX_TRIALS)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class FilePart(BaseModel):
+    """A mapping of a suite file. Keys in camelCase or snake_case; null is absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, data: Any) -> Any:
+        fields = cls.model_fields
+        if not isinstance(data, dict) or (data.keys() <= fields.keys() and None not in data.values()):
+            return data
+        found: dict[str, Any] = {}
+        for key, value in data.items():
+            name = cls.field_of(key)
+            if name in found:
+                raise PydanticCustomError("twice", "{key} is given twice", {"key": name})
+            if value is not None or name not in fields:
+                found[name] = value
+        return found
+
+    @classmethod
+    def field_of(cls, key: str) -> str:
+        """Return the name of the field that a key means; the key itself for one that is unknown."""
+        name = snake(key)
+        name = cls.aliases.get(name, name)
+        return name if name in cls.model_fields else key
+
+
+class TurnEntry(FilePart):
+    """One turn of a conversation case."""
+
+    aliases = {
+        "expected_output": "expected",
+        "reference_answer": "expected",
+        "expected_outcome": "criteria",
+    }
+
+    input: Input = Field(description="What the user says: text or messages.")
+    output: Output = Field(None, description="Recorded answer.")
+    expected: Reference = Field(None, description="What a good answer looks like.")
+    criteria: Criteria = Field(None, description="Adds an llm-judge named criteria.")
+    evaluators: list[EvaluatorUse] = Field(default_factory=list, description="Evaluators of this turn.")
+
+
+class CaseEntry(FilePart):
+    """One case."""
+
+    aliases = TurnEntry.aliases
+
+    id: Id = Field(description="Unique in the suite.")
+    description: str = Field("", description="For people.")
+    tags: Texts = Field(default_factory=list, description="For --tag, --exclude-tag and reports.")
+    weight: float = Field(1, ge=0, description="Share in the suite's pass rate.")
+    messages: Messages = Field(
+        default_factory=list,
+        description="Messages before the first turn; without input and turns a conversation whose last turn is the case.",
+    )
+    input: Input = Field(None, description="What the user says: text or messages.")
+    output: Output = Field(
+        None, description="Recorded answer: text, messages, or text with latency, usage and cost."
+    )
+    outputs: list[Output] = Field(default_factory=list, description="Recorded answers, one for each trial.")
+    expected: Reference = Field(None, description="What a good answer looks like.")
+    criteria: Criteria = Field(None, description="Adds an llm-judge named criteria.")
+    evaluators: list[EvaluatorUse] = Field(default_factory=list, description="Run after the suite's.")
+    inherit: bool = Field(True, description="false: leave the suite's evaluators out.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="How to evaluate, instead of the suite's options."
+    )
+    trials: Trials | None = Field(None, description="How often the agent is asked.")
+    min_passed: Trials | None = Field(None, description="Trials that must pass; all by default.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="Rides along, for evaluators and reports."
+    )
+    turns: list[TurnEntry] = Field(
+        default_factory=list, description="A conversation, with checks for each turn."
+    )
+    skip: str | bool = Field(default=False, description="Why the case is not run.")
+
+
+class SuiteEntry(FilePart):
+    """A suite without its cases."""
+
+    aliases = {"target": "targets"}
+
+    name: SuiteName = Field("", description="Name of the suite; by default that of the file.")
+    description: str = Field("", description="For people.")
+    targets: Texts = Field(
+        default_factory=list, description="Connectors that are tested: of the server, or of `connectors`."
+    )
+    connectors: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Connectors by name.")
+    evaluators: list[EvaluatorUse] = Field(
+        default_factory=list, description="Run on the last turn of every case."
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="How to evaluate a turn.")
+    trials: Trials | None = Field(
+        None, description="How often the agent is asked each case; once by default."
+    )
+    min_passed: Trials | None = Field(None, description="Trials of a case that must pass; all by default.")
+    threshold: Share | None = Field(
+        None, description="Lowest share of cases, by weight, that passes; 1 by default."
+    )
+    max_concurrency: int = Field(0, ge=0, le=256, description="Most agents that are asked at a time.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of metrics.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Is kept with the results.")
+
+
+class SuiteDocument(SuiteEntry):
+    """A suite of cases for evald test."""
+
+    cases: list[CaseEntry] = Field(min_length=1, description="The cases.")
+
+
+def suite_schema() -> dict[str, Any]:
+    """Return the JSON Schema of suite files, with the keys in both spellings."""
+    schema = SuiteDocument.model_json_schema()
+    models: list[tuple[type[FilePart], dict[str, Any]]] = [
+        (SuiteDocument, schema),
+        (CaseEntry, schema["$defs"]["CaseEntry"]),
+        (TurnEntry, schema["$defs"]["TurnEntry"]),
+    ]
+    for model, part in models:
+        properties = part["properties"]
+        for name in list(properties):
+            properties[name].pop("title", None)
+            if camel(name) != name:
+                properties[camel(name)] = properties[name]
+        for alias, name in model.aliases.items():
+            properties[alias] = properties[name]
+            if camel(alias) != alias:
+                properties[camel(alias)] = properties[name]
+        part.pop("title", None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Suite of evald", **schema}
+
+
+def found_and_wanted(error: Mapping[str, Any]) -> str:
+    """Return pydantic's error as text: what is there, and what may be."""
+    message = str(error["msg"])
+    if error["type"] in ("missing", "twice"):
+        return "missing" if error["type"] == "missing" else message
+    if not message.startswith("wanted "):
+        message = f"wanted {message.removeprefix('Input should be ')}"
+    return f"{shown(error['input'])}, {message}"

@@ -1,0 +1,46 @@
+"""Suites of other tools, each converted to the data of a suite file of ours, or refused with the reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ..documents import DataPath, Document, read_document
+from . import agentv, openai_graders, promptfoo
+from .node import Converted
+
+__all__ = ["Converted", "as_document", "convert", "convert_jsonl"]
+
+_FORMATS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Document], Converted]], ...]] = (
+    (openai_graders.is_it, openai_graders.convert),
+    (promptfoo.is_it, promptfoo.convert),
+    (agentv.is_it, agentv.convert),
+)
+
+
+def convert(document: Document) -> Converted | None:
+    """Convert a document in the format of another tool; None for any other.
+
+    Raises InvalidDocument for what has no counterpart in evald.
+    """
+    for is_it, convert_it in _FORMATS:
+        if is_it(document.data):
+            return convert_it(document)
+    return None
+
+
+def convert_jsonl(path: Path) -> Converted | None:
+    """Convert a JSONL file of AgentV's, which has a YAML file of the same name beside it; None for any other."""
+    for suffix in (".yaml", ".yml"):
+        beside = path.with_suffix(suffix)
+        if beside.is_file() and agentv.is_it(read_document(beside).data):
+            return agentv.convert_jsonl(path)
+    return None
+
+
+def as_document(converted: Converted, file: str) -> Document:
+    """Return a converted suite as a document of ours. A value's line is that of its case."""
+    lines: dict[DataPath, int] = {
+        (): 1,
+        **{("cases", index): line for index, line in enumerate(converted.lines)},
+    }
+    return Document(converted.suite, lines, file)

@@ -1,0 +1,689 @@
+"""AgentV's suites: YAML, and JSONL with a YAML file of the same name beside it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..documents import Document, parse_json_text, read_document, read_text
+from .assertions import REFUSED as PROMPTFOO_REFUSED
+from .assertions import Spec, spec_of, string_value
+from .node import Converted, Node, asked
+
+_CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
+_INPUT: Final = ("input", "input_messages")
+_EXPECTED: Final = ("expected_output", "expected_messages", "reference_answer")
+_CRITERIA: Final = ("criteria", "expected_outcome", "outcome")
+_CHECKS: Final = ("evaluators", "assert", "assertions")
+_DEFAULT_THRESHOLD: Final = 0.8
+
+_WORKSPACE: Final = "evald prepares no workspace for an agent; do it in the agent, or beside `evald test`"
+_KEYS: Final = {
+    **dict.fromkeys(
+        (*_CASES, *_CHECKS, "input", "evaluator", "grader", "target", "targets", "execution"), ""
+    ),
+    **dict.fromkeys(("name", "description", "version", "author", "tags", "license", "metadata"), ""),
+    **dict.fromkeys(("dataset", "requires", "$schema", "prompts", "threshold", "vars"), ""),
+    "workspace": _WORKSPACE,
+    "preprocessors": "evald runs no code on a file of the suite",
+    "experiment": "name the target with --target",
+    "imports": "evald reads one file as one suite",
+}
+_CASE_KEYS: Final = {
+    **dict.fromkeys((*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "evaluator", "grader", "execution"), ""),
+    **dict.fromkeys(
+        ("id", "description", "note", "conversation_id", "dataset", "rubrics", "vars", "tags"), ""
+    ),
+    **dict.fromkeys(("metadata", "mode", "turns", "aggregation", "threshold", "weight", "target"), ""),
+    "workspace": _WORKSPACE,
+    "depends_on": "a case of evald knows nothing of others",
+    "input_files": "write the content into the input, or as a block {type: file, value: ...}",
+    "on_turn_failure": "evald goes on to the last turn",
+    "window_size": "evald's judge sees the whole conversation; see `includeHistory`",
+}
+_EXECUTION_KEYS: Final = {
+    **dict.fromkeys(("target", "targets", "evaluators", "skip_defaults", "trials", "threshold"), ""),
+    **dict.fromkeys(("workers", "max_concurrency", "cache", "verbose", "fail_on_error"), ""),
+    "total_budget_usd": "evald limits what judges spend; see `judge_budget`",
+    "budget_usd": "evald limits what judges spend; see `judge_budget`",
+    "agent_timeout_ms": "set the timeout of the connector",
+}
+_NO_SKILLS: Final = "evald sees tool calls, not a coding agent's skills; use `tool-use`"
+_REFUSED: Final[Mapping[str, str]] = {
+    **PROMPTFOO_REFUSED,
+    **dict.fromkeys(("skill-trigger", "skill-used", "not-skill-used"), _NO_SKILLS),
+    "agent-judge": "evald's judge is a model without a workspace",
+    "agent-rubric": "evald's judge is a model without a workspace",
+}
+
+
+def is_it(data: Any) -> bool:
+    """Return whether data are a suite of AgentV: cases under one of its names, and what evald's own has not."""
+    if not isinstance(data, Mapping):
+        return False
+    if any(key in data for key in ("tests", "evalcases", "eval_cases", "testcases")):
+        return "providers" not in data
+    own = ("cases" in data and "execution" in data) or str(data.get("$schema", "")).startswith("agentv")
+    # The file beside a JSONL file has no cases.
+    return own or ("dataset" in data and ("execution" in data or "evaluator" in data or "grader" in data))
+
+
+def convert(document: Document) -> Converted:
+    """Convert a suite. Raises InvalidDocument for what has no counterpart."""
+    root = Node.of(document)
+    if not any(key in root for key in _CASES):
+        return convert_jsonl(Path(document.file).with_suffix(".jsonl"))
+    return _Suite(root).converted(_cases(root))
+
+
+def convert_jsonl(path: Path) -> Converted:
+    """Convert a JSONL file with one case a line and the YAML file beside it, if there is one."""
+    beside = next(
+        (found for suffix in (".yaml", ".yml") if (found := path.with_suffix(suffix)).is_file()), None
+    )
+    document = read_document(beside) if beside is not None else Document({}, {(): 1}, str(path))
+    root = Node.of(document)
+    return _Suite(root, path.stem).converted(_lines(path, root.warnings))
+
+
+def _lines(path: Path, warnings: list[str]) -> Iterator[Node]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if line.strip():
+            data = parse_json_text(line, str(path), number)
+            yield Node(Document(data, {(): number}, str(path)), data, (), warnings)
+
+
+def _cases(root: Node) -> Iterator[Node]:
+    found = root.first(*_CASES)
+    if isinstance(found.data, str):
+        path = found.file()
+        yield from _lines(path, root.warnings) if path.suffix == ".jsonl" else found.open()
+        return
+    for one in found:
+        if isinstance(one.data, str):
+            raise one.refuse("names files of cases; name one file for all of them, as text")
+        yield one
+
+
+class _Suite:
+    """What a suite says for all of its cases."""
+
+    def __init__(self, root: Node, stem: str = "") -> None:
+        root.keys(_KEYS)
+        _check_texts(root)
+        self._root = root
+        self._execution = _execution(root)
+        name = root.first("name", "dataset").data if "name" in root or "dataset" in root else None
+        self._name = name or stem or Path(root.document.file).name.split(".")[0]
+        self._targets = _target_names(root, self._execution)
+        self._prompt = _single_prompt(root)
+
+    def converted(self, cases: Iterator[Node]) -> Converted:
+        """Return the whole suite."""
+        root = self._root
+        suite: dict[str, Any] = {"name": str(self._name)}
+        if "description" in root:
+            suite["description"] = root["description"].text()
+        if self._targets:
+            suite["targets"] = self._targets
+        about = ("version", "author", "license", "requires", "tags", "dataset")
+        metadata = {key: root[key].data for key in about if key in root}
+        metadata |= root["metadata"].mapping() if "metadata" in root else {}
+        if metadata:
+            suite["metadata"] = metadata
+        threshold = root["threshold"] if "threshold" in root else self._execution["threshold"]
+        least = _DEFAULT_THRESHOLD if threshold.data is None else threshold.number()
+        suite["options"] = {"aggregation": "weighted_mean", "threshold": least}
+        suite |= _trials(self._execution["trials"]) if "trials" in self._execution else {}
+        workers = self._execution.first("workers", "max_concurrency")
+        if workers.data is not None:
+            suite["max_concurrency"] = int(workers.number())
+        found, lines = [], []
+        for case in cases:
+            found.append(self._case(case))
+            lines.append(case.line)
+        if not found:
+            raise root.refuse("no cases")
+        return Converted({**suite, "cases": found}, lines, root.warnings)
+
+    def _case(self, node: Node) -> dict[str, Any]:
+        node.keys(_CASE_KEYS)
+        if node.document is not self._root.document:
+            _check_texts(node)
+        if "id" not in node:
+            raise node.refuse("a case without an id")
+        made: dict[str, Any] = {"id": node["id"].text()}
+        execution = _execution(node)
+        targets = _target_names(node, execution)
+        if targets and targets != self._targets:
+            raise (execution if "target" in execution else node)["target"].refuse(
+                f"evald asks one target all cases of a suite; put the case into a suite for {targets[0]!r}"
+            )
+        if "description" in node:
+            made["description"] = node["description"].text()
+        made |= {key: node[key].data for key in ("tags", "weight") if key in node}
+        metadata = {key: node[key].data for key in ("conversation_id", "note", "dataset") if key in node}
+        metadata |= node["metadata"].mapping() if "metadata" in node else {}
+        if metadata:
+            made["metadata"] = metadata
+        expected = node.first(*_EXPECTED)
+        criteria = node.first(*_CRITERIA).text() if any(key in node for key in _CRITERIA) else None
+        if "turns" in node or "mode" in node:
+            if expected.data is not None:
+                raise expected.refuse("beside turns; wanted it in the turns")
+            made["turns"] = list(self._turns(node))
+            if any(key in node for key in _INPUT):
+                made["messages"] = _listed(self._input(node, execution))
+        else:
+            made |= asked(self._input(node, execution))
+            if not made["input"]:
+                raise node.first(*_INPUT).refuse("ends with an answer; wanted what the agent is asked")
+        if expected.data is not None:
+            made["expected"] = _expected(expected)
+        judge = _Judge(criteria, expected.data is not None)
+        made["evaluators"] = list(self._evaluators(node, execution, judge))
+        # Everything of the suite is among them, unless the case opts out of it.
+        made["inherit"] = False
+        threshold = node["threshold"] if "threshold" in node else execution["threshold"]
+        if threshold.data is not None:
+            made["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
+        return made
+
+    def _input(self, node: Node, execution: Node) -> Any:
+        given = node.first(*_INPUT)
+        places = [place["vars"] for place in (node, self._root) if "vars" in place]
+        if given.data is None and self._prompt:
+            given = next((place[self._prompt] for place in places if self._prompt in place), given)
+        for place in places:
+            for name in place.mapping():
+                if name != self._prompt:
+                    raise place[name].refuse("evald fills in no variables of AgentV's; write the value out")
+        if given.data is None:
+            raise node.refuse("a case without an input")
+        messages = _messages(given)
+        skip = execution["skip_defaults"].data
+        if "input" in self._root and not skip:
+            before = _messages(self._root["input"])
+            return [*_listed(before), *_listed(messages)]
+        return messages
+
+    def _evaluators(self, node: Node, execution: Node, judge: "_Judge") -> Iterator[Spec]:
+        """Yield the evaluators of a case: its own, then the suite's; the judge of its criteria when there is none."""
+        found: list[Spec] = []
+        own = _lists(node, execution)
+        suite = [] if execution["skip_defaults"].data else _lists(self._root, self._execution)
+        for place in (*own, *suite):
+            found += judge.specs(place)
+        if "rubrics" in node:
+            found.append(_items(node["rubrics"], "rubrics"))
+        if not found and not (node["turns"].data and judge.criteria is None):
+            found.append(self._legacy(node, judge))
+        yield from found
+
+    def _legacy(self, node: Node, judge: "_Judge") -> Spec:
+        """Return the one evaluator of the fields `evaluator` and `grader`; without both it is the judge."""
+        for place in (node, self._root):
+            if "grader" in place:
+                place["grader"].warn("`grader` is deprecated; write `evaluator`")
+            key = "evaluator" if "evaluator" in place else "grader"
+            if key in place:
+                name = place[key].text()
+                kind = name.replace("_", "-")
+                if kind not in _JUDGES:
+                    place[key].warn(f"unknown evaluator {name[:80]!r}: the llm-judge judges in its place")
+                return judge.spec(node, {})
+        return judge.spec(node, {})
+
+    def _turns(self, node: Node) -> Iterator[dict[str, Any]]:
+        if "mode" in node:
+            node["mode"].choice({"conversation": None})
+        way = node["aggregation"].choice({"mean": "mean", "min": "min"}) if "aggregation" in node else "mean"
+        if way == "mean":
+            node.warn("every turn must pass here; AgentV takes the mean of the turns")
+        for turn in node["turns"]:
+            turn.keys(dict.fromkeys((*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "id"), ""))
+            expected = turn.first(*_EXPECTED)
+            made: dict[str, Any] = {"input": _messages(turn.first(*_INPUT))}
+            if expected.data is not None:
+                made["expected"] = _expected(expected)
+            criteria = turn.first(*_CRITERIA).data
+            judge = _Judge(criteria, expected.data is not None)
+            specs = [spec for place in _lists(turn, turn["execution"]) for spec in judge.specs(place)]
+            if criteria is not None and not specs:
+                specs = [judge.spec(turn, {})]
+            if specs:
+                made["evaluators"] = specs
+            yield made
+
+
+def _execution(node: Node) -> Node:
+    found = node["execution"]
+    if found.data is not None:
+        for key in found.keys(_EXECUTION_KEYS):
+            if key in ("cache", "fail_on_error", "verbose"):
+                found[key].warn(
+                    "has no counterpart: evald caches judges alone, and an error is never a verdict"
+                )
+    return found
+
+
+def _check_texts(node: Node) -> None:
+    """Raise InvalidDocument for a variable of the environment in any text."""
+    if isinstance(node.data, str) and "${{" in node.data:
+        raise node.refuse("holds a variable of the environment (${{...}}), which evald does not fill in")
+    for key in (
+        node.data
+        if isinstance(node.data, dict)
+        else range(len(node.data))
+        if isinstance(node.data, list)
+        else ()
+    ):
+        _check_texts(node[key])
+
+
+def _lists(node: Node, execution: Node) -> list[Node]:
+    found = node.first(*_CHECKS)
+    return [one for one in (found, execution["evaluators"]) if one.data is not None]
+
+
+def _target_names(node: Node, execution: Node) -> list[str]:
+    for place in (execution, node):
+        found = place.first("target", "targets")
+        if isinstance(found.data, list):
+            return [one.text() for one in found]
+        if found.data is not None:
+            return [found.text()]
+    return []
+
+
+def _single_prompt(root: Node) -> str:
+    """Return the name of the variable that is the whole prompt, as in `prompts: ["{{ input }}"]`."""
+    if "prompts" not in root:
+        return ""
+    prompts = list(root["prompts"])
+    text = prompts[0].text().strip() if len(prompts) == 1 else ""
+    name = text.removeprefix("{{").removesuffix("}}").strip()
+    if not (text.startswith("{{") and text.endswith("}}") and name.isidentifier()):
+        raise root["prompts"].refuse('wanted one prompt that is a variable, such as "{{ input }}"')
+    return name
+
+
+def _trials(node: Node) -> dict[str, Any]:
+    node.keys(
+        {
+            **dict.fromkeys(("count", "strategy"), ""),
+            "cost_limit_usd": "evald limits what judges spend; see `judge_budget`",
+            "costLimitUsd": "evald limits what judges spend; see `judge_budget`",
+        }
+    )
+    strategy = str(node["strategy"].data or "pass_at_k")
+    if strategy not in ("pass_at_k", "pass_any", "pass_all"):
+        raise node["strategy"].refuse(
+            f"{strategy[:40]!r}: evald counts the trials that pass; see `min_passed`"
+        )
+    count = int(node["count"].number())
+    return {"trials": count} if strategy == "pass_all" else {"trials": count, "min_passed": 1}
+
+
+def _listed(messages: Any) -> list[Any]:
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+def _messages(node: Node) -> Any:
+    """Return an input: text, or messages with the files of their content read."""
+    if isinstance(node.data, str):
+        return node.data
+    if isinstance(node.data, dict):
+        return json.dumps(node.data, ensure_ascii=False)
+    return [_message(one) for one in node]
+
+
+def _message(node: Node) -> dict[str, Any]:
+    data = dict(node.mapping())
+    if isinstance(data.get("content"), list):
+        data["content"] = "\n\n".join(_block(one) for one in node["content"])
+    elif isinstance(data.get("content"), dict):
+        data["content"] = json.dumps(data["content"], ensure_ascii=False)
+    return data
+
+
+def _block(node: Node) -> str:
+    """Return the text of a content block; that of a file is read."""
+    node.keys(dict.fromkeys(("type", "value", "text"), ""))
+    kind = node["type"].choice({"text": "text", "file": "file"})
+    value = node.first("value", "text")
+    if kind == "text":
+        return value.text()
+    return f"<file path={json.dumps(value.text())}>\n{value.file_text()}\n</file>"
+
+
+def _expected(node: Node) -> dict[str, Any] | str:
+    """Return the expected answer: text, data where the content is data, and messages where there are several."""
+    if isinstance(node.data, str):
+        return node.data
+    if isinstance(node.data, dict):
+        return _reference(node.data)
+    messages = list(node)
+    if len(messages) == 1 and "tool_calls" not in messages[0]:
+        content = messages[0]["content"]
+        if isinstance(content.data, dict):
+            return _reference(content.data)
+        text = _message(messages[0]).get("content")
+        return text if isinstance(text, str) else content.text()
+    return {"messages": [_message(one) for one in messages]}
+
+
+def _reference(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"data": dict(data), "text": json.dumps(data, ensure_ascii=False)}
+
+
+class _Judge:
+    """Makes specs; those of judges fall back to the case's criteria and are shown its expected answer."""
+
+    def __init__(self, criteria: str | None, expected: bool) -> None:
+        self.criteria = criteria
+        self._expected = expected
+
+    def specs(self, node: Node) -> Iterator[Spec]:
+        """Yield the specs of a list. Texts in it are items of one rubric."""
+        texts = [one for one in node if isinstance(one.data, str)]
+        if texts:
+            yield _items(node.replaced([one.data for one in texts]), "criteria")
+        for one in node:
+            if not isinstance(one.data, str):
+                yield self._one(one)
+
+    def _one(self, node: Node) -> Spec:
+        kind = node["type"].text().replace("_", "-")
+        plain = kind.removeprefix("not-")
+        if plain in _REFUSED or kind in _REFUSED:
+            raise node["type"].refuse(f"{kind}: {_REFUSED.get(kind) or _REFUSED[plain]}")
+        keys = dict(node.mapping())
+        common = _common(node, keys)
+        if plain in _JUDGES:
+            spec = self.spec(node, keys)
+        elif plain in ("composite", "assert-set"):
+            spec = self._set(node, keys)
+        elif plain in _KINDS:
+            spec = _KINDS[plain](node, keys)
+        else:
+            keys = {key: value for key, value in keys.items() if key not in ("value", "threshold")}
+            spec = spec_of(kind, node)
+        if keys:
+            raise node[next(iter(keys))].refuse("unknown key")
+        return {**spec, **common, **({"negate": True} if kind != plain else {})}
+
+    def spec(self, node: Node, keys: dict[str, Any]) -> Spec:
+        """Return the spec of a judge."""
+        for key in ("target", "grader_target", "max_steps", "config", "temperature", "max_output_tokens"):
+            if keys.pop(key, None) is not None:
+                raise node[key].refuse(
+                    "evald's judge is configured by the server; see docs/judge-endpoints.md"
+                )
+        config: dict[str, Any] = {}
+        rubrics = keys.pop("rubrics", None)
+        given = keys.pop("criteria", None) or keys.pop("value", None)
+        if rubrics is not None or isinstance(given, list):
+            config = _items(node["rubrics"] if rubrics is not None else node.first("criteria", "value"), "")[
+                "config"
+            ]
+        else:
+            criteria = given if isinstance(given, str) else self.criteria
+            if criteria is None or not criteria.strip():
+                raise node.refuse(
+                    "a judge without criteria; wanted `criteria` of the case or of the evaluator"
+                )
+            config["criteria"] = criteria
+        if keys.pop("prompt", None) is not None:
+            config["prompt"] = _prompt(node["prompt"])
+        if keys.pop("model", None) is not None:
+            config["model"] = node["model"].text()
+        if keys.pop("threshold", None) is not None:
+            config["threshold"] = node["threshold"].number()
+        if self._expected:
+            config["includeExpected"] = True
+        return {"type": "llm-judge", "config": config}
+
+    def _set(self, node: Node, keys: dict[str, Any]) -> Spec:
+        """Return the spec of a set of evaluators: their weighted mean, or the share that passes."""
+        found = node.first("assert", "assertions", "evaluators")
+        for key in ("assert", "assertions", "evaluators"):
+            keys.pop(key, None)
+        children = list(self.specs(found))
+        threshold = keys.pop("threshold", None)
+        aggregator = node["aggregator"]
+        measure = "score"
+        if keys.pop("aggregator", None) is not None:
+            kind = aggregator["type"].choice(
+                {"weighted_average": "score", "threshold": "passed", "weighted_mean": "score"}
+            )
+            aggregator.keys(dict.fromkeys(("type", "weights", "threshold"), ""))
+            measure = kind
+            weights = aggregator["weights"].data or {}
+            for child in children:
+                if child.get("name") in weights:
+                    child["weight"] = weights[child["name"]]
+            threshold = aggregator["threshold"].data if "threshold" in aggregator else threshold
+        if threshold is None:
+            threshold = _DEFAULT_THRESHOLD
+        if threshold == 0:
+            raise node.refuse("a threshold of 0 is reached by every answer, so that nothing would be checked")
+        return {
+            "type": "at-least",
+            "config": {"evaluators": children, "threshold": threshold, "measure": measure},
+        }
+
+
+_JUDGES: Final = frozenset(
+    {
+        "llm-judge",
+        "llm-grader",
+        "llm-rubric",
+        "quality",
+        "rubric",
+        "rubrics",
+        "model-graded-closedqa",
+        "g-eval",
+    }
+)
+
+
+def _common(node: Node, keys: dict[str, Any]) -> Spec:
+    """Take what every evaluator has: name, weight, required, negate, and the score that passes."""
+    keys.pop("type", None)
+    spec: Spec = {}
+    name = keys.pop("name", None) or keys.pop("metric", None)
+    if name is not None:
+        spec["name"] = str(name)
+    if keys.pop("weight", None) is not None:
+        weight = node["weight"].number()
+        spec |= {"shadow": True} if weight == 0 else {"weight": weight}
+    required = keys.pop("required", None)
+    if isinstance(required, bool):
+        spec |= {"required": True} if required else {}
+    elif required is not None:
+        spec |= {"required": True, "threshold": node["required"].number()}
+    if keys.pop("min_score", None) is not None:
+        spec["threshold"] = node["min_score"].number()
+    if keys.pop("negate", None):
+        spec["negate"] = node["negate"].flag()
+    return spec
+
+
+def _items(node: Node, name: str) -> Spec:
+    """Return the spec of a judge by items: texts, or mappings with an id, a text, a weight and `required`."""
+    items = []
+    for number, one in enumerate(node, 1):
+        if isinstance(one.data, str):
+            items.append({"id": f"item-{number}", "text": one.data})
+            continue
+        one.keys(
+            {
+                **dict.fromkeys(
+                    ("id", "outcome", "description", "text", "weight", "required", "operator"), ""
+                ),
+                "score_ranges": "evald's items are met or not; use a judge with `criteria`",
+                "min_score": "evald's items are met or not; use a judge with `criteria`",
+                "required_min_score": "evald's items are met or not; use a judge with `criteria`",
+            }
+        )
+        text = one.first("outcome", "description", "text").text()
+        if "operator" in one:
+            against = one["operator"].choice({"correctness": False, "contradiction": True})
+            text = f"Does not contradict: {text}" if against else text
+        item: dict[str, Any] = {"id": str(one["id"].data or f"item-{number}"), "text": text}
+        items.append(item | {key: one[key].data for key in ("weight", "required") if key in one})
+    named = {"name": name} if name else {}
+    return {"type": "llm-judge", **named, "config": {"items": items}}
+
+
+def _prompt(node: Node) -> str:
+    """Return a prompt: the text of a file, or the text itself."""
+    if isinstance(node.data, dict):
+        raise node.refuse("is made by a script; write the prompt out")
+    text = node.text()
+    if text.startswith("file://") or ("\n" not in text and text.endswith((".md", ".txt", ".prompt"))):
+        text = node.file_text()
+    if "{{" in text:
+        raise node.refuse(
+            "has variables ({{...}}); evald shows the conversation below the prompt, so leave them out"
+        )
+    return text
+
+
+def _pop(keys: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: keys.pop(name) for name in names if keys.get(name) is not None}
+
+
+def _code(node: Node, keys: dict[str, Any]) -> Spec:
+    found = node.first("script", "command")
+    for key in ("script", "command"):
+        keys.pop(key, None)
+    if found.data is None:
+        raise node.refuse("a code evaluator without a script")
+    config: dict[str, Any] = {"command" if isinstance(found.data, list) else "script": found.data}
+    if "cwd" in node:
+        config["cwd"] = keys.pop("cwd")
+    timeout = keys.pop("timeout_ms", None) or keys.pop("agent_timeout_ms", None)
+    if timeout is not None:
+        config["timeoutMs"] = timeout
+    if keys.pop("target", None) is not None:
+        raise node["target"].refuse("a script of evald gets no model of the test runner")
+    # AgentV passes every further key to the script.
+    further = {**(keys.pop("config", None) or {}), **keys}
+    keys.clear()
+    return {"type": "code", "config": {**config, **({"config": further} if further else {})}}
+
+
+def _latency(node: Node, keys: dict[str, Any]) -> Spec:
+    limit = node.first("threshold", "max_ms", "max")
+    _pop(keys, "threshold", "max_ms", "max")
+    return {"type": "latency", "config": {"maxMs": limit.number(), "scoreFormula": "binary"}}
+
+
+def _cost(node: Node, keys: dict[str, Any]) -> Spec:
+    limit = node.first("threshold", "budget", "max_usd")
+    _pop(keys, "threshold", "budget", "max_usd")
+    return {"type": "cost", "config": {"maxUsd": limit.number(), "scoreFormula": "binary"}}
+
+
+def _token_usage(node: Node, keys: dict[str, Any]) -> Spec:
+    names = {"max_total": {}, "max_input": {"inputOnly": True}, "max_output": {"outputOnly": True}}
+    found = _pop(keys, *names)
+    if not found:
+        raise node.refuse("no limit; wanted max_total, max_input or max_output")
+    specs = [
+        {"type": "token-budget", "config": {"maxTokens": node[name].number(), **names[name]}}
+        for name in found
+    ]
+    return specs[0] if len(specs) == 1 else {"type": "all-of", "config": {"evaluators": specs}}
+
+
+def _metrics(node: Node, keys: dict[str, Any]) -> Spec:
+    names = {
+        "max_tool_calls": "maxToolCalls",
+        "max_tokens": "maxTokens",
+        "max_cost_usd": "maxCostUsd",
+        "max_duration_ms": "maxDurationMs",
+        "max_turns": "maxTurns",
+    }
+    for key in ("max_llm_calls", "target_exploration_ratio", "exploration_tolerance"):
+        if key in node:
+            raise node[key].refuse("evald sees tool calls, not the agent's calls of models or their purpose")
+    limits = _pop(keys, *names)
+    return {"type": "execution-limits", "config": {names[name]: node[name].number() for name in limits}}
+
+
+def _trajectory(node: Node, keys: dict[str, Any]) -> Spec:
+    mode = keys.pop("mode", "exact")
+    if "minimums" in node:
+        minimums = node["minimums"].mapping()
+        if mode != "any_order" or "expected" in node:
+            raise node["minimums"].refuse("goes with `mode: any_order` alone")
+        keys.pop("minimums")
+        wanted = [{"name": name, "minCalls": least} for name, least in minimums.items()]
+        return {"type": "tool-use", "config": {"expectations": wanted}}
+    expected = []
+    for one in node["expected"] if "expected" in node else []:  # noqa: SIM401 - a Node has no get
+        one.keys(dict.fromkeys(("tool", "args", "args_match", "argsMatch", "max_duration_ms"), ""))
+        step: dict[str, Any] = {"tool": one["tool"].text()}
+        if one["args"].data == "any":
+            step["argsMatch"] = "ignore"
+        elif "args" in one:
+            step["args"] = one["args"].data
+        else:
+            step["argsMatch"] = "ignore"
+        way = one.first("args_match", "argsMatch").data
+        if way is not None:
+            step["argsMatch"] = way
+        if "max_duration_ms" in one:
+            step["maxDurationMs"] = one["max_duration_ms"].number()
+        expected.append(step)
+    keys.pop("expected", None)
+    config = {"mode": mode, "score": "mode" if mode == "subset" else "recall"}
+    way = keys.pop("args_match", None) or keys.pop("argsMatch", None)
+    if way is not None:
+        config["argsMatch"] = way
+    return {"type": "trajectory", "config": {**config, **({"expected": expected} if expected else {})}}
+
+
+def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
+    matches = {"exact": "exact", "numeric_tolerance": "numeric", "numeric": "numeric", "date": "date"}
+    fields = []
+    for one in node["fields"]:
+        known = ("path", "match", "tolerance", "relative", "required", "weight", "formats")
+        one.keys(dict.fromkeys(known, ""))
+        field = {key: one[key].data for key in known if key in one and key != "formats"}
+        if "formats" in one:
+            one["formats"].warn("evald reads a date in every format that it knows")
+        if "match" in one:
+            field["match"] = one["match"].choice(matches)
+        fields.append(field)
+    keys.pop("fields")
+    ways = {"weighted_average": "weighted", "all_or_nothing": "all"}
+    way = node["aggregation"].choice(ways) if keys.pop("aggregation", None) else "weighted"
+    return {"type": "field-accuracy", "config": {"fields": fields, "aggregation": way}}
+
+
+def _regex(node: Node, keys: dict[str, Any]) -> Spec:
+    flags = keys.pop("flags", None)
+    keys.pop("value", None)
+    return {"type": "regex", "config": {"pattern": string_value(node), **({"flags": flags} if flags else {})}}
+
+
+def _ends_with(node: Node, keys: dict[str, Any]) -> Spec:
+    keys.pop("value", None)
+    return {"type": "ends-with", "config": {"text": string_value(node)}}
+
+
+_KINDS: Final[Mapping[str, Callable[[Node, dict[str, Any]], Spec]]] = {
+    **dict.fromkeys(("code", "code-judge", "code-grader", "script"), _code),
+    "latency": _latency,
+    "cost": _cost,
+    "token-usage": _token_usage,
+    "execution-metrics": _metrics,
+    "tool-trajectory": _trajectory,
+    "field-accuracy": _field_accuracy,
+    "regex": _regex,
+    "ends-with": _ends_with,
+}

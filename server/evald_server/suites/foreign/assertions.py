@@ -1,0 +1,357 @@
+"""promptfoo's `assert:` vocabulary as evald's specs: `type`, `value`, `threshold`, `weight`, `metric`, `not-`."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from .node import Node, load_yaml
+
+Spec = dict[str, Any]
+
+_NO_CODE: Final = (
+    "runs code of the suite inside the test runner; write it as a script for evald's `code` evaluator"
+)
+_NO_EMBEDDINGS: Final = "needs a model of embeddings, which evald has not; `llm-rubric` can compare meanings"
+_NO_SERVICE: Final = "asks a service of its own"
+_NO_SYNTAX: Final = "evald has no checker of this language"
+_NO_TRACE: Final = "evald sees tool calls, not spans of a trace"
+_NO_CONTEXT: Final = (
+    "is measured with prompts of promptfoo's own on the retrieved context; say it as `llm-rubric`"
+)
+_NO_PROVIDER: Final = (
+    "is checked against the provider's own list of functions; use `tool-use` with expectations"
+)
+
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("javascript", "python", "ruby"), _NO_CODE),
+    **dict.fromkeys(("similar", "answer-relevance", "similar:cosine", "similar:dot"), _NO_EMBEDDINGS),
+    **dict.fromkeys(
+        ("webhook", "classifier", "moderation", "guardrails", "pi", "search-rubric"), _NO_SERVICE
+    ),
+    **dict.fromkeys(
+        ("is-xml", "contains-xml", "is-sql", "contains-sql", "is-html", "contains-html"), _NO_SYNTAX
+    ),
+    **dict.fromkeys(("trace-span-count", "trace-span-duration", "trace-error-spans"), _NO_TRACE),
+    **dict.fromkeys(
+        ("context-recall", "context-relevance", "context-faithfulness", "conversation-relevance"), _NO_CONTEXT
+    ),
+    **dict.fromkeys(
+        ("is-valid-function-call", "is-valid-openai-function-call", "is-valid-openai-tools-call"),
+        _NO_PROVIDER,
+    ),
+    **dict.fromkeys(
+        ("select-best", "max-score"),
+        "compares the answers of several providers; run them and `evald compare`",
+    ),
+    **dict.fromkeys(("perplexity", "perplexity-score"), "needs the log probabilities of the answer's tokens"),
+    "is-refusal": "looks for a fixed list of phrases; use `icontains-any` with yours, or `llm-rubric`",
+    "meteor": "needs WordNet's synonyms; use `rouge-n` or `gleu`",
+    "skill-used": "evald sees tool calls, not a coding agent's skills",
+    "trajectory:step-count": "evald counts tool calls, not steps; use `tool-call-budget`",
+    "trajectory:goal-success": "is judged with a prompt of promptfoo's own; say it as `llm-rubric`",
+}
+
+ASSERT_KEYS: Final = {
+    **dict.fromkeys(
+        ("type", "value", "threshold", "weight", "metric", "provider", "config", "description"), ""
+    ),
+    "transform": "changes the answer with JavaScript before it is checked",
+    "contextTransform": "takes the context out of the answer with JavaScript",
+    "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
+}
+
+
+def assertion(node: Node) -> Spec:
+    """Return the spec of an assertion. Raises InvalidDocument for one without a counterpart."""
+    kind = node["type"].text()
+    if kind == "assert-set":
+        return assert_set(node)
+    node.keys(ASSERT_KEYS)
+    if "config" in node:
+        raise node["config"].refuse("has a meaning for code only")
+    return {**spec_of(kind, node), **common(node)}
+
+
+def assert_set(node: Node) -> Spec:
+    """Return the spec of a set: all must pass, or their mean score must reach the threshold."""
+    known = dict.fromkeys(("type", "assert", "threshold", "weight", "metric", "description"), "")
+    node.keys({**known, "config": "has a meaning for code only"})
+    config: Spec = {"evaluators": [assertion(child) for child in node["assert"]]}
+    spec = {"type": "assert-set", "config": config, **common(node)}
+    if "threshold" in node:
+        if node["threshold"].number() == 0:
+            raise node["threshold"].refuse("0 is reached by every answer, so that nothing would be checked")
+        config["threshold"] = node["threshold"].number()
+    return spec
+
+
+def common(node: Node) -> Spec:
+    """Return what every kind has: name and weight. A weight of 0 reports without deciding."""
+    spec: Spec = {}
+    if "metric" in node:
+        spec["name"] = node["metric"].text()
+    if "weight" in node:
+        weight = node["weight"].number()
+        spec |= {"shadow": True} if weight == 0 else {"weight": weight}
+    return spec
+
+
+def spec_of(kind: str, node: Node) -> Spec:
+    """Return the spec of one kind by its value and threshold. Raises InvalidDocument."""
+    plain = kind.removeprefix("not-")
+    if plain in REFUSED:
+        raise node["type"].refuse(f"{kind}: {REFUSED[plain]}")
+    make = _KINDS.get(plain)
+    if make is None:
+        raise node["type"].refuse(f"unknown assertion {kind[:80]!r}; known are {', '.join(sorted(_KINDS))}")
+    spec = make(node)
+    if plain not in _WITH_THRESHOLD and "threshold" in node:
+        raise node["threshold"].refuse(f"has no meaning with {plain}")
+    return {**spec, "negate": True} if kind != plain else spec
+
+
+def _spec(kind: str, **config: Any) -> Spec:
+    kept = {key: value for key, value in config.items() if value is not None}
+    return {"type": kind, "config": kept} if kept else {"type": kind}
+
+
+def string_value(node: Node) -> str:
+    """Return a value that stands for text: a text, the content of a file, a number, true or false."""
+    value = node["value"]
+    if isinstance(value.data, str) and value.data.startswith("file://"):
+        return value.file_text()
+    if isinstance(value.data, bool | int | float):
+        return json.dumps(value.data)
+    return value.text()
+
+
+def list_value(node: Node) -> list[str]:
+    """Return a list of texts; a text is split at commas, with quotes as in CSV."""
+    value = node["value"]
+    if isinstance(value.data, str):
+        try:
+            rows = list(csv.reader([string_value(node)], skipinitialspace=True, escapechar="\\", strict=True))
+        except csv.Error as problem:
+            raise value.refuse(f"is no list of texts with commas: {problem}") from None
+        return [part.strip() for row in rows for part in row]
+    return [
+        json.dumps(one) if isinstance(one, int | float) else value[index].text()
+        for index, one in enumerate(value.list())
+    ]
+
+
+def data_value(node: Node) -> Any:
+    """Return a value that stands for data: as it is, from a file, or YAML in a text."""
+    value = node["value"]
+    if not isinstance(value.data, str):
+        return value.data
+    if value.data.startswith("file://"):
+        return value.open().data
+    return load_yaml(value.data, value)
+
+
+def _number(node: Node, default: float | None = None) -> float:
+    if "threshold" not in node and default is not None:
+        return default
+    return node["threshold"].number()
+
+
+def _equals(node: Node) -> Spec:
+    value = node["value"].data
+    if isinstance(value, str) and value.startswith("file://") and value.endswith((".json", ".yaml", ".yml")):
+        value = data_value(node)
+    if isinstance(value, dict | list):
+        return _spec("json-match", expected=value)
+    return _spec("equals", expected=string_value(node))
+
+
+def _schema(node: Node, extract: str | None = None) -> Spec:
+    if "value" in node:
+        return _spec("json-schema", schema=data_value(node), extract=extract)
+    if extract:
+        return _spec("json-schema", schema={"type": ["object", "array"]}, extract=extract)
+    return _spec("is-json")
+
+
+def _word_count(node: Node) -> Spec:
+    value = node["value"]
+    if isinstance(value.data, dict):
+        value.keys(dict.fromkeys(("min", "max"), ""))
+        limits = {key: value[key].number() for key in ("min", "max") if key in value}
+        if not limits or limits.get("min", 0) > limits.get("max", limits.get("min", 0)):
+            raise value.refuse(f"got {value.data}, wanted min and max, or one of them")
+        return _spec("word-count", **limits)
+    if isinstance(value.data, str) and re.fullmatch(r"\d{1,9}", value.data):
+        value = value.replaced(int(value.data))
+    count = value.number()
+    return _spec("word-count", min=count, max=count)
+
+
+def _similarity(measure: str, default: float) -> Callable[[Node], Spec]:
+    return lambda node: _spec(
+        "text-similarity", measure=measure, expected=string_value(node), threshold=_number(node, default)
+    )
+
+
+def judged(node: Node, criteria: str, threshold: float | None = None) -> Spec:
+    """Return the spec of a judge that scores by criteria. `provider` names its model."""
+    if not criteria.strip():
+        raise node["value"].refuse("got no criteria, wanted text")
+    if "threshold" in node:
+        threshold = node["threshold"].number()
+    return _spec("llm-judge", criteria=criteria, threshold=threshold, model=judge_model(node["provider"]))
+
+
+def judge_model(node: Node) -> str | None:
+    """Return the model that a grading provider names, for the server's judge. Raises InvalidDocument."""
+    if node.data is None:
+        return None
+    found = re.fullmatch(r"openai:(?:(?:chat|responses):)?([\w.-]+)", str(node.data))
+    if found is None:
+        raise node.refuse(f"{str(node.data)[:80]!r} is no model of an OpenAI-compatible judge")
+    return found[1]
+
+
+def _criteria(node: Node) -> str:
+    value = node["value"]
+    if isinstance(value.data, list):
+        return "\n".join(f"- {one.text()}" for one in value)
+    if isinstance(value.data, dict):
+        return json.dumps(value.data, ensure_ascii=False)
+    return string_value(node)
+
+
+_FACTS: Final = """\
+Compare the facts of the submitted answer with those of the reference. Ignore differences of style, grammar and \
+punctuation. Choose one label: "subset" (it holds a part of the reference's facts and agrees with them), "superset" \
+(it holds all of them and more, and agrees), "same" (the same facts), "disagrees" (it contradicts the reference), \
+"differs" (they differ, but not in what matters for facts).
+
+Reference:
+{reference}
+
+Submitted answer:
+{{{{sample.output_text}}}}"""
+_FACT_LABELS: Final = ("subset", "superset", "same", "disagrees", "differs")
+
+
+def _factuality(node: Node) -> Spec:
+    reference = string_value(node).replace("{{", "{ {")
+    grader = {
+        "input": [{"role": "user", "content": _FACTS.format(reference=reference)}],
+        "labels": list(_FACT_LABELS),
+        "passingLabels": [label for label in _FACT_LABELS if label != "disagrees"],
+    }
+    return _spec("llm-judge", grader=grader, model=judge_model(node["provider"]))
+
+
+def _tool_used(node: Node) -> Spec:
+    value = node["value"]
+    names = {"name": "name", "pattern": "pattern", "min": "minCalls", "max": "maxCalls"}
+    expectations = []
+    for one in value if isinstance(value.data, list) else [value]:
+        if isinstance(one.data, str):
+            expectations.append({"name": one.data})
+        else:
+            one.keys(dict.fromkeys(names, ""))
+            expectations.append({names[key]: data for key, data in one.mapping().items()})
+    return _spec("tool-use", expectations=expectations)
+
+
+def _tool_args(node: Node) -> Spec:
+    value = node["value"]
+    value.keys(dict.fromkeys(("name", "pattern", "args", "arguments", "defaults", "ignore", "mode"), ""))
+    found = {key: value[key].data for key in ("name", "pattern", "defaults") if key in value}
+    arguments = value.first("args", "arguments").data
+    ignored = value["ignore"].data or []
+    expectation = {
+        **found,
+        **({} if arguments is None else {"args": arguments}),
+        "argsMatch": value["mode"].choice({"partial": "partial", "exact": "exact"})
+        if "mode" in value
+        else "partial",
+        "ignore": [ignored] if isinstance(ignored, str) else ignored,
+    }
+    return _spec("tool-use", expectations=[expectation])
+
+
+def _tool_sequence(node: Node) -> Spec:
+    value = node["value"]
+    mode: str = "in_order"
+    if isinstance(value.data, dict):
+        value.keys(dict.fromkeys(("mode", "steps"), ""))
+        mode = value["mode"].choice({"in_order": "in_order", "exact": "exact"}) if "mode" in value else mode
+        value = value["steps"]
+    if not value.list():
+        raise value.refuse("no steps, so that nothing would be checked")
+    return _spec("trajectory", mode=mode, expected=value.list(), argsMatch="ignore")
+
+
+def _tool_f1(node: Node) -> Spec:
+    value = node["value"].data
+    expected = list_value(node) if isinstance(value, str) else node["value"].list()
+    spec = _spec("trajectory", mode="unordered", expected=expected, score="f1", argsMatch="ignore")
+    if "threshold" in node:
+        spec["threshold"] = node["threshold"].number()
+    return spec
+
+
+def _regex(node: Node) -> Spec:
+    return _spec("regex", pattern=string_value(node))
+
+
+def _levenshtein(node: Node) -> Spec:
+    most = _number(node, 5)
+    return _spec("levenshtein", expected=string_value(node), maxDistance=int(most))
+
+
+_KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
+    "contains": lambda node: _spec("contains", text=string_value(node)),
+    "icontains": lambda node: _spec("icontains", text=string_value(node)),
+    "contains-all": lambda node: _spec("contains-all", substrings=list_value(node)),
+    "contains-any": lambda node: _spec("contains-any", substrings=list_value(node)),
+    "icontains-all": lambda node: _spec("icontains-all", substrings=list_value(node)),
+    "icontains-any": lambda node: _spec("icontains-any", substrings=list_value(node)),
+    "starts-with": lambda node: _spec("starts-with", text=string_value(node)),
+    "equals": _equals,
+    "regex": _regex,
+    "is-json": _schema,
+    "contains-json": lambda node: _schema(node, "first"),
+    "latency": lambda node: _spec("latency", maxMs=_number(node)),
+    "cost": lambda node: _spec("cost", maxUsd=_number(node)),
+    "word-count": _word_count,
+    "finish-reason": lambda node: _spec("finish-reason", allowed=[string_value(node)]),
+    "levenshtein": _levenshtein,
+    "rouge-n": _similarity("rouge-1", 0.75),
+    "bleu": _similarity("bleu", 0.5),
+    "gleu": _similarity("gleu", 0.5),
+    "llm-rubric": lambda node: judged(node, _criteria(node)),
+    "model-graded-closedqa": lambda node: judged(node, _criteria(node)),
+    "g-eval": lambda node: judged(node, _criteria(node), 0.7),
+    "factuality": _factuality,
+    "model-graded-factuality": _factuality,
+    "tool-call-f1": _tool_f1,
+    "trajectory:tool-used": _tool_used,
+    "trajectory:tool-args-match": _tool_args,
+    "trajectory:tool-sequence": _tool_sequence,
+}
+_WITH_THRESHOLD: Final = frozenset(
+    {
+        "latency",
+        "cost",
+        "levenshtein",
+        "rouge-n",
+        "bleu",
+        "gleu",
+        "llm-rubric",
+        "model-graded-closedqa",
+        "g-eval",
+        "tool-call-f1",
+    }
+)
+# Those that ask a model.
+JUDGED: Final = frozenset(
+    {"llm-rubric", "model-graded-closedqa", "g-eval", "factuality", "model-graded-factuality"}
+)

@@ -1,0 +1,181 @@
+"""A place in a foreign document, which reads what is there and refuses what evald has no counterpart for."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..documents import DataPath, Document, InvalidDocument, parse_yaml, read_document, read_text
+
+
+class Converted(NamedTuple):
+    """A foreign suite as data of our suite file. lines: the line of every case."""
+
+    suite: dict[str, Any]
+    lines: list[int]
+    warnings: list[str]
+
+
+class Node:
+    """A value of a document, with its place for errors and the folder that file names are relative to."""
+
+    def __init__(
+        self, document: Document, data: Any, path: DataPath = (), warnings: list[str] | None = None
+    ) -> None:
+        self.document = document
+        self.data = data
+        self.path = path
+        self.warnings = [] if warnings is None else warnings
+
+    @classmethod
+    def of(cls, document: Document) -> "Node":
+        """Return the root of a document."""
+        return cls(document, document.data)
+
+    @property
+    def line(self) -> int:
+        """The line."""
+        return self.document.line(self.path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the file."""
+        return Path(self.document.file).parent
+
+    def refuse(self, message: str) -> InvalidDocument:
+        """Return the error that refuses this value."""
+        return InvalidDocument(self.document.file, self.line, f"{self._place}{message}")
+
+    def warn(self, message: str) -> None:
+        """Note what a reader should know."""
+        self.warnings.append(f"{self.document.file}:{self.line}: {self._place}{message}")
+
+    @property
+    def _place(self) -> str:
+        found = ""
+        for key in self.path:
+            found += f"[{key}]" if isinstance(key, int) else f".{key}" if found else key
+        return f"{found}: " if found else ""
+
+    def __contains__(self, key: str) -> bool:
+        return isinstance(self.data, Mapping) and self.data.get(key) is not None
+
+    def __getitem__(self, key: str | int) -> "Node":
+        """Return the value under a key; its data are None when there is none."""
+        data = None
+        if isinstance(self.data, Mapping):
+            data = self.data.get(key)
+        elif isinstance(self.data, list) and isinstance(key, int):
+            data = self.data[key]
+        return Node(self.document, data, (*self.path, key), self.warnings)
+
+    def __iter__(self) -> Iterator["Node"]:
+        for index in range(len(self.list())):
+            yield self[index]
+
+    def first(self, *keys: str) -> "Node":
+        """Return the value under the one of these keys that is there. Raises InvalidDocument for two of them."""
+        found = [key for key in keys if key in self]
+        if len(found) > 1:
+            raise self[found[1]].refuse(f"given together with {found[0]}; give one of the two")
+        return self[found[0] if found else keys[0]]
+
+    def keys(self, known: Mapping[str, str] | frozenset[str]) -> list[str]:
+        """Return the keys. Raises InvalidDocument for an unknown one, and with the reason for one that maps to it.
+
+        known: names; a name that maps to a text is refused with that text, one that maps to "" is fine.
+        """
+        names = list(self.mapping())
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), list(known), 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+                raise self[name].refuse(f"unknown key{hint}")
+            reason = known[name] if isinstance(known, Mapping) else ""
+            if reason and name in self:
+                raise self[name].refuse(reason)
+        return names
+
+    def mapping(self) -> dict[str, Any]:
+        """Return the mapping. Raises InvalidDocument."""
+        if not isinstance(self.data, dict):
+            raise self.refuse(f"got {_shown(self.data)}, wanted a mapping")
+        return self.data
+
+    def list(self) -> list[Any]:
+        """Return the list. Raises InvalidDocument."""
+        if not isinstance(self.data, list):
+            raise self.refuse(f"got {_shown(self.data)}, wanted a list")
+        return self.data
+
+    def text(self) -> str:
+        """Return the text. Raises InvalidDocument."""
+        if not isinstance(self.data, str):
+            raise self.refuse(f"got {_shown(self.data)}, wanted text")
+        return self.data
+
+    def number(self) -> float:
+        """Return the number. Raises InvalidDocument."""
+        if isinstance(self.data, bool) or not isinstance(self.data, int | float):
+            raise self.refuse(f"got {_shown(self.data)}, wanted a number")
+        return self.data
+
+    def flag(self) -> bool:
+        """Return the truth value. Raises InvalidDocument."""
+        if not isinstance(self.data, bool):
+            raise self.refuse(f"got {_shown(self.data)}, wanted true or false")
+        return self.data
+
+    def choice(self, choices: Mapping[str, Any]) -> Any:
+        """Return what a text stands for. Raises InvalidDocument."""
+        text = self.text()
+        if text not in choices:
+            raise self.refuse(f"got {text[:80]!r}, wanted one of: {', '.join(choices)}")
+        return choices[text]
+
+    def file(self, name: str | None = None) -> Path:
+        """Return the path of the file that the text names, relative to the document. Raises InvalidDocument."""
+        name = (self.text() if name is None else name).removeprefix("file://")
+        found = self.folder / name
+        if not found.is_file():
+            raise self.refuse(f"no file {name[:200]!r} beside the suite")
+        return found
+
+    def file_text(self, name: str | None = None) -> str:
+        """Return the text of the file that the text names. Raises InvalidDocument."""
+        path = self.file(name)
+        try:
+            return read_text(path)
+        except InvalidDocument as problem:
+            raise self.refuse(str(problem)) from None
+
+    def open(self, name: str | None = None) -> "Node":
+        """Return the root of the document that the text names. Raises InvalidDocument."""
+        document = read_document(self.file(name))
+        return Node(document, document.data, (), self.warnings)
+
+    def replaced(self, data: Any) -> "Node":
+        """Return other data at the same place."""
+        return Node(self.document, data, self.path, self.warnings)
+
+
+def load_yaml(text: str, node: Node) -> Any:
+    """Parse YAML within a text of a document. Raises InvalidDocument at the place of the text."""
+    try:
+        return parse_yaml(text, node.document.file).data
+    except InvalidDocument as problem:
+        raise node.refuse(problem.message) from None
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+
+
+def asked(messages: Any) -> dict[str, Any]:
+    """Return what an agent is asked as keys of a case: what comes after the last answer, and before it the rest."""
+    if isinstance(messages, str):
+        return {"input": messages}
+    roles = [one.get("role") if isinstance(one, Mapping) else None for one in messages]
+    last = max((index for index, role in enumerate(roles) if role in ("assistant", "tool")), default=-1) + 1
+    before = {"messages": messages[:last]} if last else {}
+    return {**before, "input": messages[last:]}

@@ -1,0 +1,350 @@
+"""OpenAI's graders: a grader, an eval with its testing criteria, or a request to run one, as JSON.
+
+The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` a line.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..documents import Document, parse_json_text, read_text
+from .assertions import Spec
+from .node import Converted, Node, asked
+
+_TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
+_DEFAULT_THRESHOLD: Final = 0.8
+# Allowed by its bare name: examples/code/openai_python_grader.py.
+PYTHON_COMMAND: Final = "openai_python_grader.py"
+
+_VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_ITEM_KEY: Final = re.compile(r"item(?:\.(\w+)|\[['\"]([^'\"\]]*)['\"]\])")
+
+_EVAL_KEYS: Final = dict.fromkeys(
+    (
+        "testing_criteria",
+        "name",
+        "metadata",
+        "data_source_config",
+        "data_source",
+        "id",
+        "object",
+        "created_at",
+    ),
+    "",
+)
+_SOURCE_KEYS: Final = dict.fromkeys(("type", "model", "input_messages", "sampling_params", "source"), "")
+_MEASURES: Final = {
+    **{f"rouge_{order}": f"rouge-{order}" for order in ("1", "2", "3", "4", "5", "l")},
+    "fuzzy_match": "fuzzy-match",
+    "bleu": "bleu",
+    "gleu": "gleu",
+}
+_NO_MEASURE: Final = {
+    "cosine": "needs a model of embeddings, which evald has not; `score_model` can compare meanings",
+    "meteor": "needs WordNet's synonyms; use gleu or rouge_l",
+}
+
+
+def is_it(data: Any) -> bool:
+    """Return whether data are a grader, an eval, or a request to run a grader."""
+    if not isinstance(data, Mapping):
+        return False
+    grader = data.get("grader", data)
+    return "testing_criteria" in data or (isinstance(grader, Mapping) and grader.get("type") in _TYPES)
+
+
+def convert(document: Document) -> Converted:
+    """Convert a grader or an eval with its items. Raises InvalidDocument for what has no counterpart."""
+    root = Node.of(document)
+    path = Path(document.file)
+    suite: dict[str, Any] = {"name": str(root["name"].data or path.stem)}
+    source, graders = root["data_source"], [root]
+    if "testing_criteria" in root and "metadata" in root:
+        suite["metadata"] = root["metadata"].mapping()
+    if "testing_criteria" in root:
+        root.keys(_EVAL_KEYS)
+        graders = list(root["testing_criteria"])
+        if "data_source_config" in root:
+            root["data_source_config"]["type"].choice(
+                {"custom": None, "logs": None, "stored_completions": None}
+            )
+    elif "grader" in root:
+        root.keys(dict.fromkeys(("grader", "item", "model_sample"), ""))
+        graders = [root["grader"]]
+    suite["evaluators"] = [_grader(grader) for grader in graders]
+    if not graders:
+        raise root["testing_criteria"].refuse("no graders")
+    if source.data is not None:
+        source.keys(_SOURCE_KEYS)
+        suite |= _target(source)
+    rows = _Rows(source, json.dumps(suite["evaluators"]))
+    cases, lines = [], []
+    for number, row in enumerate(_rows(root, source, path), 1):
+        cases.append(rows.case(row, number))
+        lines.append(row.line)
+    if not cases:
+        raise root.refuse(
+            f"no items; wanted {path.with_suffix('.jsonl').name} beside the file, with an item a line"
+        )
+    return Converted({**suite, "cases": cases}, lines, root.warnings)
+
+
+# --- graders
+
+
+def _grader(node: Node, name: str = "") -> Spec:
+    """Return the spec of a grader. name: of one that is part of a multi grader."""
+    kind = node["type"].choice({kind: kind for kind in _TYPES})
+    name = name or str(node["name"].data or kind)
+    return {"name": name, **_KINDS[kind](node)}
+
+
+def _keys(node: Node, *known: str) -> None:
+    node.keys(dict.fromkeys(("type", "name", *known), ""))
+
+
+def _threshold(node: Node) -> float:
+    if "pass_threshold" in node:
+        return node["pass_threshold"].number()
+    node.warn(f"no pass_threshold, so that {_DEFAULT_THRESHOLD} decides")
+    return _DEFAULT_THRESHOLD
+
+
+def _string_check(node: Node) -> Spec:
+    _keys(node, "input", "reference", "operation")
+    operation = node["operation"].choice({name: name for name in ("eq", "ne", "like", "ilike")})
+    config = {"input": node["input"].text(), "reference": node["reference"].text(), "operation": operation}
+    return {"type": "string-check", "config": config}
+
+
+def _text_similarity(node: Node) -> Spec:
+    _keys(node, "input", "reference", "evaluation_metric", "pass_threshold")
+    metric = node["evaluation_metric"]
+    if metric.data in _NO_MEASURE:
+        raise metric.refuse(f"{metric.data}: {_NO_MEASURE[metric.data]}")
+    return {
+        "type": "similarity-check",
+        "config": {
+            "input": node["input"].text(),
+            "reference": node["reference"].text(),
+            "measure": metric.choice(_MEASURES),
+            "threshold": _threshold(node),
+        },
+    }
+
+
+def _score_model(node: Node) -> Spec:
+    _keys(node, "input", "model", "range", "pass_threshold", "sampling_params")
+    grader: dict[str, Any] = {"input": _prompt(node["input"])}
+    if "range" in node:
+        grader["range"] = [bound.number() for bound in node["range"]]
+    if "pass_threshold" in node:
+        grader["passThreshold"] = node["pass_threshold"].number()
+    else:
+        node.warn("no pass_threshold, so that four fifths of the way up the range decide")
+    return _judge(node, grader)
+
+
+def _label_model(node: Node) -> Spec:
+    _keys(node, "input", "model", "labels", "passing_labels", "sampling_params")
+    grader = {
+        "input": _prompt(node["input"]),
+        "labels": [label.text() for label in node["labels"]],
+        "passingLabels": [label.text() for label in node["passing_labels"]],
+    }
+    return _judge(node, grader)
+
+
+def _judge(node: Node, grader: dict[str, Any]) -> Spec:
+    config: dict[str, Any] = {"grader": grader, "model": node["model"].text()}
+    names = {
+        "temperature": "temperature",
+        "max_completions_tokens": "maxOutputTokens",
+        "max_tokens": "maxOutputTokens",
+    }
+    for key, value in (node["sampling_params"].data or {}).items():
+        if key in names and value is not None:
+            config[names[key]] = value
+        elif value is not None:
+            node["sampling_params"][key].warn("is left to the server's judge")
+    return {"type": "llm-judge", "config": config}
+
+
+def _prompt(node: Node) -> list[dict[str, Any]]:
+    messages = []
+    for one in node:
+        one.keys(dict.fromkeys(("role", "content", "type"), ""))
+        role = one["role"].text()
+        if role not in ("system", "developer", "user"):
+            raise one["role"].refuse(f"{role[:40]!r}: evald asks a judge with system and user messages")
+        content = one["content"]
+        parts = list(content) if isinstance(content.data, list) else [content]
+        messages.append({"role": role, "content": "\n".join(_content(part) for part in parts)})
+    return messages
+
+
+def _content(node: Node) -> str:
+    if isinstance(node.data, str):
+        return node.data
+    kind = node["type"].text()
+    if kind not in ("input_text", "output_text", "text"):
+        raise node["type"].refuse(f"{kind[:40]!r}: evald's judge is shown text")
+    return node["text"].text()
+
+
+def _python(node: Node) -> Spec:
+    _keys(node, "source", "image_tag", "pass_threshold")
+    threshold = _threshold(node)
+    node.warn(f"runs Python of the file, which the operator allows with --allow-code .../{PYTHON_COMMAND}")
+    config = {"source": node["source"].text(), "passThreshold": threshold}
+    return {"type": "code", "config": {"command": [PYTHON_COMMAND], "config": config}}
+
+
+def _multi(node: Node) -> Spec:
+    _keys(node, "graders", "calculate_output", "pass_threshold")
+    found = node["graders"]
+    if isinstance(found.data, list):
+        graders = {one["name"].text(): one for one in found}
+    elif "type" in found:
+        graders = {str(found["name"].data or "grader"): found}
+    else:
+        graders = {name: found[name] for name in found.mapping()}
+    formula = node["calculate_output"].text()
+    warned = len(node.warnings)
+    children = [_grader(grader, name) for name, grader in graders.items()]
+    # A part needs no threshold: its number counts.
+    node.warnings[warned:] = [text for text in node.warnings[warned:] if "no pass_threshold" not in text]
+    config = {"formula": formula, "evaluators": children, "threshold": _threshold(node)}
+    return {"type": "formula", "config": config}
+
+
+_KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
+    "string_check": _string_check,
+    "text_similarity": _text_similarity,
+    "score_model": _score_model,
+    "label_model": _label_model,
+    "python": _python,
+    "multi": _multi,
+}
+
+
+# --- items and samples
+
+
+def _target(source: Node) -> dict[str, Any]:
+    """Return the model that a run asks, as a target."""
+    source["type"].choice({"completions": None, "responses": None, "jsonl": None})
+    if "model" not in source:
+        return {}
+    model = source["model"].text()
+    parameters = source["sampling_params"].data or {}
+    if "max_completions_tokens" in parameters:
+        parameters = {**parameters, "max_completion_tokens": parameters["max_completions_tokens"]}
+        del parameters["max_completions_tokens"]
+    connector = {
+        "type": "openai-chat",
+        "baseUrl": "https://api.openai.com/v1",
+        "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"},
+        "config": {"model": model, **({"parameters": parameters} if parameters else {})},
+    }
+    return {"targets": [model], "connectors": {model: connector}}
+
+
+def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
+    """Yield the items with their samples: of the request, of the run, or of the file beside it."""
+    if "item" in root or "model_sample" in root:
+        row = {"item": root["item"].data or {}, "sample": {"output_text": root["model_sample"].data}}
+        yield root.replaced({key: value for key, value in row.items() if value != {"output_text": None}})
+        return
+    beside = path.with_suffix(".jsonl")
+    given = source["source"]
+    if given.data is not None and given["type"].data == "file_content":
+        yield from given["content"]
+    elif beside.is_file():
+        for number, line in enumerate(read_text(beside).splitlines(), 1):
+            if line.strip():
+                data = parse_json_text(line, str(beside), number)
+                yield Node(Document(data, {(): number}, str(beside)), data, (), root.warnings)
+    elif given.data is not None:
+        raise given.refuse(
+            f"the items are on OpenAI's server; download them to {beside.name} beside the file"
+        )
+
+
+class _Rows:
+    """Makes cases of items. uses: the graders as JSON, to see which variables they use."""
+
+    def __init__(self, source: Node, graders: str) -> None:
+        self._messages = source["input_messages"]
+        variables = _VARIABLE.findall(graders)
+        self._judges_sample = any(name.startswith("sample") for name in variables) or '"code"' in graders
+        self._item_keys = {
+            key for name in variables for pair in _ITEM_KEY.findall(name) for key in pair if key
+        }
+
+    def case(self, row: Node, number: int) -> dict[str, Any]:
+        """Return the case of a row: `{item, sample?}`, or a row of fine-tuning data with `messages`."""
+        if "item" in row:
+            row.keys(dict.fromkeys(("item", "sample", "id"), ""))
+            item = row["item"].mapping()
+        else:
+            item = {key: value for key, value in row.mapping().items() if key not in ("messages", "sample")}
+        lacking = sorted(self._item_keys.difference(item))
+        if lacking:
+            raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
+        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": {"item": item}}
+        messages = self._asked(row, item)
+        if "sample" in row:
+            case["output"] = _output(row["sample"])
+        elif not self._judges_sample:
+            # The graders look at the item alone, which is what stands for an answer then.
+            case["output"] = json.dumps(item, ensure_ascii=False)
+        elif messages is None:
+            raise row.refuse("no sample, and no input_messages that say what to ask")
+        return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
+
+    def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:
+        if self._messages.data is None:
+            return row["messages"].list() if "messages" in row else None
+        kind = self._messages["type"].choice({"template": "template", "item_reference": "item_reference"})
+        if kind == "item_reference":
+            name = self._messages["item_reference"].text().removeprefix("item.")
+            found = item.get(name)
+            if not isinstance(found, list):
+                raise row.refuse(f"the item has no messages under {name!r}")
+            return found
+        return [self._filled(one, item, row) for one in self._messages["template"]]
+
+    def _filled(self, message: Node, item: Mapping[str, Any], row: Node) -> dict[str, Any]:
+        def value(found: re.Match[str]) -> str:
+            data: Any = item
+            for key in found[1].split(".")[1:]:
+                if not isinstance(data, Mapping) or key not in data or not found[1].startswith("item."):
+                    raise row.refuse(f"the item has no value for {found[0][:80]!r}")
+                data = data[key]
+            return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+
+        message.keys(dict.fromkeys(("role", "content", "type"), ""))
+        return {"role": message["role"].text(), "content": _VARIABLE.sub(value, _content(message["content"]))}
+
+
+def _output(node: Node) -> Any:
+    """Return the recorded answer of a sample: a text, or messages with tool calls."""
+    if isinstance(node.data, str):
+        return node.data
+    if "choices" in node:
+        message = node["choices"].list() and node["choices"][0]["message"]
+        if not message:
+            raise node["choices"].refuse("no choice")
+        return [{"role": "assistant", **message.mapping()}]
+    text = node["output_text"].data
+    if text is None and "output_json" in node:
+        text = json.dumps(node["output_json"].data, ensure_ascii=False)
+    calls = node["output_tools"].data
+    if text is None and not calls:
+        raise node.refuse("a sample without output_text, output_json, output_tools and choices")
+    if not calls:
+        return text
+    return [{"role": "assistant", "content": text, "tool_calls": calls}]

@@ -1,0 +1,535 @@
+"""promptfoo's configuration: every prompt with every test is a case, every provider a target."""
+
+import csv
+import io
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple
+
+from ..documents import Document, InvalidDocument, parse_json_text
+from .assertions import JUDGED, Spec, assertion
+from .node import Converted, Node, asked
+
+_REPORTS: Final = "is about promptfoo's own reports; see `evald test --output`"
+_NO_CODE: Final = "runs code of the suite inside the test runner"
+# Keys that change no verdict: noted as a warning.
+_UNUSED: Final = frozenset(
+    {"outputPath", "sharing", "commandLineOptions", "derivedMetrics", "writeLatestResults", "env", "$schema"}
+)
+_KEYS: Final = {
+    **dict.fromkeys(("description", "prompts", "providers", "targets", "tests", "defaultTest"), ""),
+    **dict.fromkeys(("evaluateOptions", "assertionTemplates", "tags", "metadata"), ""),
+    **dict.fromkeys(_UNUSED, ""),
+    "scenarios": "evald has tests only; write the combinations out as tests",
+    "redteam": "evald writes no attacks; its own are in `evald calibrate`",
+    "extensions": _NO_CODE,
+    "nunjucksFilters": _NO_CODE,
+    "tracing": "evald sees tool calls, not spans of a trace",
+}
+_TEST_KEYS: Final = {
+    **dict.fromkeys(
+        ("description", "vars", "assert", "threshold", "options", "metadata", "providerOutput"), ""
+    ),
+    "assertScoringFunction": _NO_CODE,
+    "provider": "evald asks every target every case; write a suite for each",
+    "providers": "evald asks every target every case; write a suite for each",
+    "prompts": "evald asks every prompt every test; write a suite for each",
+}
+_OPTION_KEYS: Final = {
+    **dict.fromkeys(("prefix", "suffix", "provider", "disableVarExpansion", "runSerially"), ""),
+    "transform": "changes the answer with JavaScript before it is checked",
+    "postprocess": "changes the answer with JavaScript before it is checked",
+    "transformVars": _NO_CODE,
+    "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
+    "storeOutputAs": "a case of evald knows nothing of the answers to others",
+}
+_RUN_KEYS: Final = {
+    **dict.fromkeys(("maxConcurrency", "repeat", "cache", "showProgressBar"), ""),
+    "timeoutMs": "set the timeout of the connector",
+    "maxEvalTimeMs": "evald runs a suite to its end",
+    "delay": "evald waits where an endpoint asks for it",
+    "generateSuggestions": "evald writes no prompts",
+}
+# Of listed values of one test.
+_MOST_COMBINATIONS: Final = 10_000
+
+_CODE_FILES: Final = (".js", ".cjs", ".mjs", ".ts", ".py", ".rb", ".go", ".sh")
+_PROMPT_FILES: Final = (".txt", ".md", ".json", ".yaml", ".yml", ".j2", *_CODE_FILES, ".csv")
+
+_VARIABLE: Final = re.compile(r"\{\{-?([^{}]*?)-?\}\}")
+_NAME: Final = re.compile(r"\s*([A-Za-z_]\w*)((?:\.\w+|\[\d+\])*)\s*")
+_KEY: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+_EXPECTED: Final = re.compile(r"((?:not-)?[a-z][a-z0-9:-]*)(?:\(([0-9.]+)\))?:\s*(.*)", re.DOTALL)
+_JSON_PATH: Final = re.compile(r"json((?:\??\.\w+|\[\d+\])+)")
+
+
+class _Prompt(NamedTuple):
+    """A prompt: text, or chat messages as data. node: for errors."""
+
+    content: Any
+    node: Node
+
+
+def is_it(data: Any) -> bool:
+    """Return whether data are a promptfoo configuration."""
+    return isinstance(data, Mapping) and (
+        "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
+    )
+
+
+def convert(document: Document) -> Converted:
+    """Convert a configuration. Raises InvalidDocument for what has no counterpart."""
+    root = Node.of(document)
+    for key in root.keys(_KEYS):
+        if key in _UNUSED and key != "$schema":
+            root[key].warn(_REPORTS if key != "env" else "not read; set the variables where evald runs")
+    suite: dict[str, Any] = {"name": PurePath(document.file).parent.name or PurePath(document.file).stem}
+    if "description" in root:
+        suite["description"] = root["description"].text()
+    about = {key: root[key].data for key in ("tags", "metadata") if key in root}
+    if about:
+        suite["metadata"] = about
+    suite |= _run_options(root["evaluateOptions"]) if "evaluateOptions" in root else {}
+    echoes = _targets(root.first("providers", "targets"), suite)
+    if "prompts" not in root:
+        raise root.refuse("no prompts, so that there is nothing to ask")
+    prompts = list(_prompts(root["prompts"]))
+    default = _default_test(root["defaultTest"]) if "defaultTest" in root else root["defaultTest"]
+    cases, lines = [], []
+    for number, test in enumerate(_tests(root["tests"]), 1):
+        for case in _Test(test, default, root["assertionTemplates"]).cases(
+            f"test-{number}", prompts, echo=echoes
+        ):
+            cases.append(case)
+            lines.append(test.line)
+    if not cases:
+        raise root.refuse("no tests")
+    return Converted({**suite, "cases": cases}, lines, root.warnings)
+
+
+def _run_options(node: Node) -> dict[str, Any]:
+    node.keys(_RUN_KEYS)
+    names = {"maxConcurrency": "max_concurrency", "repeat": "trials"}
+    return {name: int(node[key].number()) for key, name in names.items() if key in node}
+
+
+# --- providers
+
+_OPENAI: Final = re.compile(r"openai:(?:chat:)?((?:gpt|o\d|chatgpt|ft:)[\w.:-]*)")
+_OPENAI_PARAMETERS: Final = frozenset(
+    {"temperature", "max_tokens", "max_completion_tokens", "top_p", "frequency_penalty", "presence_penalty"}
+    | {"seed", "stop", "response_format", "tool_choice", "reasoning_effort", "verbosity"}
+)
+
+
+def _targets(node: Node, suite: dict[str, Any]) -> bool:
+    """Fill in the targets and connectors. Returns True when the only provider echoes the prompt."""
+    providers = list(node) if isinstance(node.data, list) else [node]
+    names = [_provider(provider, suite) for provider in providers if provider.data is not None]
+    if names == ["echo"]:
+        return True
+    if "echo" in names:
+        raise node.refuse("echo beside other providers: its answer is the prompt; write a suite for each")
+    if len(set(names)) < len(names):
+        raise node.refuse("two providers of one name; give each a label")
+    if names:
+        suite["targets"] = names
+    return False
+
+
+def _provider(node: Node, suite: dict[str, Any]) -> str:
+    """Return the name of a provider's target; a connector is added where there is one for it."""
+    data = node.data
+    if isinstance(data, str):
+        identifier, name, config = data, data, node.replaced({})
+    else:
+        if "id" not in node and len(node.mapping()) == 1:
+            identifier = next(iter(node.mapping()))
+            node = node[identifier].replaced({"id": identifier, **node[identifier].mapping()})
+        node.keys(
+            {
+                **dict.fromkeys(("id", "label", "config"), ""),
+                "prompts": "evald asks every target every case; write a suite for each",
+                "transform": "changes the answer with JavaScript",
+                "delay": "evald waits where an endpoint asks for it",
+                "env": "set the variables where evald runs",
+            }
+        )
+        identifier = node["id"].text()
+        name = node["label"].text() if "label" in node else identifier
+        config = node["config"] if "config" in node else node.replaced({})
+    if identifier == "echo":
+        return "echo"
+    connector = _connector(identifier, config)
+    if isinstance(connector, str):
+        node.warn(
+            f"{identifier[:80]!r}: {connector}; store a connector named {name[:80]!r}, or name one with --target"
+        )
+    else:
+        suite.setdefault("connectors", {})[name] = connector
+    return name
+
+
+def _connector(identifier: str, config: Node) -> dict[str, Any] | str:
+    """Return a connector, or why there is none."""
+    if identifier.startswith(("http://", "https://")):
+        return _http(identifier, config)
+    found = _OPENAI.fullmatch(identifier)
+    if found is None:
+        return "evald has no connector for this provider"
+    known = _OPENAI_PARAMETERS | {"tools", "apiBaseUrl", "apiKeyEnvar"}
+    unknown = [key for key in config.mapping() if key not in known]
+    if unknown:
+        return f"config.{unknown[0]} has no counterpart"
+    tools = config["tools"].open().data if isinstance(config["tools"].data, str) else config["tools"].data
+    parameters = {key: value for key, value in config.mapping().items() if key in _OPENAI_PARAMETERS}
+    return {
+        "type": "openai-chat",
+        "baseUrl": config["apiBaseUrl"].data or "https://api.openai.com/v1",
+        "headers": {"Authorization": f"Bearer ${{{config['apiKeyEnvar'].data or 'OPENAI_API_KEY'}}}"},
+        "config": {
+            "model": found[1],
+            **({"parameters": parameters} if parameters else {}),
+            **({"tools": tools} if tools else {}),
+        },
+    }
+
+
+def _http(url: str, config: Node) -> dict[str, Any] | str:
+    known = ("method", "headers", "body", "transformResponse", "responseParser", "url")
+    unknown = [key for key in config.mapping() if key not in known]
+    if unknown:
+        return f"config.{unknown[0]} has no counterpart"
+    method = str(config["method"].data or "POST").upper()
+    if method not in ("POST", "PUT", "PATCH"):
+        return f"evald asks agents with POST, PUT or PATCH, not {method[:20]}"
+    made: dict[str, Any] = {} if method == "POST" else {"method": method}
+    if "body" in config:
+        body = json.dumps(config["body"].data)
+        foreign = [name for name in _VARIABLE.findall(body) if name.strip() != "prompt"]
+        if foreign:
+            return (
+                f"the body has the variable {foreign[0].strip()[:40]!r}, and evald fills in the prompt alone"
+            )
+        made["body"] = json.loads(_VARIABLE.sub("{{message}}", body))
+    transform = config.first("transformResponse", "responseParser").data
+    if transform is not None:
+        path = _JSON_PATH.fullmatch(str(transform))
+        if path is None:
+            return "transformResponse is code, and no path such as json.choices[0].text"
+        made["textPath"] = path[1].replace("?", "").removeprefix(".")
+    headers = {
+        str(name): re.sub(r"\{\{\s*env\.(\w+)\s*\}\}", r"${\1}", str(value))
+        for name, value in (config["headers"].data or {}).items()
+        if str(name).lower() != "content-type"
+    }
+    made_headers = {"headers": headers} if headers else {}
+    return {"type": "http", "baseUrl": url, **made_headers, **({"config": made} if made else {})}
+
+
+# --- prompts
+
+
+def _prompts(node: Node) -> Iterator[_Prompt]:
+    for given in node if isinstance(node.data, list) else [node]:
+        one = given
+        if isinstance(given.data, dict):
+            given.keys(dict.fromkeys(("id", "label", "raw", "file"), ""))
+            one = given["raw"] if "raw" in given else given.first("id", "file")
+        text = one.text()
+        suffix = PurePath(text).suffix.lower()
+        if text.startswith("file://") or (suffix in _PROMPT_FILES and not re.search(r"\s", text)):
+            yield from _prompt_file(one, suffix)
+        else:
+            yield _Prompt(_chat(text, one), one)
+
+
+def _prompt_file(node: Node, suffix: str) -> Iterator[_Prompt]:
+    if ".".join(("", *suffix.split(":", maxsplit=1)[0].split(".")[1:])) in _CODE_FILES:
+        raise node.refuse(_NO_CODE)
+    if suffix in (".yaml", ".yml"):
+        yield _Prompt(node.open().data, node)
+    elif suffix == ".txt":
+        for text in re.split(r"^---[ \t]*$", node.file_text(), flags=re.MULTILINE):
+            if text.strip():
+                yield _Prompt(_chat(text.strip(), node), node)
+    elif suffix in (".md", ".j2", ".json"):
+        yield _Prompt(_chat(node.file_text().strip(), node), node)
+    else:
+        raise node.refuse("no prompt file that evald reads; wanted .txt, .md, .json or .yaml")
+
+
+def _chat(text: str, node: Node) -> Any:
+    """Return a prompt that is a JSON list of messages as data, any other as it is."""
+    if not text.startswith("[") or '"role"' not in text:
+        return text
+    try:
+        return parse_json_text(text, node.document.file, node.line)
+    except InvalidDocument:
+        if "{%" in text:
+            raise node.refuse(
+                "template code ({% ... %}) in a prompt; evald fills in {{variables}} only"
+            ) from None
+        raise
+
+
+# --- tests
+
+
+def _default_test(node: Node) -> Node:
+    node = node.open() if isinstance(node.data, str) else node
+    node.keys(_TEST_KEYS)
+    return node
+
+
+def _tests(node: Node) -> Iterator[Node]:
+    if node.data is None:
+        return
+    if isinstance(node.data, str):
+        yield from _test_files(node)
+        return
+    for one in node:
+        if isinstance(one.data, str):
+            yield from _test_files(one)
+        elif "path" in one:
+            raise one["path"].refuse("generates tests by code; write them out")
+        else:
+            yield one
+
+
+def _test_files(node: Node) -> Iterator[Node]:
+    name = node.text().removeprefix("file://")
+    if "://" in name:
+        raise node.refuse(f"{name[:80]!r} is not beside the suite; download the tests")
+    if any(mark in name for mark in "*?["):
+        found = [str(path.relative_to(node.folder)) for path in sorted(node.folder.glob(name))]
+        if not found:
+            raise node.refuse(f"no file matches {name[:200]!r}")
+    else:
+        found = [name]
+    for one in found:
+        suffix = PurePath(one).suffix.lower()
+        if suffix == ".csv":
+            yield from _csv_tests(node, one)
+        elif suffix == ".jsonl":
+            for number, line in enumerate(node.file_text(one).splitlines(), 1):
+                if line.strip():
+                    document = Document(
+                        parse_json_text(line, one, number), {(): number}, str(node.folder / one)
+                    )
+                    yield Node(document, document.data, (), node.warnings)
+        elif suffix in (".yaml", ".yml", ".json"):
+            yield from node.open(one)
+        else:
+            raise node.refuse(
+                f"{one[:200]!r} is no file of tests that evald reads; wanted .csv, .json, .jsonl or .yaml"
+            )
+
+
+def _csv_tests(node: Node, name: str) -> Iterator[Node]:
+    reader = csv.DictReader(io.StringIO(node.file_text(name)), strict=True)
+    file = str(node.folder / name)
+    try:
+        for row in reader:
+            document = Document({}, {(): reader.line_num}, file)
+            place = Node(document, {}, (), node.warnings)
+            yield place.replaced(_csv_test(row, place))
+    except csv.Error as problem:
+        raise InvalidDocument(file, reader.line_num, f"no valid CSV: {problem}") from None
+
+
+def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
+    if None in row or None in row.values():
+        raise node.refuse("the line has not as many cells as the first")
+    test: dict[str, Any] = {"vars": {}, "assert": [], "options": {}, "metadata": {}}
+    for column, cell in row.items():
+        name = column.strip()
+        if re.fullmatch(r"__expected\d*", name):
+            if cell.strip():
+                test["assert"].append(_csv_assertion(cell.strip()))
+        elif name in ("__prefix", "__suffix"):
+            test["options"][name[2:]] = cell
+        elif name == "__description":
+            test["description"] = cell
+        elif name == "__threshold":
+            test["threshold"] = float(cell) if re.fullmatch(r"[0-9.]+", cell) else cell
+        elif name.startswith("__metadata:"):
+            key = name.removeprefix("__metadata:")
+            listed = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", cell)]
+            test["metadata"][key.removesuffix("[]")] = listed if key.endswith("[]") else cell
+        elif name == "__metric":
+            continue
+        elif name.startswith("__"):
+            raise node.refuse(f"the column {name!r} has no counterpart")
+        else:
+            test["vars"][name] = cell
+    for one in test["assert"]:
+        if row.get("__metric"):
+            one["metric"] = row["__metric"]
+    return {key: value for key, value in test.items() if value not in ({}, [], "")}
+
+
+def _csv_assertion(cell: str) -> dict[str, Any]:
+    """Return the assertion of a cell: `type(threshold): value`, or a text that the answer equals."""
+    code = re.match(r"(javascript|fn|eval|python):", cell)
+    if code:
+        return {"type": "python" if code[1] == "python" else "javascript"}
+    if cell.startswith("grade:"):
+        return {"type": "llm-rubric", "value": cell.removeprefix("grade:").strip()}
+    found = _EXPECTED.fullmatch(cell)
+    if found is None:
+        bare = cell in ("is-json", "contains-json", "not-is-json")
+        return {"type": cell} if bare else {"type": "equals", "value": cell}
+    made: dict[str, Any] = {"type": found[1], "value": found[3]} if found[3] else {"type": found[1]}
+    if found[1] in ("latency", "cost"):
+        return {"type": found[1], "threshold": float(found[2] or found[3])}
+    return {**made, "threshold": float(found[2])} if found[2] else made
+
+
+class _Test:
+    """A test with the default test's keys under its own."""
+
+    def __init__(self, node: Node, default: Node, templates: Node) -> None:
+        node.keys(_TEST_KEYS)
+        self._node = node
+        self._default = default
+        self._templates = templates
+        self._options = self._merged("options")
+        self._metadata = self._merged("metadata")
+        for place in (default, node):
+            if "options" in place:
+                place["options"].keys(_OPTION_KEYS)
+        if "conversationId" in self._metadata:
+            raise node["metadata"].refuse(
+                "conversationId joins tests to a conversation; write one case with `turns`"
+            )
+
+    def cases(self, identifier: str, prompts: list[_Prompt], *, echo: bool) -> Iterator[dict[str, Any]]:
+        """Yield a case for every prompt and every combination of listed values."""
+        combinations = list(self._combinations())
+        for number, (prompt, variables) in enumerate(itertools.product(prompts, combinations), 1):
+            several = len(prompts) * len(combinations) > 1
+            yield self._case(
+                f"{identifier}.{number}" if several else identifier, prompt, variables, echo=echo
+            )
+
+    def _case(
+        self, identifier: str, prompt: _Prompt, variables: Mapping[str, Any], *, echo: bool
+    ) -> dict[str, Any]:
+        node = self._node
+        case: dict[str, Any] = {"id": identifier}
+        if "description" in node:
+            case["description"] = node["description"].text()
+        filled = _rendered(prompt.content, variables, prompt.node)
+        if isinstance(filled, str):
+            filled = f"{self._options.get('prefix', '')}{filled}{self._options.get('suffix', '')}"
+        case |= asked(filled)
+        given = node["providerOutput"] if "providerOutput" in node else self._default["providerOutput"]
+        if given.data is not None:
+            case["output"] = given.data if isinstance(given.data, str) else json.dumps(given.data)
+        elif echo:
+            case["output"] = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
+        case["evaluators"] = list(self._evaluators(variables))
+        if not case["evaluators"]:
+            raise node.refuse("nothing is asserted, so that nothing would be checked")
+        threshold = node["threshold"] if "threshold" in node else self._default["threshold"]
+        if threshold.data is not None:
+            case["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
+        if self._metadata:
+            case["metadata"] = self._metadata
+        return case
+
+    def _evaluators(self, variables: Mapping[str, Any]) -> Iterator[Spec]:
+        for place in (self._default, self._node):
+            if "assert" not in place:
+                continue
+            for given in place["assert"]:
+                one = self._template(given["$ref"]) if "$ref" in given else given
+                data = _rendered(one.data, variables, one)
+                kind = data.get("type") if isinstance(data, dict) else None
+                if kind in JUDGED and "provider" in self._options:
+                    data = {"provider": self._options["provider"], **data}
+                yield assertion(one.replaced(data))
+
+    def _template(self, node: Node) -> Node:
+        name = node.text().removeprefix("#/assertionTemplates/")
+        if name not in self._templates:
+            raise node.refuse(f"no assertion template {name[:80]!r}")
+        return self._templates[name]
+
+    def _merged(self, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for place in (self._default, self._node):
+            if key in place:
+                found |= place[key].mapping()
+        return found
+
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        """Yield the variables, once for every combination of values of lists."""
+        variables: dict[str, Any] = {}
+        for place in (self._default, self._node):
+            if "vars" in place:
+                read = place["vars"].open() if isinstance(place["vars"].data, str) else place["vars"]
+                variables |= {name: _variable(read[name]) for name in read.mapping()}
+        for name, value in variables.items():
+            for other in _VARIABLE.findall(value) if isinstance(value, str) else ():
+                if other.strip() in variables:
+                    raise self._node["vars"].refuse(
+                        f"{name!r} holds the variable {other.strip()!r}: write it out"
+                    )
+        if self._options.get("disableVarExpansion"):
+            yield variables
+            return
+        lists = [name for name, value in variables.items() if isinstance(value, list)]
+        count = math.prod(len(variables[name]) for name in lists)
+        if count > _MOST_COMBINATIONS:
+            raise self._node["vars"].refuse(f"{count} combinations of values; at most {_MOST_COMBINATIONS}")
+        for values in itertools.product(*(variables[name] for name in lists)):
+            yield {**variables, **dict(zip(lists, values, strict=True))}
+
+
+def _variable(node: Node) -> Any:
+    """Return the value of a variable, of a file where it names one."""
+    if not isinstance(node.data, str) or not node.data.startswith("file://"):
+        return node.data
+    suffix = PurePath(node.data).suffix.lower()
+    if suffix in _CODE_FILES:
+        raise node.refuse(_NO_CODE)
+    if suffix in (".json", ".yaml", ".yml"):
+        return node.open().data
+    if suffix not in (".txt", ".md", ".csv", ".html", ".xml", ""):
+        raise node.refuse("no file of text; evald's messages are text")
+    return node.file_text().strip()
+
+
+def _rendered(value: Any, variables: Mapping[str, Any], node: Node) -> Any:
+    """Fill in the variables of every text, in one pass."""
+    if isinstance(value, str):
+        if "{%" in value or "{#" in value:
+            raise node.refuse("template code ({% ... %}); evald fills in {{variables}} only")
+        return _VARIABLE.sub(lambda found: _filled(found, variables, node), value)
+    if isinstance(value, list):
+        return [_rendered(one, variables, node) for one in value]
+    if isinstance(value, dict):
+        return {key: _rendered(one, variables, node) for key, one in value.items()}
+    return value
+
+
+def _filled(found: re.Match[str], variables: Mapping[str, Any], node: Node) -> str:
+    path = _NAME.fullmatch(found[1])
+    if path is None:
+        raise node.refuse(
+            f"{found[0][:80]!r}: evald fills in {{{{variables}}}} only, without filters and code"
+        )
+    value: Any = variables
+    for key in [path[1], *(name or int(index) for name, index in _KEY.findall(path[2]))]:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            known = ", ".join(variables) or "none"
+            raise node.refuse(f"{found[0][:80]!r}: no such variable; there are: {known[:200]}") from None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,153 @@
+"""Gates for CI: a file of rules for suites, and whether a change may go in."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from evald.fields import nearest, snake
+from evald.v1 import result_pb2, suite_service_pb2
+
+from .comparison import BLOCK, INCONCLUSIVE, PASS
+from .documents import DataPath, Document, InvalidDocument, read_document
+from .file_models import FilePart, found_and_wanted
+from .verdicts import suite_verdict
+
+Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
+
+_Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class GateRule(FilePart):
+    """What one suite has to hold."""
+
+    suite: str = Field(min_length=1, description="Name of the suite.")
+    target: str = Field("", description="Name of what is tested; by default any.")
+    tier: Literal["critical", "supporting", "advisory"] = Field(
+        "critical",
+        description="critical: nothing may get worse. supporting: nothing may get worse for certain. "
+        "advisory: is reported and decides nothing.",
+    )
+    threshold: _Share | None = Field(None, description="Lowest pass rate of the new run.")
+    max_drop: _Share | None = Field(None, description="Largest drop of the pass rate against the base.")
+    min_pairs: int = Field(0, ge=0, description="Fewest cases with a verdict in both runs.")
+    max_error_rate: _Share | None = Field(None, description="Largest share of cases in error in the new run.")
+
+    def applies_to(self, run: suite_service_pb2.SuiteRun) -> bool:
+        """Return whether a suite run is one of those that the rule is about."""
+        return self.suite == run.suite and self.target in ("", run.target)
+
+
+class GateFile(FilePart):
+    """The rules of a gate."""
+
+    gates: list[GateRule] = Field(min_length=1, description="The rules.")
+
+
+def read_gate(path: Path) -> list[GateRule]:
+    """Read a gate file in YAML or JSON. Raises InvalidDocument with the file and the line of the first problem."""
+    document = read_document(path)
+    try:
+        rules = GateFile.model_validate(document.data).gates
+    except ValidationError as problem:
+        error = problem.errors(include_url=False, include_context=False)[0]
+        where: DataPath = tuple(error["loc"])
+        raise _invalid(document, where, _message(error["type"], where, found_and_wanted(error))) from None
+    for index, rule in enumerate(rules):
+        if rule.threshold is None and rule.max_drop is None:
+            raise _invalid(document, ("gates", index), "nothing to check, wanted `threshold` or `max_drop`")
+    if all(rule.tier == "advisory" for rule in rules):
+        raise _invalid(document, ("gates",), "every rule is advisory, so nothing could stop a change")
+    return rules
+
+
+def _message(kind: str, where: DataPath, message: str) -> str:
+    if kind != "extra_forbidden":
+        return message
+    known = [*(GateRule if len(where) > 1 else GateFile).model_fields]
+    near = nearest(snake(str(where[-1])), known)
+    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
+
+
+def _invalid(document: Document, where: DataPath, message: str) -> InvalidDocument:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+    return InvalidDocument(document.file, document.line(where), f"{path}: {message}" if path else message)
+
+
+class GateRuling(NamedTuple):
+    """What came of one rule. target: "" when no suite run was found."""
+
+    rule: GateRule
+    target: str
+    decision: Decision
+    reason: str
+
+
+def check_rule(
+    rule: GateRule, new: suite_service_pb2.SuiteRun, comparison: suite_service_pb2.SuiteComparison | None
+) -> GateRuling:
+    """Return whether a suite run holds a rule. comparison: with the rule's max_drop; None when it has none.
+
+    What stops a change outranks what cannot be said, except when errors make all figures worthless.
+    """
+    judged = new.passed_count + new.failed_count
+    run = judged + new.error_count
+    if new.status != suite_service_pb2.SUITE_RUN_STATUS_COMPLETED:
+        return GateRuling(rule, new.target, "INCONCLUSIVE", "The new run did not complete")
+    if not judged:
+        return GateRuling(rule, new.target, "INCONCLUSIVE", "No case passed or failed")
+    if rule.max_error_rate is not None and new.error_count > rule.max_error_rate * run:
+        reason = f"{new.error_count} of {run} cases in error, at most {rule.max_error_rate:.1%} accepted"
+        return GateRuling(rule, new.target, "INCONCLUSIVE", reason)
+    found = []
+    if rule.threshold is not None:
+        # A case in error weighs as much as others do on average.
+        passed = new.pass_rate.value * judged
+        found.append(_threshold(passed, judged - passed, new.error_count, rule.threshold))
+    if comparison is not None and rule.max_drop is not None:
+        found.append(_drop(rule, comparison))
+    decision = overall(decision for decision, _ in found)
+    reason = "; ".join(reason for each, reason in found if each == decision)
+    return GateRuling(rule, new.target, decision, reason)
+
+
+def _threshold(passed: float, failed: float, errors: int, threshold: float) -> tuple[Decision, str]:
+    verdict, reason = suite_verdict(passed, failed, errors, threshold)
+    if verdict == result_pb2.VERDICT_PASSED:
+        return "GO", reason
+    return ("NO-GO" if verdict == result_pb2.VERDICT_FAILED else "INCONCLUSIVE"), reason
+
+
+def _drop(rule: GateRule, comparison: suite_service_pb2.SuiteComparison) -> tuple[Decision, str]:
+    if comparison.verdict == BLOCK:
+        return "NO-GO", comparison.reason
+    if comparison.verdict in (INCONCLUSIVE, suite_service_pb2.COMPARISON_VERDICT_UNSPECIFIED):
+        return "INCONCLUSIVE", comparison.reason
+    if comparison.pair_count < rule.min_pairs:
+        return "INCONCLUSIVE", f"{comparison.pair_count} pairs, at least {rule.min_pairs} wanted"
+    if comparison.verdict == PASS or rule.tier == "supporting":
+        return "GO", comparison.reason
+    return "NO-GO", comparison.reason
+
+
+def not_found(rule: GateRule) -> GateRuling:
+    """Return the result of a rule whose suite runs are not there."""
+    return GateRuling(rule, "", "INCONCLUSIVE", "No suite run of it was found")
+
+
+def overall(decisions: Iterable[Decision]) -> Decision:
+    """Return the worst decision: NO-GO, INCONCLUSIVE, GO; INCONCLUSIVE when there is none."""
+    found = set(decisions)
+    for decision in _WORST_FIRST:
+        if decision in found:
+            return decision
+    return "INCONCLUSIVE"
+
+
+_WORST_FIRST: Final[tuple[Decision, ...]] = ("NO-GO", "INCONCLUSIVE", "GO")
+
+
+def decide(results: Iterable[GateRuling]) -> Decision:
+    """Return the decision of a gate. Advisory rules have no say."""
+    return overall(result.decision for result in results if result.rule.tier != "advisory")

@@ -1,0 +1,256 @@
+"""Cases as a page shows them: cut to size, and with control characters made visible."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from evald.records import read_usage, read_verdict
+from evald.result import Verdict
+from evald.structs import duration_ms, struct_to_dict
+from evald.v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald_server.pages.formats import Mark, count, mark, money, number, seconds
+from evald_server.untrusted import one_line, visible
+
+from .report import is_metric, measured, reason_of
+
+# What one case shows at most. A page is for reading: whoever wants all of it takes the JSON.
+_MOST_TEXT: Final = 4000
+_LONG_TEXT: Final = 300
+_MOST_REASON: Final = 2000
+_MOST_NAME: Final = 200
+_MOST_MESSAGES: Final = 60
+_MOST_TRIALS: Final = 10
+_MOST_TURNS: Final = 40
+_MOST_RESULTS: Final = 50
+
+_RED: Final = (Verdict.FAILED, Verdict.ERROR)
+
+
+class Text(NamedTuple):
+    """A text and how many characters of it are not shown."""
+
+    shown: str
+    cut: int = 0
+
+
+class CallView(NamedTuple):
+    """A tool call."""
+
+    name: str
+    arguments: Text
+
+
+class MessageView(NamedTuple):
+    """A message. name: of its author or tool. folded: what stands for a long text until it is unfolded, or ""."""
+
+    role: str
+    name: str
+    text: Text
+    folded: str
+    calls: list[CallView]
+
+
+class ResultView(NamedTuple):
+    """A row of one of the two tables. flags: pending, shadow, cached."""
+
+    title: str
+    mark: Mark
+    flags: list[str]
+    score: str
+    value: str
+    reason: Text
+    checks: list[result_pb2.Check]
+    evidence: Text
+
+
+class TurnView(NamedTuple):
+    """A turn: its messages and the results beside them. facts: latency, tokens, cost, model."""
+
+    number: int
+    mark: Mark | None
+    facts: str
+    messages: list[MessageView]
+    left_out: int
+    assertions: list[ResultView]
+    metrics: list[ResultView]
+    warnings: list[str]
+
+
+class TrialView(NamedTuple):
+    """A trial. before: messages before the first turn. error: why the agent gave no answer."""
+
+    number: int
+    mark: Mark
+    reason: Text
+    error: str
+    before: list[MessageView]
+    turns: list[TurnView]
+    turns_left_out: int
+
+
+class CaseView(NamedTuple):
+    """A case.
+
+    trials: None where the page has no room for them. counts: of several trials, in words.
+    first_red: position of the first trial that did not pass, from 1; 1 when all did.
+    """
+
+    case_id: str
+    verdict: Verdict
+    score: str
+    reason: Text
+    tags: list[str]
+    place: str
+    counts: str
+    trials: list[TrialView] | None
+    trials_left_out: int
+    first_red: int
+
+
+def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
+    """Return what a page shows of a case. whole: with its trials."""
+    counts = ""
+    if len(case.trials) > 1 or case.passed_count + case.failed_count + case.error_count > 1:
+        parts = (
+            (case.passed_count, "passed"),
+            (case.failed_count, "failed"),
+            (case.error_count, "inconclusive"),
+        )
+        counts = ", ".join(f"{amount} {word}" for amount, word in parts if amount)
+    return CaseView(
+        _name(case.case_id),
+        verdict,
+        f"{case.score:.2f}" if case.HasField("score") else "",
+        _text(case.reason, _MOST_REASON),
+        [_name(tag) for tag in case.tags[:20]],
+        _name(place),
+        counts,
+        [_trial(trial) for trial in case.trials[:_MOST_TRIALS]] if whole else None,
+        max(len(case.trials) - _MOST_TRIALS, 0),
+        next((index for index, one in enumerate(case.trials, 1) if read_verdict(one.verdict) in _RED), 1),
+    )
+
+
+def size(view: Any) -> int:
+    """Return about how many characters a view adds to a page."""
+    if isinstance(view, str):
+        return len(view)
+    if isinstance(view, tuple | list):
+        # 60: the markup around each of them.
+        return 60 + sum(size(part) for part in view)
+    return 0
+
+
+def title(name: str, type_name: str, label: str) -> str:
+    """Return an evaluator's display name: its label, unless the caller has given it a name."""
+    base, _, position = name.partition("#")
+    if base in (type_name, "") and label:
+        return _name(f"{label} #{position}" if position else label)
+    return _name(name)
+
+
+def _name(text: str) -> str:
+    return one_line(text, _MOST_NAME)
+
+
+def _text(text: str, limit: int = _MOST_TEXT) -> Text:
+    return Text(visible(text[:limit]), max(len(text) - limit, 0))
+
+
+def _trial(trial: suite_service_pb2.TrialResult) -> TrialView:
+    turns = list(trial.turns[:_MOST_TURNS])
+    first = turns[0].first_message if turns else len(trial.messages)
+    error = f"{trial.error.code}: {trial.error.message}" if trial.HasField("error") else ""
+    views = [_turn(turn, trial.messages) for turn in turns]
+    after = turns[-1].first_message + turns[-1].message_count if turns else first
+    if not trial.turns and trial.messages:
+        first = 0  # nothing was evaluated: what was said is shown all the same
+        views = [_turn(run_service_pb2.RunTurn(turn=1, message_count=len(trial.messages)), trial.messages)]
+    elif len(trial.messages) > after and not len(trial.turns) > _MOST_TURNS:
+        rest = run_service_pb2.RunTurn(
+            turn=len(turns) + 1, first_message=after, message_count=len(trial.messages) - after
+        )
+        views.append(_turn(rest, trial.messages))
+    return TrialView(
+        trial.trial,
+        mark(trial.verdict),
+        _text(trial.reason, _MOST_REASON),
+        _text(error, _MOST_REASON).shown,
+        [_message(message) for message in trial.messages[: min(first, _MOST_MESSAGES)]],
+        views,
+        len(trial.turns) - len(turns),
+    )
+
+
+def _turn(turn: run_service_pb2.RunTurn, messages: Sequence[message_pb2.ChatMessage]) -> TurnView:
+    end = turn.first_message + turn.message_count
+    start = max(turn.first_message, end - _MOST_MESSAGES)
+    evaluated = turn.HasField("evaluation")
+    found = turn.evaluation.results[:_MOST_RESULTS]
+    return TurnView(
+        turn.turn,
+        mark(turn.evaluation.verdict) if evaluated else None,
+        " · ".join(_facts(turn)),
+        [_message(message) for message in messages[start:end]],
+        start - turn.first_message,
+        [_result(result) for result in found if not is_metric(result)],
+        [_result(result) for result in found if is_metric(result)],
+        [_text(warning, _MOST_REASON).shown for warning in turn.evaluation.warnings[:20]],
+    )
+
+
+def _facts(turn: run_service_pb2.RunTurn) -> Iterable[str]:
+    if turn.HasField("latency"):
+        yield seconds(duration_ms(turn.latency) / 1000)
+    total = read_usage(turn.token_usage).total
+    if total is not None:
+        yield count(total, "token")
+    if turn.HasField("cost"):
+        yield money(turn.cost)
+    if turn.model:
+        yield _name(turn.model)
+
+
+def _message(pb: message_pb2.ChatMessage) -> MessageView:
+    texts = [pb.text] if pb.HasField("text") else []
+    for block in pb.blocks.items:
+        if block.HasField("text"):
+            texts.append(block.text)
+        else:
+            texts.append(
+                f"[{block.type or 'block'}] {json.dumps(struct_to_dict(block.fields), ensure_ascii=False)}"
+            )
+    if pb.HasField("refusal"):
+        texts.append(f"[refusal] {pb.refusal}")
+    calls = [
+        CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]
+    ]
+    text = "\n".join(texts)
+    # What people and agents say to each other stays open: it is what one looks for.
+    long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
+    folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
+    return MessageView(_name(pb.role), _name(pb.name), _text(text), folded, calls)
+
+
+def _result(result: result_pb2.EvaluationResult) -> ResultView:
+    data = struct_to_dict(result.metadata) if result.HasField("metadata") else {}
+    flags = {
+        "pending": result.pending,
+        "shadow": result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW,
+        "cached": result.cached,
+    }
+    return ResultView(
+        title(result.name, result.type, result.label),
+        mark(result.verdict),
+        [flag for flag, is_set in flags.items() if is_set],
+        f"{result.score:.2f}" if result.HasField("score") else "",
+        number(measured(result)) or "n/a",
+        _text(reason_of(result), _MOST_REASON),
+        [
+            result_pb2.Check(
+                text=_text(check.text, 500).shown, met=check.met, evidence=_text(check.evidence, 500).shown
+            )
+            for check in result.checks[:50]
+        ],
+        _text(json.dumps(data, ensure_ascii=False, indent=2)) if data else Text(""),
+    )

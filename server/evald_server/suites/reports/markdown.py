@@ -1,0 +1,222 @@
+"""Markdown for comments on pull requests and for job summaries."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, TextIO
+
+from evald.result import Verdict
+from evald.v1 import suite_service_pb2
+from evald_server.pages.formats import (
+    between,
+    comparison_mark,
+    count,
+    mark,
+    money,
+    number,
+    p_value,
+    percent,
+    points,
+    seconds,
+    tokens,
+)
+from evald_server.untrusted import one_line
+
+from .report import SuiteReport, checked_cases
+
+# GitHub refuses comments of more than 65,536 characters; counted in bytes, because others count those.
+MOST_BYTES: Final = 65_536
+# Rows of one table, at most: the rest is in other reports, and nobody reads it here.
+_MOST_ROWS: Final = 200
+_MOST_REASON: Final = 300
+_MOST_NAME: Final = 120
+
+# All that Markdown, HTML and GitHub read as markup; "." and ":" for links without brackets.
+_MARKUP: Final = re.compile(r"[^\w\s/,;%-]|_")
+
+
+def inline_code(text: str, limit: int = _MOST_REASON) -> str:
+    """Return untrusted text as inline code of one line, for any place in Markdown, cells of tables too.
+
+    `<code>` with every special character as a numeric reference: unlike backticks it holds "|" and "`",
+    and within it GitHub looks for no mentions, issues or emoji.
+    """
+    escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
+    return f"<code>{escaped}</code>" if escaped else ""
+
+
+def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
+    """Write a summary, the comparisons, and the cases that did not pass. Raises WrongCases.
+
+    The text stays below GitHub's limit; what is cut is said.
+    """
+    page = _Page()
+    page.add(_summary(reports))
+    for report in reports:
+        if report.comparison is not None:
+            page.add(comparison_section(report.comparison))
+    for report in reports:
+        _add_unpassed(report, page)
+    if page.is_cut:
+        page.add_reserved(
+            "\n_This comment is at GitHub's limit: the other reports hold what is missing here._\n"
+        )
+    stream.write(page.text)
+
+
+class _Page:
+    """Text that stays within the limit."""
+
+    # Room for the last line, and for the end of an open table.
+    _RESERVE: Final = 400
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._room = MOST_BYTES - self._RESERVE
+        self.is_cut = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    def add(self, text: str) -> bool:
+        """Add a part that is wanted whole. Returns False where there is no room for it."""
+        size = len(text.encode())
+        if size > self._room:
+            self.is_cut = True
+            return False
+        self._parts.append(text)
+        self._room -= size
+        return True
+
+    def add_reserved(self, text: str) -> None:
+        self._parts.append(text)
+
+
+_HEADINGS: Final = (
+    "Suite",
+    "Target",
+    "Verdict",
+    "Pass rate, 95 %",
+    "Cases",
+    "Failed",
+    "Inconclusive",
+    "Skipped",
+)
+
+
+def _summary(reports: Sequence[SuiteReport]) -> str:
+    more = [
+        (heading, cells)
+        for heading, cells in (
+            ("Score", [number(r.run.mean_score) if r.run.HasField("mean_score") else "" for r in reports]),
+            ("Latency", [_latency(r.run) for r in reports]),
+            ("Tokens", [number(tokens(r.run.token_usage)) for r in reports]),
+            ("Cost", [money(r.run.cost) if r.run.HasField("cost") else "" for r in reports]),
+        )
+        if any(cells)
+    ]
+    headings = [*_HEADINGS, *(heading for heading, _ in more)]
+    lines = ["## evald", "", _row(headings), _row(["---"] * 3 + ["---:"] * (len(headings) - 3))]
+    for index, report in enumerate(reports[:_MOST_ROWS]):
+        run = report.run
+        shown = mark(run.verdict)
+        counts = (run.case_count + len(report.left_out), run.failed_count, run.error_count)
+        skipped = run.skipped_count + len(report.left_out)
+        lines.append(
+            _row(
+                [
+                    inline_code(run.suite, _MOST_NAME),
+                    inline_code(run.target, _MOST_NAME),
+                    f"{shown.sign} **{shown.word}**",
+                    _rate(run),
+                    *map(number, (*counts, skipped)),
+                    *(cells[index] for _, cells in more),
+                ]
+            )
+        )
+    if len(reports) > _MOST_ROWS:
+        lines.append(f"\n{count(len(reports) - _MOST_ROWS, 'suite run')} more.")
+    lines.append("")
+    reasons = [report.run for report in reports[:_MOST_ROWS] if mark(report.run.verdict).style != "pass"]
+    lines += [
+        f"- {inline_code(run.suite, _MOST_NAME)}: {inline_code(run.reason)}" for run in reasons if run.reason
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rate(run: suite_service_pb2.SuiteRun) -> str:
+    return (
+        f"{percent(run.pass_rate.value)} ({between(run.pass_rate)})" if run.HasField("pass_rate") else "none"
+    )
+
+
+def _latency(run: suite_service_pb2.SuiteRun) -> str:
+    return seconds(run.mean_latency_seconds) if run.HasField("mean_latency_seconds") else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
+    """Return a comparison as Markdown: verdict, figures, changed cases."""
+    shown = comparison_mark(found.verdict)
+    facts = [
+        ("Pairs", f"{found.pair_count:,}"),
+        ("Broken", f"{found.broken_count:,}"),
+        ("Fixed", f"{found.fixed_count:,}"),
+        ("In error on one side", f"{found.error_count:,}"),
+        ("Only in the base, only in the new one", f"{found.base_only_count:,}, {found.new_only_count:,}"),
+    ]
+    if found.HasField("pass_rate_change"):
+        rate = found.pass_rate_change
+        interval = f"{points(rate.low)} to {points(rate.high)}"
+        facts.append(("Change of the pass rate", f"{points(rate.value)} points ({interval})"))
+    if found.HasField("mcnemar_p"):
+        facts.append(("McNemar, one-sided p", p_value(found.mcnemar_p)))
+    name = inline_code(found.new.suite, _MOST_NAME)
+    lines = ["", f"### {name}: {shown.sign} {shown.word} against the base", "", inline_code(found.reason), ""]
+    lines += [_row(["", ""]), _row(["---", "---:"]), *(_row(fact) for fact in facts), ""]
+    if found.changes:
+        lines += [_row(["Case", "Base", "New", "Reason"]), _row(["---"] * 4)]
+        for change in found.changes[:50]:
+            cells = [mark(verdict).word for verdict in (change.base_verdict, change.new_verdict)]
+            lines.append(_row([inline_code(change.case_id, _MOST_NAME), *cells, inline_code(change.reason)]))
+        if len(found.changes) > 50:
+            lines.append(f"\n{count(len(found.changes) - 50, 'changed case')} more.")
+    lines += [f"- Judged differently: {inline_code(text)}" for text in found.provenance_changes[:20]]
+    return "\n".join(lines) + "\n"
+
+
+def _add_unpassed(report: SuiteReport, page: _Page) -> None:
+    run = report.run
+    rows = _unpassed_rows(report)
+    first = list(islice(rows, _MOST_ROWS))
+    total = run.failed_count + run.error_count
+    if first and total:
+        title = f"{count(total, 'case')} of {inline_code(report.name)} not passed"
+        shown = 0
+        if page.add(
+            f"\n<details><summary>{title}</summary>\n\n{_row(['Case', 'Verdict', 'Reason'])}\n{_row(['---'] * 3)}\n"
+        ):
+            for row in first:
+                if not page.add(row):
+                    break
+                shown += 1
+            more = f"\n{count(total - shown, 'case')} more.\n" if total > shown else ""
+            page.add_reserved(f"{more}\n</details>\n")
+    for _ in rows:  # to the end, so that the counts are checked
+        pass
+
+
+def _unpassed_rows(report: SuiteReport) -> Iterator[str]:
+    for case, verdict in checked_cases(report):
+        if verdict in (Verdict.FAILED, Verdict.ERROR):
+            shown = mark(verdict)
+            cells = (
+                inline_code(case.case_id, _MOST_NAME),
+                f"{shown.sign} {shown.word}",
+                inline_code(case.reason),
+            )
+            yield _row(cells) + "\n"

@@ -1,0 +1,260 @@
+"""One self-contained HTML page: it loads nothing, and reads without script."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+
+from evald.result import Verdict
+from evald.v1 import evaluation_service_pb2, suite_service_pb2
+from evald_server.pages.environment import csp_hash, environment
+from evald_server.pages.formats import between, mark, moment, percent
+from evald_server.pages.plots import Bar, Datum, Plot, bar, share_plot
+from evald_server.suites.statistics import wilson
+
+from .case_view import CaseView, case_view, size, title
+from .report import SuiteReport, checked_cases, is_metric, results
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+# What a page holds at most, over all suite runs: a browser takes about a second to show that much.
+_MOST_CASES: Final = 2000
+_MOST_CHARACTERS: Final = 12_000_000
+# Suite runs with more cases are not compared case by case: their verdicts alone would fill the memory.
+_MOST_COMPARED: Final = 10_000
+_MOST_DIFFERENCES: Final = 200
+_MOST_HISTORY: Final = 60
+
+_ORDER: Final = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.PASSED: 2, Verdict.SKIPPED: 3}
+
+
+class EvaluatorRow(NamedTuple):
+    """An evaluator over the whole suite run. rate: None where nothing passed or failed."""
+
+    title: str
+    totals: evaluation_service_pb2.EvaluatorTotals
+    rate: suite_service_pb2.Estimate | None
+    bar: Bar | None
+
+
+class Section(NamedTuple):
+    """A suite run on the page."""
+
+    number: int
+    report: SuiteReport
+    run: suite_service_pb2.SuiteRun
+    bar: Bar | None
+    assertions: list[EvaluatorRow]
+    metrics: list[EvaluatorRow]
+    cases: list[CaseView]
+    hidden: int
+    trials: Plot | None
+    history: Plot | None
+    past: list[suite_service_pb2.SuiteRun]
+    change: Bar | None
+
+
+class TargetDifference(NamedTuple):
+    """A case on which targets differ, with its verdict for each; None where it was not run."""
+
+    case_id: str
+    verdicts: list[Verdict | None]
+
+
+class Matrix(NamedTuple):
+    """The cases of a suite on which targets differ. hidden: how many more there are."""
+
+    suite: str
+    targets: list[str]
+    rows: list[TargetDifference]
+    hidden: int
+
+
+def write_page(reports: Sequence[SuiteReport], stream: TextIO) -> None:
+    """Write the page. Cases that failed or erred come first; what it has no room for is said.
+
+    Raises WrongCases, and MissingPackage without Jinja2.
+    """
+    template = _templates().get_template("report.html")
+    room = _Room(max(_MOST_CASES // max(len(reports), 1), 1), _MOST_CHARACTERS // max(len(reports), 1))
+    verdicts: list[dict[str, Verdict] | None] = []
+    sections = [_section(number, report, room, verdicts) for number, report in enumerate(reports, start=1)]
+    policy = (
+        f"default-src 'none'; style-src {csp_hash(_templates(), 'style.css')}; "
+        f"script-src {csp_hash(_templates(), 'filter.js')}; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    page = template.generate(policy=policy, sections=sections, matrices=list(_matrices(sections, verdicts)))
+    stream.writelines(page)
+
+
+@cache
+def _templates() -> "Environment":
+    return environment(Path(__file__).with_name("templates"))
+
+
+class _Room(NamedTuple):
+    """What each suite run may take of the page."""
+
+    cases: int
+    characters: int
+
+
+def _section(
+    number: int, report: SuiteReport, room: _Room, verdicts: list[dict[str, Verdict] | None]
+) -> Section:
+    run = report.run
+    kept = _Kept(room)
+    compared: dict[str, Verdict] | None = {} if run.case_count <= _MOST_COMPARED else None
+    for case, verdict in checked_cases(report):
+        kept.add(case, verdict, report)
+        if compared is not None:
+            compared[case.case_id] = verdict
+    verdicts.append(compared)
+    cases = kept.in_order()
+    assertions, metrics = _evaluators(run, kept)
+    past = _past(report)
+    return Section(
+        number,
+        report,
+        run,
+        bar(run.pass_rate.value, run.pass_rate.low, run.pass_rate.high, target=run.threshold)
+        if run.HasField("pass_rate")
+        else None,
+        assertions,
+        metrics,
+        cases,
+        run.case_count - len(cases),
+        _trial_plot(run),
+        _history_plot(past) if len(past) > 1 else None,
+        past,
+        _change(report.comparison),
+    )
+
+
+class _Kept:
+    """The cases that a page shows: as many as there is room for, those that did not pass first."""
+
+    def __init__(self, room: _Room) -> None:
+        self._room = room
+        self._views: dict[Verdict, list[CaseView]] = {verdict: [] for verdict in Verdict}
+        self._used = {True: 0, False: 0}  # characters of those that passed or were skipped, and of the others
+        self.names: dict[str, tuple[str, bool]] = {}
+        """Title of each evaluator, and whether it is a metric, by its name in results."""
+
+    def add(self, case: suite_service_pb2.CaseResult, verdict: Verdict, report: SuiteReport) -> None:
+        views = self._views[verdict]
+        if len(views) >= self._room.cases:
+            return
+        green = verdict in (Verdict.PASSED, Verdict.SKIPPED)
+        # Those that passed take no more than half of the room, because failures may follow.
+        whole = sum(self._used.values()) < self._room.characters
+        whole = whole and (not green or self._used[green] < self._room.characters / 2)
+        view = case_view(case, verdict, report.place(case.case_id), whole=whole)
+        self._used[green] += size(view)
+        views.append(view)
+        for _, result in results(case):
+            if result.name not in self.names:
+                self.names[result.name] = title(result.name, result.type, result.label), is_metric(result)
+
+    def in_order(self) -> list[CaseView]:
+        ordered = sorted(self._views.items(), key=lambda item: _ORDER[item[0]])
+        return [view for _, views in ordered for view in views][: self._room.cases]
+
+
+def _evaluators(
+    run: suite_service_pb2.SuiteRun, kept: _Kept
+) -> tuple[list[EvaluatorRow], list[EvaluatorRow]]:
+    tables: tuple[list[EvaluatorRow], list[EvaluatorRow]] = ([], [])
+    order = {name: position for position, name in enumerate(kept.names)}
+    for name, totals in sorted(
+        run.evaluators.items(), key=lambda item: (order.get(item[0], len(order)), item[0])
+    ):
+        judged = totals.passed_count + totals.failed_count
+        shown, metric = kept.names.get(
+            name, (title(name, "", ""), not judged and totals.HasField("mean_value"))
+        )
+        rate = None
+        if judged:
+            low, high = wilson(totals.passed_count, judged)
+            rate = suite_service_pb2.Estimate(value=totals.passed_count / judged, low=low, high=high)
+        drawn = bar(rate.value, rate.low, rate.high) if rate else None
+        tables[metric].append(EvaluatorRow(shown, totals, rate, drawn))
+    return tables
+
+
+def _trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
+    if not run.trial_estimates:
+        return None
+
+    def samples(name: str, field: str) -> list[Datum]:
+        return [
+            Datum(
+                f"k = {found.k}",
+                estimate.value,
+                estimate.low,
+                estimate.high,
+                f"{name.replace('k', str(found.k))}: {_said(estimate)}",
+            )
+            for found in run.trial_estimates
+            for estimate in [getattr(found, field)]
+        ]
+
+    return share_plot(
+        [("pass@k", "any", samples("pass@k", "any_passes")), ("pass^k", "all", samples("pass^k", "all_pass"))]
+    )
+
+
+def _said(estimate: suite_service_pb2.Estimate) -> str:
+    return f"{percent(estimate.value)}, 95 % interval {between(estimate)}"
+
+
+def _past(report: SuiteReport) -> list[suite_service_pb2.SuiteRun]:
+    """Return the suite runs with a pass rate, oldest first, this one last."""
+    past = [run for run in report.history if run.HasField("pass_rate") and run.id != report.run.id]
+    past.sort(key=lambda run: (run.create_time.seconds, run.create_time.nanos))
+    now = [report.run] if report.run.HasField("pass_rate") else []
+    return [*past, *now][-_MOST_HISTORY:]
+
+
+def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
+    samples = [
+        Datum(
+            moment(run.create_time)[5:10],
+            run.pass_rate.value,
+            run.pass_rate.low,
+            run.pass_rate.high,
+            f"{moment(run.create_time)}: {mark(run.verdict).word}, {_said(run.pass_rate)}",
+            mark(run.verdict).style,
+        )
+        for run in past
+    ]
+    return share_plot([("", "rate", samples)])
+
+
+def _change(comparison: suite_service_pb2.SuiteComparison | None) -> Bar | None:
+    if comparison is None or not comparison.HasField("pass_rate_change"):
+        return None
+    change = comparison.pass_rate_change
+    # At least 10 points on each side, so that a small change looks small.
+    reach = max(abs(change.low), abs(change.high), 0.1)
+    return bar(change.value, change.low, change.high, start=-reach, end=reach, target=0)
+
+
+def _matrices(sections: Sequence[Section], verdicts: Sequence[dict[str, Verdict] | None]) -> Iterator[Matrix]:
+    by_suite: dict[str, list[int]] = defaultdict(list)
+    for position, section in enumerate(sections):
+        by_suite[section.run.suite].append(position)
+    for suite, positions in by_suite.items():
+        found = [
+            (sections[position], known) for position in positions if (known := verdicts[position]) is not None
+        ]
+        if len(found) < 2:
+            continue
+        ids = dict.fromkeys(case_id for _, known in found for case_id in known)
+        rows = [TargetDifference(case_id, [known.get(case_id) for _, known in found]) for case_id in ids]
+        rows = [row for row in rows if len(set(row.verdicts)) > 1]
+        targets = [section.run.target for section, _ in found]
+        yield Matrix(suite, targets, rows[:_MOST_DIFFERENCES], max(len(rows) - _MOST_DIFFERENCES, 0))

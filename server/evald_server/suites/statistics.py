@@ -1,0 +1,284 @@
+"""Statistics of shares, trials and pairs. Pure functions without dependencies; docs/statistics.md explains them."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+CONFIDENCE: Final = 0.95
+
+SIGNIFICANCE: Final = 0.05
+"""Level of one-sided tests: below it, chance alone is not believed."""
+
+POWER: Final = 0.8
+"""How likely a drop of the smallest detectable size is to be found."""
+
+# Bisecting [0, 1] 60 times is more precise than a float.
+_HALVINGS: Final = 60
+
+# Divisible by 1 to 16 and by 100: means of up to 16 trials, and scores in percent, stay equal when they are.
+_GRID: Final = 7_207_200
+
+# Additions of an exact permutation test: 0.2 s. Enough for 16 pairs, and for many whose changes are alike.
+_MAX_EXACT_STEPS: Final = 200_000
+
+# So many broken pairs are significant if none is fixed: (1/2)^5 is below 5 %.
+_FEWEST_BROKEN: Final = 5
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+def wilson(hits: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
+    """Return the two-sided score interval of a share; 0 to 1 without trials.
+
+    Raises ValueError unless 0 <= hits <= trials.
+    Source: Wilson, J. Am. Stat. Assoc. 22, 1927; recommended by Brown, Cai and DasGupta,
+    Statistical Science 16(2), 2001, because it holds its confidence for small numbers and shares near 0 and 1.
+    """
+    _check(hits, trials)
+    if not trials:
+        return Interval(0.0, 1.0)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share = hits / trials
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    scale = 1 + z * z / trials
+    # At 0 and 1 both terms are equal; rounding must not exclude the share itself.
+    low = 0.0 if hits == 0 else (centre - spread) / scale
+    high = 1.0 if hits == trials else (centre + spread) / scale
+    return Interval(low, high)
+
+
+def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float:
+    """Return the exact one-sided upper bound of a share; 1 without trials.
+
+    With 0 hits it is 1 - (1 - confidence)^(1/trials), about 3/trials at 95 % (the rule of three).
+    Raises ValueError unless 0 <= hits <= trials.
+    Source: Clopper and Pearson, Biometrika 26(4), 1934.
+    """
+    _check(hits, trials)
+    if hits == trials:
+        return 1.0
+    if not hits:
+        return 1 - math.pow(1 - confidence, 1 / trials)
+    low, high = hits / trials, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _at_most(hits, trials, middle) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def pass_at_k(trials: int, passed: int, k: int) -> float | None:
+    """Return how likely at least one of k trials passes; None with fewer than k trials.
+
+    Unbiased: the share of the groups of k of these trials in which one passed.
+    Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv 2107.03374, 2021.
+    """
+    _check_trials(trials, passed, k)
+    return 1 - math.comb(trials - passed, k) / math.comb(trials, k) if trials >= k else None
+
+
+def pass_hat_k(trials: int, passed: int, k: int) -> float | None:
+    """Return how likely all of k trials pass (pass^k); None with fewer than k trials.
+
+    Unbiased: the share of the groups of k of these trials in which all passed.
+    Source: Yao et al., tau-bench, arXiv 2406.12045, 2024.
+    """
+    _check_trials(trials, passed, k)
+    return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
+
+
+class MeanEstimate(NamedTuple):
+    """A mean over cases."""
+
+    value: float
+    interval: Interval
+
+
+def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> MeanEstimate:
+    """Return the mean of shares from 0 to 1, one from each case, with its interval. Raises ValueError without any.
+
+    shares: a share and how many cases have it. groups: as how many independent observations one case may
+    count at most, for example its number of trials.
+    The interval is Wilson's with an effective number of cases: more than there are as far as the shares
+    differ less than passed and failed would, which is what trials within a case add. That factor is taken
+    with one passing and one failing case added, so that few cases, or cases that all agree, do not overstate it.
+    Sources: effective size, Korn and Graubard, Survey Methodology 24(2), 1998; added cases, Agresti and Coull,
+    The American Statistician 52(2), 1998.
+    """
+    cases, total, squares = 0, 0.0, 0.0
+    for share, count in shares:
+        cases += count
+        total += share * count
+        squares += share * share * count
+    if not cases:
+        raise ValueError("got no case, wanted at least one")
+    middle = (total + 1) / (cases + 2)
+    variance = (squares + 1) / (cases + 2) - middle * middle
+    size = cases * min(max(middle * (1 - middle) / variance, 1.0), max(groups, 1.0))
+    mean = min(total / cases, 1.0)
+    return MeanEstimate(mean, wilson(mean * size, size))
+
+
+def mcnemar_p(broken: int, fixed: int) -> float:
+    """Return the one-sided exact p-value that pairs break more often than they are fixed; 1 without changes.
+
+    Sources: McNemar, Psychometrika 12(2), 1947; exact: the binomial test of the pairs that changed.
+    """
+    _check(broken, broken + fixed)
+    return min(_at_most(fixed, broken + fixed, 0.5), 1.0) if broken else 1.0
+
+
+def permutation_p(changes: Sequence[float]) -> float:
+    """Return the one-sided p-value that paired values got lower; 1 without changes.
+
+    Under the null hypothesis each change from -1 to 1 could as well have the other sign. All signs are counted
+    exactly where that is cheap; else up to 20,000 are drawn, always the same ones.
+    Sources: Fisher, The Design of Experiments, 1935, section 21; p-values of drawn permutations are never 0:
+    Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9(1), 2010.
+    """
+    steps = [step for step in (round(change * _GRID) for change in changes) if step]
+    # The sum over the changes that are negative: as low as seen means that at least as much is negative.
+    sizes = [abs(step) for step in steps]
+    negative = sum(-step for step in steps if step < 0)
+    exact = _exact_tail(sizes, negative)
+    return _drawn_tail(sizes, negative) if exact is None else exact
+
+
+def _exact_tail(sizes: list[int], least: int) -> float | None:
+    """Return how likely a random subset of sizes adds up to at least that; None when counting takes too long."""
+    ways: dict[int, int] = {0: 1}
+    budget = _MAX_EXACT_STEPS
+    for size in sizes:
+        budget -= len(ways)
+        if budget < 0:
+            return None
+        longer = dict(ways)
+        for total, count in ways.items():
+            longer[total + size] = longer.get(total + size, 0) + count
+        ways = longer
+    return sum(count for total, count in ways.items() if total >= least) / (1 << len(sizes))
+
+
+def _drawn_tail(sizes: list[int], least: int) -> float:
+    """As `_exact_tail`, by drawing subsets.
+
+    A subset is the bits of one integer, and so is each binary digit of all sizes: adding up is counting bits.
+    """
+    planes = [
+        (1 << digit, int("".join("1" if size >> digit & 1 else "0" for size in sizes), 2))
+        for digit in range(max(sizes).bit_length())
+    ]
+    # Fewer for a million pairs, so that it takes seconds; the estimate of p is still within 0.01.
+    draws = max(2000, min(20_000, 200_000_000 // len(sizes)))
+    source = random.Random(len(sizes))  # noqa: S311  equal inputs must give equal figures
+    hits = 0
+    for _ in range(draws):
+        subset = source.getrandbits(len(sizes))
+        negative = sum(worth * (plane & subset).bit_count() for worth, plane in planes)
+        hits += negative >= least
+    return (hits + 1) / (draws + 1)
+
+
+def effect_size(changes: Sequence[float]) -> float | None:
+    """Return the mean change in standard deviations of the changes; None when they do not vary.
+
+    Source: d_z in Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, section 2.3.5.
+    """
+    if len(changes) < 2:
+        return None
+    mean = math.fsum(changes) / len(changes)
+    variance = math.fsum((change - mean) ** 2 for change in changes) / (len(changes) - 1)
+    # Equal changes differ by rounding alone.
+    return mean / math.sqrt(variance) if variance > 1e-18 else None
+
+
+def change_interval(both: int, broken: int, fixed: int, neither: int) -> Interval:
+    """Return the interval of the change of a share over pairs, after minus before; -1 to 1 without pairs.
+
+    both, neither: pairs that passed, or failed, before and after.
+    Source: Newcombe, Statistics in Medicine 17(22), 1998, pages 2635 to 2650, method 10.
+    """
+    pairs = both + broken + fixed + neither
+    if not pairs:
+        return Interval(-1.0, 1.0)
+    before, after = both + broken, both + fixed
+    old, new = before / pairs, after / pairs
+    old_low, old_high = wilson(before, pairs)
+    new_low, new_high = wilson(after, pairs)
+    margins = before * (pairs - before) * after * (pairs - after)
+    covariance: float = both * neither - broken * fixed
+    if covariance > 0:
+        covariance = max(covariance - pairs / 2, 0)
+    phi = covariance / math.sqrt(margins) if margins else 0.0
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(max(one * one - 2 * phi * one * other + other * other, 0.0))
+
+    change = new - old
+    return Interval(
+        max(change - reach(new - new_low, old_high - old), -1.0),
+        min(change + reach(new_high - new, old - old_low), 1.0),
+    )
+
+
+def smallest_detectable_drop(pairs: int, noise: float = 0.0) -> float | None:
+    """Return the smallest drop of a share that `mcnemar_p` finds with 80 % power; None if it finds not even 1.
+
+    noise: share of pairs that change from failed to passed by chance; as many change back by chance.
+    Exact without noise; with noise the approximation of Connett, Smith and McHugh, Statistics in Medicine 6(5),
+    1987, unless that is smaller.
+    """
+    if pairs < _FEWEST_BROKEN:
+        return None
+    # Binomial: fewer than the fewest are broken with a probability of 1 - POWER.
+    exact = upper_bound(_FEWEST_BROKEN - 1, pairs, POWER)
+    alpha, beta = (NormalDist().inv_cdf(share) for share in (1 - SIGNIFICANCE, POWER))
+
+    def needed(drop: float) -> float:
+        changed = min(drop + 2 * noise, 1.0)
+        spread = math.sqrt(max(changed - drop * drop, 0.0))
+        return float((alpha * math.sqrt(changed) + beta * spread) / drop) ** 2
+
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if needed(middle) > pairs:
+            low = middle
+        else:
+            high = middle
+    return max(exact, high)
+
+
+def _at_most(hits: int, trials: int, share: float) -> float:
+    """Return the binomial probability of at most so many hits, 0 < share < 1."""
+    if share >= 1:
+        return 0.0
+    log_hit, log_miss = math.log(share), math.log1p(-share)
+    whole = math.lgamma(trials + 1)
+    return math.fsum(
+        math.exp(
+            whole - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * log_hit + (trials - k) * log_miss
+        )
+        for k in range(hits + 1)
+    )
+
+
+def _check(hits: float, trials: float) -> None:
+    if not 0 <= hits <= trials:
+        raise ValueError(f"got {hits} hits in {trials} trials, wanted 0 <= hits <= trials")
+
+
+def _check_trials(trials: int, passed: int, k: int) -> None:
+    _check(passed, trials)
+    if k < 1:
+        raise ValueError(f"got k = {k}, wanted at least 1")

@@ -1,0 +1,517 @@
+"""Reads suites of cases from files: checks everything before anything runs, and reports all problems at once."""
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from evald.convert.resources import CONNECTOR
+from evald.convert.spec import fill_options
+from evald.errors import InvalidInput
+from evald.fields import nearest, shown, snake
+from evald.structs import fill_struct
+from evald.v1 import connector_service_pb2, suite_service_pb2
+
+from . import foreign
+from .case_messages import CaseShared, case_to_pb, specs_to_pb
+from .documents import Document, InvalidDocument, decode, parse_json_text, read_document
+from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
+from .transcripts import Transcripts, digest
+
+# Reading goes on to report more, up to so many.
+_MOST_PROBLEMS: Final = 100
+# Cases of a suite that stay in memory; those of a larger one are read again when they are sent.
+_KEPT_BYTES: Final = 16 << 20
+# What a case takes beside its own bytes: its id and its line.
+_CASE_BYTES: Final = 200
+# Ids that are kept to name the nearest one.
+_KEPT_IDS: Final = 10_000
+_SHOWN_UNUSED: Final = 3
+
+_PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)[:\]]")
+
+
+class Problem(NamedTuple):
+    """What is wrong, and where. line and column: 0 when they are not known."""
+
+    file: str
+    line: int
+    message: str
+    column: int = 0
+
+    def __str__(self) -> str:
+        places = [str(place) for place in (self.file, self.line, self.column) if place]
+        return f"{':'.join(places)}: {self.message}"
+
+
+class SuiteProblems(ValueError):
+    """Suites cannot be run. problems: all that was found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class Suite(NamedTuple):
+    """A suite that can be sent.
+
+    targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
+    target. cases: those that the filters let through; a large suite is read again each time. skipped: (id, why).
+    place: FILE:LINE of a case; the file alone for those of a large suite. case_count: of cases.
+    evaluators_place: FILE:LINE of the shared evaluators.
+    """
+
+    name: str
+    file: str
+    description: str
+    targets: list[str]
+    connectors: dict[str, connector_service_pb2.Connector]
+    open: suite_service_pb2.SuiteOpen
+    cases: Iterable[suite_service_pb2.SuiteCase]
+    skipped: list[tuple[str, str]]
+    place: Callable[[str], str]
+    case_count: int
+    warnings: list[str]
+    evaluators_place: str
+
+
+class CaseFilter(NamedTuple):
+    """Which cases to take: with any of the tags, with none of the excluded ones, of the ids. Empty: all."""
+
+    tags: Sequence[str] = ()
+    exclude_tags: Sequence[str] = ()
+    ids: Sequence[str] = ()
+
+    def takes(self, entry: CaseEntry) -> bool:
+        """Return whether a case is taken."""
+        return (
+            (not self.tags or any(tag in self.tags for tag in entry.tags))
+            and not any(tag in self.exclude_tags for tag in entry.tags)
+            and (not self.ids or entry.id in self.ids)
+        )
+
+
+def load_suites(
+    paths: Iterable[str | Path],
+    *,
+    tags: Sequence[str] = (),
+    exclude_tags: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    transcripts: Sequence[str | Path] = (),
+    targets: Sequence[str] = (),
+) -> list[Suite]:
+    """Read suites. Raises SuiteProblems, which lists all that is wrong with them.
+
+    transcripts: files with recorded answers, which replace those of the cases. targets: what is tested instead of
+    the suites' own targets and of recorded answers.
+    """
+    wanted = CaseFilter(tags, exclude_tags, ids)
+    problems: list[Problem] = []
+    try:
+        recorded = Transcripts([Path(path) for path in transcripts]) if transcripts else None
+    except InvalidDocument as problem:
+        raise SuiteProblems([_of_document(problem)]) from None
+    readers = [_SuiteReader(Path(path), wanted, recorded, targets, problems) for path in paths]
+    suites = [reader.suite() for reader in readers]
+    _check_names([suite for suite in suites if suite is not None], problems)
+    known = [one for reader in readers for one in reader.ids]
+    found = {one for reader in readers for one in reader.found}
+    for one in ids:
+        if one not in found and readers:
+            near = nearest(one, known)
+            hint = f'; did you mean "{near}"?' if near else ""
+            problems.append(Problem(readers[0].name, 0, f'no case has the id "{one}"{hint}'))
+    if problems:
+        raise SuiteProblems(problems)
+    read = [suite for suite in suites if suite is not None and (suite.case_count or suite.skipped)]
+    if not read:
+        raise SuiteProblems([Problem(reader.name, 0, "no case has such tags") for reader in readers])
+    if recorded is not None and read:
+        read[0].warnings.extend(_unused(recorded))
+    return read
+
+
+def _check_names(suites: Sequence[Suite], problems: list[Problem]) -> None:
+    first: dict[str, Suite] = {}
+    for suite in suites:
+        same = first.setdefault(suite.name, suite)
+        if same is not suite:
+            problems.append(
+                Problem(suite.file, 1, f'a second suite is called "{suite.name}", as {same.file} is')
+            )
+
+
+def _unused(transcripts: Transcripts) -> Iterator[str]:
+    unused = transcripts.unused()
+    shown_ones = list(islice(unused, _SHOWN_UNUSED))
+    more = sum(1 for _ in unused)
+    for place in shown_ones:
+        yield f"{place}: a transcript without a case"
+    if more:
+        yield f"{more} more transcripts without a case"
+
+
+class _Raw(NamedTuple):
+    """A case as it stands in its file. path: of the case in the document."""
+
+    data: Any
+    document: Document
+    path: tuple[str | int, ...]
+
+
+class _SuiteReader:
+    """Reads the suite of one file. ids: the first ones, for hints. found: those of the filter that there are."""
+
+    def __init__(
+        self,
+        path: Path,
+        wanted: CaseFilter,
+        transcripts: Transcripts | None,
+        targets: Sequence[str],
+        problems: list[Problem],
+    ) -> None:
+        self.name = str(path)
+        self.ids: list[str] = []
+        self.found: set[str] = set()
+        self._path = path
+        self._wanted = wanted
+        self._transcripts = transcripts
+        self._targets = targets
+        self._problems = problems
+        self._warnings: list[str] = []
+        self._document: Document | None = None  # of what is not JSON Lines
+
+    def suite(self) -> Suite | None:
+        """Return the suite; None when something is wrong with it, and then the problems say what."""
+        before = len(self._problems)
+        try:
+            found = self._read()
+        except InvalidDocument as problem:
+            self._problems.append(_of_document(problem))
+            return None
+        return found if len(self._problems) == before else None
+
+    def _read(self) -> Suite | None:
+        header, document = self._header()
+        entry = self._validate(SuiteEntry, header, document, ())
+        if entry is None:
+            self._check(None)
+            return None
+        assert isinstance(entry, SuiteEntry)
+        name = entry.name or self._path.stem
+        opening, connectors = suite_service_pb2.SuiteOpen(suite=name), {}
+        try:
+            _fill_open(entry, opening)
+            connectors = _connectors(entry)
+        except InvalidInput as problem:
+            self._problems.append(_of_input(problem, document, ()))
+            self._check(None)
+            return None
+        shared = CaseShared(
+            entry,
+            list(opening.evaluators),
+            self._transcripts,
+            asked=bool(self._targets or entry.targets) and self._transcripts is None,
+            ask_all=bool(self._targets),
+        )
+        kept, lines, skipped, count = self._check(shared)
+        opening.case_count = count
+        return Suite(
+            name,
+            self.name,
+            entry.description,
+            entry.targets,
+            connectors,
+            opening,
+            RereadCases(self, shared) if kept is None else _KeptCases(kept),
+            skipped,
+            lambda case_id: f"{self.name}:{lines[case_id]}" if case_id in lines else self.name,
+            count,
+            self._warnings,
+            f"{self.name}:{_line(document, (), ('suite', 'evaluators') if self._document is None else ('evaluators',))}",
+        )
+
+    def _header(self) -> tuple[Any, Document]:
+        """Return the suite without its cases, and the document that it is in."""
+        if self._path.suffix == ".jsonl":
+            self._document = self._adopted(foreign.convert_jsonl(self._path))
+        if self._document is None and self._path.suffix in (".jsonl", ".ndjson"):
+            _, document = next(self._json_lines(), (0, Document({}, {}, self.name)))
+            data = document.data
+            is_header = isinstance(data, Mapping) and "suite" in data and "id" not in data
+            if is_header and len(data) > 1:
+                line = document.line(())
+                raise InvalidDocument(
+                    self.name, line, "keys beside `suite`; wanted a line with `suite` alone"
+                )
+            return (data["suite"] if is_header else {}), document
+        document = self._document = self._document or self._converted(read_document(self._path))
+        data = document.data
+        if not isinstance(data, Mapping):
+            raise InvalidDocument(self.name, 1, f"{shown(data)}, wanted a suite: a mapping with `cases`")
+        cases = data.get("cases")
+        if "cases" in data and (not isinstance(cases, list) or not cases):
+            raise InvalidDocument(
+                self.name, document.line(("cases",)), f"cases: {shown(cases)}, wanted a list of cases"
+            )
+        return {key: value for key, value in data.items() if key != "cases"}, document
+
+    def _converted(self, document: Document) -> Document:
+        """Return the document, converted if it is in the format of another tool."""
+        return self._adopted(foreign.convert(document)) or document
+
+    def _adopted(self, converted: foreign.Converted | None) -> Document | None:
+        if converted is None:
+            return None
+        self._warnings.extend(converted.warnings)
+        return foreign.as_document(converted, self.name)
+
+    def _check(
+        self, shared: CaseShared | None
+    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int]:
+        """Check all cases. Returns them if they are few, their lines, those to skip, and how many there are.
+
+        shared: None when the suite itself is wrong; then the cases are only read.
+        """
+        kept: list[bytes] | None = []
+        lines: dict[str, int] = {}
+        skipped: list[tuple[str, str]] = []
+        seen, size, count, any_case = IdSet(), 0, 0, False
+        for raw in self._raw_cases():
+            any_case = True
+            if len(self._problems) >= _MOST_PROBLEMS:
+                self._problems.append(
+                    Problem(self.name, 0, f"more than {_MOST_PROBLEMS} problems; the rest is not read")
+                )
+                break
+            entry, pb = self._case(raw, shared)
+            if entry is None:
+                continue
+            if not seen.add(entry.id):
+                self._twice(raw, entry.id, lines)
+                continue
+            if len(self.ids) < _KEPT_IDS:
+                self.ids.append(entry.id)
+            if entry.id in self._wanted.ids:
+                self.found.add(entry.id)
+            if entry.skip is not False and self._wanted.takes(entry):
+                skipped.append((entry.id, entry.skip if isinstance(entry.skip, str) else ""))
+            if pb is None:
+                continue
+            count += 1
+            if kept is not None:
+                kept.append(pb.SerializeToString())
+                lines[entry.id] = raw.document.line(raw.path)
+                size += len(kept[-1]) + _CASE_BYTES
+                if size > _KEPT_BYTES:
+                    kept = None
+                    lines.clear()
+        if not any_case:
+            self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
+        return kept, lines, skipped, count
+
+    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
+        where = f", as in line {lines[case_id]}" if case_id in lines else ""
+        line = raw.document.line((*raw.path, "id"))
+        self._problems.append(Problem(self.name, line, f'the id "{case_id}" a second time{where}'))
+
+    def _case(
+        self, raw: _Raw, shared: CaseShared | None
+    ) -> tuple[CaseEntry | None, suite_service_pb2.SuiteCase | None]:
+        """Return a case, and its message if it is to be sent. None, and a problem, for one that is wrong."""
+        entry = self._validate(CaseEntry, raw.data, raw.document, raw.path)
+        if entry is None:
+            return None, None
+        assert isinstance(entry, CaseEntry)
+        if entry.skip is not False or shared is None:
+            return entry, None
+        try:
+            pb = case_to_pb(entry, shared)
+        except InvalidInput as problem:
+            self._problems.append(_of_input(problem, raw.document, raw.path, entry.id))
+            return None, None
+        except InvalidDocument as problem:
+            self._problems.append(_of_document(problem))
+            return None, None
+        return entry, pb if self._wanted.takes(entry) else None
+
+    def _validate(
+        self, model: type[FilePart], data: Any, document: Document, path: tuple[str | int, ...]
+    ) -> FilePart | None:
+        try:
+            return model.model_validate(data)
+        except ValidationError as problem:
+            for error in problem.errors(include_url=False, include_context=False):
+                where = tuple(error["loc"])
+                message = (
+                    _unknown(model, where) if error["type"] == "extra_forbidden" else found_and_wanted(error)
+                )
+                self._problems.append(
+                    Problem(self.name, _line(document, path, where), f"{_shown_path(path, where)}: {message}")
+                )
+            return None
+
+    def _raw_cases(self) -> Iterator[_Raw]:
+        if self._document is not None:
+            for index, data in enumerate(self._document.data.get("cases", ())):
+                yield _Raw(data, self._document, ("cases", index))
+            return
+        for number, document in self._json_lines():
+            data = document.data
+            if number > 0 or not (isinstance(data, Mapping) and "suite" in data and "id" not in data):
+                yield _Raw(data, document, ())
+
+    def _json_lines(self) -> Iterator[tuple[int, Document]]:
+        """Yield every value of JSON Lines with its number, from 0."""
+        try:
+            stream = self._path.open("rb")
+        except OSError as problem:
+            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
+        with stream:
+            count = 0
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    text = decode(line, self.name)
+                except InvalidDocument as problem:
+                    raise InvalidDocument(self.name, number, problem.message, problem.column) from None
+                yield count, Document(parse_json_text(text, self.name, number), {(): number}, self.name)
+                count += 1
+
+    def read_again(self, shared: CaseShared) -> Iterator[suite_service_pb2.SuiteCase]:
+        """Yield the cases to send. Raises SuiteProblems when the file has changed since it was checked."""
+        for raw in self._raw_cases():
+            pb = self._case(raw, shared)[1]
+            if self._problems:
+                raise SuiteProblems(self._problems)
+            if pb is not None:
+                yield pb
+
+
+class _KeptCases(Iterable[suite_service_pb2.SuiteCase]):
+    """The cases of a small suite, as bytes: a tenth of what they take as messages."""
+
+    def __init__(self, cases: Sequence[bytes]) -> None:
+        self._cases = cases
+
+    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
+        return map(suite_service_pb2.SuiteCase.FromString, self._cases)
+
+
+class RereadCases(Iterable[suite_service_pb2.SuiteCase]):
+    """The cases of a large file, read from it each time."""
+
+    def __init__(self, reader: _SuiteReader, shared: CaseShared) -> None:
+        self._reader = reader
+        self._shared = shared
+
+    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
+        return self._reader.read_again(self._shared)
+
+
+class IdSet:
+    """A set of ids in 8 bytes each: digests, in a sorted array and the latest in a set."""
+
+    def __init__(self) -> None:
+        self._sorted = array("Q")
+        self._latest: set[int] = set()
+
+    def add(self, text: str) -> bool:
+        """Add an id. Returns False if it is there already."""
+        one = digest(text)
+        index = bisect_left(self._sorted, one)
+        if one in self._latest or self._sorted[index : index + 1] == array("Q", [one]):
+            return False
+        self._latest.add(one)
+        # 64 Ki: a million ids are merged 16 times.
+        if len(self._latest) >= 1 << 16:
+            self._sorted = array("Q", merge(self._sorted, sorted(self._latest)))
+            self._latest.clear()
+        return True
+
+
+def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
+    pb.evaluators.extend(specs_to_pb(entry.evaluators))
+    if entry.options:
+        fill_options(entry.options, pb.options)
+    if entry.min_passed and entry.trials and entry.min_passed > entry.trials:
+        raise InvalidInput(
+            "min_passed", f"{entry.min_passed} of {entry.trials} trials", f"at most {entry.trials}"
+        )
+    pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
+    if entry.threshold is not None:
+        pb.threshold = entry.threshold
+    pb.max_concurrency = entry.max_concurrency
+    pb.labels.update(entry.labels)
+    if entry.metadata:
+        fill_struct(entry.metadata, pb.metadata, "metadata")
+
+
+def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]:
+    found = {}
+    for name, data in entry.connectors.items():
+        try:
+            found[name] = CONNECTOR.read({"name": name, **data})
+        except InvalidInput as problem:
+            raise problem.below(f"connectors.{name}") from None
+    return found
+
+
+def _of_document(problem: InvalidDocument) -> Problem:
+    return Problem(problem.file, problem.line, problem.message, problem.column)
+
+
+def _of_input(
+    problem: InvalidInput, document: Document, path: tuple[str | int, ...], case_id: str = ""
+) -> Problem:
+    where = tuple(int(number) if number else key for key, number in _PART.findall(problem.path))
+    place = _shown_path(path, ()) + (f' ("{case_id}")' if case_id else "")
+    at = problem.path if not place else f"{place}: {problem.path}" if problem.path else place
+    message = f"{problem.got}; wanted {problem.wanted}"
+    return Problem(document.file, _line(document, path, where), f"{at}: {message}" if at else message)
+
+
+def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str | int]) -> int:
+    """Return the line of what is below a path. where: keys in canonical spelling."""
+    data: Any = document.data
+    for part in path:
+        data = data[part]
+    for part in where:
+        if isinstance(data, Mapping) and isinstance(part, str):
+            spelled = next((key for key in data if key == part or _canonical(key) == _canonical(part)), None)
+            if spelled is None:
+                break
+            path, data = (*path, spelled), data[spelled]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            path, data = (*path, part), data[part]
+        else:
+            break
+    return document.line(path)
+
+
+def _canonical(key: str) -> str:
+    name = snake(key)
+    return CaseEntry.aliases.get(name) or SuiteEntry.aliases.get(name) or name
+
+
+def _shown_path(path: Sequence[str | int], where: Sequence[str | int]) -> str:
+    found = ""
+    for part in (*path, *where):
+        found += f"[{part}]" if isinstance(part, int) else f".{part}" if found else part
+    return found
+
+
+def _unknown(model: type[FilePart], where: Sequence[str | int]) -> str:
+    """Return what is wrong with an unknown key, with the nearest known one."""
+    model = TurnEntry if "turns" in where[:-1] else model
+    key = str(where[-1])
+    known = [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
+    near = nearest(snake(key), known)
+    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"

@@ -1,0 +1,276 @@
+"""Recorded answers in files of their own: JSON Lines or CSV, joined with the cases by id, else by input.
+
+Only a digest and the position of each row stay in memory; a row is read again when its case needs it.
+"""
+
+import csv
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from evald.fields import shown, snake
+
+from .documents import InvalidDocument, decode, parse_json_text
+from .recorded_turns import first_of, turn_bounds
+
+_ID: Final = ("id", "case_id", "caseId", "conversation_id")
+_OUTPUT: Final = ("output", "response", "answer", "completion")
+# What of a row goes with its answer.
+_ABOUT: Final = (
+    "latency_ms",
+    "latency_seconds",
+    "time_to_first_token_ms",
+    "usage",
+    "cost_usd",
+    "cost",
+    "model",
+    "finish_reason",
+    "start_time",
+)
+_NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "cost_usd")
+_SHAPE: Final = (
+    'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
+)
+
+
+class Transcript(NamedTuple):
+    """One row: the answers of one trial, one for each turn. place: FILE:LINE."""
+
+    place: str
+    answers: list[Any]
+
+
+class Transcripts:
+    """The rows of some files, by case."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        """Index the rows. Raises InvalidDocument for what cannot be read."""
+        self._files = [_TranscriptFile(path) for path in paths]
+        digests, rows = array("Q"), array("Q")
+        for number, file in enumerate(self._files):
+            for position, line, row in file.rows():
+                digests.append(digest(_key(row, f"{file.name}:{line}")))
+                rows.extend((number, position, line))
+        order = sorted(range(len(digests)), key=digests.__getitem__)  # stable: trials stay in their order
+        self._digests = array("Q", (digests[index] for index in order))
+        self._rows = array("Q", (value for index in order for value in rows[3 * index : 3 * index + 3]))
+        self._used = bytearray(len(order))
+
+    def of(self, case_id: str, asked: str | None, turns: int, *, whole: bool = False) -> list[Transcript]:
+        """Return the trials of a case, by its id, else by what its last turn asks. Raises InvalidDocument.
+
+        whole: the case is one conversation from its beginning, with the user's messages.
+        """
+        rows = self._rows_of(("id", case_id))
+        if not rows and asked is not None:
+            rows = self._rows_of(("input", asked))
+        return [_transcript(row, place, turns, whole=whole) for row, place in rows]
+
+    def unused(self) -> Iterator[str]:
+        """Yield where rows are that no case has asked for."""
+        return (self._row(index)[1] for index, used in enumerate(self._used) if not used)
+
+    def _rows_of(self, key: tuple[str, str]) -> list[tuple[Mapping[str, Any], str]]:
+        wanted = digest(key)
+        index = bisect_left(self._digests, wanted)
+        found = []
+        while index < len(self._digests) and self._digests[index] == wanted:
+            self._used[index] = 1
+            (file, position), place = self._row(index)
+            found.append((file.row_at(position), place))
+            index += 1
+        return found
+
+    def _row(self, index: int) -> tuple[tuple["_TranscriptFile", int], str]:
+        number, position, line = self._rows[3 * index : 3 * index + 3]
+        file = self._files[number]
+        return (file, position), f"{file.name}:{line}"
+
+
+def digest(key: object) -> int:
+    """Return 64 bits of a key: among a million the chance that two are equal is 1 in 37 million."""
+    return int.from_bytes(blake2b(repr(key).encode(errors="replace"), digest_size=8).digest(), "big")
+
+
+def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
+    """Return what joins a row with its case."""
+    own = first_of(row, _ID)
+    if own is not None:
+        return "id", str(own)
+    asked = asked_text(row.get("input"))
+    if asked is None and isinstance(row.get("messages"), list):
+        said = [one for one in row["messages"] if isinstance(one, Mapping) and one.get("role") == "user"]
+        asked = asked_text(said[-1:])
+    if asked is None:
+        raise InvalidDocument(
+            place, 0, f"neither an id nor an input, only {', '.join(list(row)[:8])}; {_SHAPE}"
+        )
+    return "input", asked
+
+
+def asked_text(asked: Any) -> str | None:
+    """Return what the user says last, to compare with; None when it is no text."""
+    if isinstance(asked, str):
+        return asked.strip()
+    if isinstance(asked, list) and asked and isinstance(asked[-1], Mapping):
+        content = asked[-1].get("content")
+        return content.strip() if isinstance(content, str) else None
+    return None
+
+
+def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
+    """Return the answers of a row for so many turns. Raises InvalidDocument."""
+    about = {key: row[key] for key in _ABOUT if row.get(key) is not None}
+    output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
+    if answers is not None or (output is None and messages is not None):
+        if answers is None:
+            answers = [_whole(messages, place)] if whole else _answers(messages, place)[-turns:]
+        if not isinstance(answers, list) or len(answers) != turns:
+            count = f"{len(answers)} answers" if isinstance(answers, list) else shown(answers)
+            raise InvalidDocument(place, 0, f"{count} for a case of {turns} turns")
+        if about:
+            answers = [*answers[:-1], _with(answers[-1], about)]
+        return Transcript(place, answers)
+    if output is None:
+        raise InvalidDocument(place, 0, f"no output, only {', '.join(list(row)[:8])}; {_SHAPE}")
+    if turns != 1:
+        raise InvalidDocument(
+            place, 0, f"one output for a case of {turns} turns; wanted `messages`, or `answers` with {turns}"
+        )
+    return Transcript(place, [_with(output, about)])
+
+
+def _with(output: Any, about: dict[str, Any]) -> Any:
+    if not about:
+        return output
+    if isinstance(output, Mapping):
+        inner = dict(output) if {"text", "messages"} & output.keys() else {"messages": [dict(output)]}
+        return about | inner
+    return {**about, ("text" if isinstance(output, str) else "messages"): output}
+
+
+def _check_messages(messages: Any, place: str) -> None:
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        raise InvalidDocument(place, 0, f"messages: {shown(messages)}, wanted a list of messages")
+
+
+def _whole(messages: Any, place: str) -> list[Any]:
+    """Return a conversation to the agent's last message; what the user says after it is answered by nobody."""
+    _check_messages(messages, place)
+    end = len(messages)
+    while end and messages[end - 1].get("role") in ("user", "system", "developer"):
+        end -= 1
+    return list(messages[:end])
+
+
+def _answers(messages: Any, place: str) -> list[Any]:
+    """Return what the agent said in each turn of a conversation."""
+    _check_messages(messages, place)
+    found = []
+    for start, end in turn_bounds(messages):
+        said = [one for one in messages[start:end] if one.get("role") not in ("user", "system", "developer")]
+        if not said:
+            raise InvalidDocument(place, 0, "a conversation without an answer of the agent")
+        found.append(said)
+    return found
+
+
+class _TranscriptFile:
+    """One file, whose rows are known by the position of their first byte."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._csv = path.suffix == ".csv"
+        self._header: list[str] = []
+
+    def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """Yield all rows with their positions and lines. Raises InvalidDocument."""
+        try:
+            stream = self._path.open("rb")
+        except OSError as problem:
+            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
+        with stream:
+            reading = _Lines(stream, self.name)
+            if self._csv:
+                yield from self._csv_rows(reading)
+                return
+            for line in reading:
+                if line.strip():
+                    yield reading.start, reading.number, self._json_row(line, reading.number)
+
+    def _csv_rows(self, reading: "_Lines") -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        table = csv.reader(reading, strict=True)
+        try:
+            self._header = [snake(name.strip()) for name in next(table, [])]
+            self._check_header()
+            while True:
+                position, line = reading.position, reading.number + 1
+                cells = next(table, None)
+                if cells is None:
+                    return
+                if cells:
+                    yield position, line, self._csv_row(cells, line)
+        except csv.Error as problem:
+            raise InvalidDocument(self.name, reading.number, f"not valid CSV: {problem}") from None
+
+    def _check_header(self) -> None:
+        if not {"output", "response", "answer", "completion", "messages"} & set(self._header):
+            got = f"got the columns {', '.join(self._header)[:200] or 'none'}"
+            raise InvalidDocument(self.name, 1, f"{got}; wanted a header with output, and id or input")
+
+    def row_at(self, position: int) -> Mapping[str, Any]:
+        """Return the row at a position."""
+        with self._path.open("rb") as stream:
+            stream.seek(position)
+            reading = _Lines(stream, self.name)
+            if self._csv:
+                return self._csv_row(next(csv.reader(reading, strict=True)), 0)
+            return self._json_row(next(reading), 0)
+
+    def _json_row(self, line: str, number: int) -> Mapping[str, Any]:
+        row = parse_json_text(line, self.name, number)
+        if not isinstance(row, dict):
+            raise InvalidDocument(self.name, number, f"{shown(row)}, {_SHAPE}")
+        return row
+
+    def _csv_row(self, cells: list[str], number: int) -> Mapping[str, Any]:
+        if len(cells) != len(self._header):
+            message = f"{len(cells)} cells, but the header has {len(self._header)}"
+            raise InvalidDocument(self.name, number, message)
+        row: dict[str, Any] = {}
+        for name, cell in zip(self._header, cells, strict=True):
+            if name in _NUMBERS or name in ("messages", "answers", "usage", "cost"):
+                if cell.strip():
+                    row[name] = parse_json_text(cell, f"{self.name}:{number}: {name}")
+            elif cell or name in _OUTPUT:
+                row[name] = cell
+        return row
+
+
+class _Lines:
+    """Lines of a stream as text. number and start: of the last line. position: of the next one."""
+
+    def __init__(self, stream: BinaryIO, file: str) -> None:
+        self._stream = stream
+        self._file = file
+        self.number = 0
+        self.start = 0
+        self.position = stream.tell()
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._stream.readline()
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.start, self.position = self.position, self.position + len(line)
+        try:
+            return decode(line, self._file)
+        except InvalidDocument as problem:
+            raise InvalidDocument(self._file, self.number, problem.message, problem.column) from None

@@ -1,0 +1,353 @@
+"""Verdicts of trials, cases and suites, and the figures of a suite run. The only place that computes them.
+
+All verdicts are three-valued: what is in error could have passed or failed, so it decides nothing by itself,
+and a verdict that depends on it is ERROR.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+
+from .statistics import Interval, estimate_mean, pass_at_k, pass_hat_k, wilson
+
+_PASSED: Final = result_pb2.VERDICT_PASSED
+_FAILED: Final = result_pb2.VERDICT_FAILED
+_ERROR: Final = result_pb2.VERDICT_ERROR
+_SKIPPED: Final = result_pb2.VERDICT_SKIPPED
+
+# Shares that should equal the threshold are off by rounding when weights are fractions.
+_ROUNDING: Final = 1e-9
+
+# More than any suite has evaluators. A suite whose cases all bring a config of their own has one each.
+_MAX_PROVENANCE: Final = 1000
+
+
+def trial_verdict(verdicts: Iterable[int]) -> "result_pb2.Verdict":
+    """Return the worst verdict of a trial's turns: FAILED, ERROR, PASSED, SKIPPED; ERROR when there is none.
+
+    What is not one of these counts as ERROR.
+    """
+    seen = set(verdicts)
+    if _FAILED in seen:
+        return _FAILED
+    if not seen <= {_PASSED, _SKIPPED} or not seen:
+        return _ERROR
+    return _PASSED if _PASSED in seen else _SKIPPED
+
+
+def decide_trial(trial: suite_service_pb2.TrialResult) -> None:
+    """Set verdict, score and reason of a trial from its turns and its error."""
+    evaluated = [turn for turn in trial.turns if turn.HasField("evaluation")]
+    verdicts = [turn.evaluation.verdict for turn in evaluated]
+    broken = trial.HasField("error")
+    trial.verdict = trial_verdict([*verdicts, _ERROR] if broken else verdicts)
+    if evaluated and evaluated[-1].evaluation.HasField("score"):
+        trial.score = evaluated[-1].evaluation.score
+    else:
+        trial.ClearField("score")
+    if broken and trial.verdict == _ERROR:
+        trial.reason = f"{trial.error.code}: {trial.error.message}"
+    else:
+        trial.reason = _reason_of_turns(evaluated, trial.verdict)
+
+
+def _reason_of_turns(evaluated: list[run_service_pb2.RunTurn], verdict: int) -> str:
+    """Return the reason of the first turn with that verdict; when all is well, of the last one."""
+    if not evaluated:
+        return "No turn was evaluated"
+    ordered = evaluated[::-1] if verdict in (_PASSED, _SKIPPED) else evaluated
+    turn = next((turn for turn in ordered if turn.evaluation.verdict == verdict), ordered[0])
+    if len(evaluated) == 1 or verdict in (_PASSED, _SKIPPED):
+        return turn.evaluation.reason
+    return f"Turn {turn.turn}: {turn.evaluation.reason}"
+
+
+class CaseVerdict(NamedTuple):
+    """The verdict of a case over its trials."""
+
+    verdict: "result_pb2.Verdict"
+    reason: str
+    passed: int
+    failed: int
+    errors: int
+
+
+def case_verdict(verdicts: Iterable[int], min_passed: int = 0) -> CaseVerdict:
+    """Return the verdict of a case whose trials have these verdicts.
+
+    PASSED when at least min_passed trials passed; FAILED when too few would have even if all trials in error
+    had; else ERROR; SKIPPED when all trials were. min_passed: 0 means every trial that was not skipped.
+    """
+    verdicts = list(verdicts)
+    passed, failed, skipped = map(verdicts.count, (_PASSED, _FAILED, _SKIPPED))
+    trials = len(verdicts)
+    errors = trials - passed - failed - skipped
+    if skipped == trials:
+        verdict = _SKIPPED if trials else _ERROR
+        return CaseVerdict(verdict, "All trials were skipped" if trials else "No trial ran", 0, 0, 0)
+    needed = min_passed or trials - skipped
+    verdict = _PASSED if passed >= needed else _FAILED if passed + errors < needed else _ERROR
+    reason = f"{passed} of {trials} trials passed, {needed} needed"
+    reason += "".join(
+        f", {count} {what}" for count, what in ((errors, "in error"), (skipped, "skipped")) if count
+    )
+    return CaseVerdict(verdict, reason, passed, failed, errors)
+
+
+def decide_case(case: suite_service_pb2.CaseResult, min_passed: int = 0) -> None:
+    """Set verdict, score, reason and counts of a case from its trials, whose verdicts are set. See `case_verdict`."""
+    trials = case.trials
+    found = case_verdict([trial.verdict for trial in trials], min_passed)
+    case.verdict = found.verdict
+    case.passed_count, case.failed_count, case.error_count = found.passed, found.failed, found.errors
+    scores = [trial.score for trial in trials if trial.HasField("score")]
+    if scores:
+        case.score = sum(scores) / len(scores)
+    else:
+        case.ClearField("score")
+    case.reason = found.reason
+    if len(trials) == 1:
+        case.reason = trials[0].reason
+    elif found.verdict in (_FAILED, _ERROR):
+        why = next((trial for trial in trials if trial.verdict == found.verdict), None)
+        if why is not None and why.reason:
+            case.reason += f"; trial {why.trial}: {why.reason}"
+
+
+class SuiteVerdict(NamedTuple):
+    """The verdict of a suite run."""
+
+    verdict: "result_pb2.Verdict"
+    reason: str
+
+
+def suite_verdict(passed: float, failed: float, errors: float, threshold: float) -> SuiteVerdict:
+    """Return the verdict of a suite whose cases weigh so much.
+
+    PASSED when the share that passed reaches the threshold even if every case in error had failed; FAILED when
+    it does not even if all of them had passed; else ERROR. ERROR, too, when nothing passed or failed.
+    """
+    whole = passed + failed + errors
+    if not passed + failed:
+        return SuiteVerdict(_ERROR, "No case passed or failed")
+    at_least, at_most = passed / whole, (passed + errors) / whole
+    wanted = f"{_percent(threshold)} wanted"
+    if not errors:
+        reason = f"{_percent(at_least)} of the cases passed, {wanted}"
+    else:
+        reason = (
+            f"{_percent(at_least)} to {_percent(at_most)} of the cases passed, because of errors, {wanted}"
+        )
+    if at_least >= threshold - _ROUNDING:
+        return SuiteVerdict(_PASSED, reason)
+    return SuiteVerdict(_FAILED if at_most < threshold - _ROUNDING else _ERROR, reason)
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent. One that is not 0 or 1 does not look like it."""
+    rounded = round(share * 100, 1)
+    if 0 < share < 1:
+        rounded = min(max(rounded, 0.1), 99.9)
+    return f"{rounded:g} %"
+
+
+class _Spending:
+    """Tokens and money. What was never reported stays absent."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+        self._money: dict[str, float] = {}
+
+    def add_tokens(self, usage: message_pb2.TokenUsage) -> None:
+        for field, count in usage.ListFields():
+            self._tokens[field.name] = self._tokens.get(field.name, 0) + count
+
+    def add_cost(self, cost: message_pb2.Cost) -> None:
+        currency = cost.currency_code
+        self._money[currency] = self._money.get(currency, 0.0) + cost.amount
+
+    def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
+        """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out."""
+        for name in ("token_usage", "cost"):
+            run.ClearField(prefix + name)
+        for name, count in self._tokens.items():
+            setattr(getattr(run, f"{prefix}token_usage"), name, count)
+        if len(self._money) == 1:
+            [(currency, amount)] = self._money.items()
+            getattr(run, f"{prefix}cost").CopyFrom(message_pb2.Cost(currency_code=currency, amount=amount))
+
+
+class _EvaluatorCounts:
+    """Verdicts of one evaluator, and the sum and number of values of a metric."""
+
+    __slots__ = ("errors", "failed", "passed", "sum", "values")
+
+    def __init__(self) -> None:
+        self.passed = self.failed = self.errors = self.values = 0
+        self.sum = 0.0
+
+
+class SuiteTotals:
+    """Adds up the cases of a suite run. Memory grows with evaluators and trials, not with cases."""
+
+    def __init__(self, threshold: float = 1.0) -> None:
+        self.threshold = threshold
+        self._verdicts: Counter[int] = Counter()
+        self._weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
+        self._squares = 0.0
+        self._scores, self._scored = 0.0, 0
+        # Cases by number of trials with a verdict, and of those that passed.
+        self._trials: Counter[tuple[int, int]] = Counter()
+        self._sizes: set[int] = set()
+        self._evaluators: dict[str, _EvaluatorCounts] = {}
+        self._provenance: dict[tuple[str, str, str, bytes], None] = {}
+        self._latency, self._latencies = 0, 0
+        self._agent, self._judges = _Spending(), _Spending()
+
+    def add(self, case: suite_service_pb2.CaseResult) -> None:
+        """Add a case that is decided. See `decide_case`."""
+        verdict = case.verdict
+        if verdict not in self._weights:
+            verdict = _ERROR
+        self._verdicts[verdict] += 1
+        weight = case.weight
+        self._weights[verdict] += weight
+        if verdict in (_PASSED, _FAILED):
+            self._squares += weight * weight
+        if case.HasField("score"):
+            self._scores += case.score
+            self._scored += 1
+        passed = case.passed_count
+        self._trials[passed + case.failed_count, passed] += 1
+        trials = case.trials
+        self._sizes.add(len(trials))
+        for trial in trials:
+            for turn in trial.turns:
+                self._add_turn(turn)
+
+    def _add_turn(self, turn: run_service_pb2.RunTurn) -> None:
+        if turn.HasField("latency"):
+            latency = turn.latency
+            self._latency += latency.seconds * 1_000_000_000 + latency.nanos
+            self._latencies += 1
+        if turn.HasField("token_usage"):
+            self._agent.add_tokens(turn.token_usage)
+        if turn.HasField("cost"):
+            self._agent.add_cost(turn.cost)
+        if turn.HasField("evaluation"):
+            self._add_evaluation(turn.evaluation)
+
+    def _add_evaluation(self, evaluation: result_pb2.AggregatedEvaluation) -> None:
+        if evaluation.HasField("token_usage"):
+            self._judges.add_tokens(evaluation.token_usage)
+        if evaluation.HasField("cost"):
+            self._judges.add_cost(evaluation.cost)
+        evaluators, provenance = self._evaluators, self._provenance
+        for result in evaluation.results:
+            name, verdict = result.name, result.verdict
+            counts = evaluators.get(name)
+            if counts is None:
+                counts = evaluators[name] = _EvaluatorCounts()
+            if verdict == _PASSED:
+                counts.passed += 1
+            elif verdict == _FAILED:
+                counts.failed += 1
+            elif verdict != _SKIPPED:
+                counts.errors += 1
+            if result.HasField("provenance") and len(provenance) < _MAX_PROVENANCE:
+                key = (
+                    name,
+                    result.type,
+                    result.version,
+                    result.provenance.SerializeToString(),
+                )
+                provenance.setdefault(key)
+        # Metrics that were unavailable are not among them.
+        for name, value in evaluation.metrics.items():
+            if name in evaluators:
+                evaluators[name].sum += value
+                evaluators[name].values += 1
+
+    def fill(self, run: suite_service_pb2.SuiteRun) -> None:
+        """Set all figures of a suite run, its verdict and its reason. Does not change its status."""
+        counts, weights = self._verdicts, self._weights
+        run.threshold = self.threshold
+        run.case_count = counts.total()
+        run.passed_count, run.failed_count = counts[_PASSED], counts[_FAILED]
+        run.error_count, run.skipped_count = counts[_ERROR], counts[_SKIPPED]
+        run.verdict, run.reason = suite_verdict(
+            weights[_PASSED], weights[_FAILED], weights[_ERROR], self.threshold
+        )
+        self._fill_means(run)
+        self._fill_trials(run)
+        self._fill_evaluators(run)
+        self._agent.fill(run)
+        self._judges.fill(run, "evaluator_")
+
+    def _fill_means(self, run: suite_service_pb2.SuiteRun) -> None:
+        for name in ("pass_rate", "mean_score", "mean_latency_seconds"):
+            run.ClearField(name)
+        judged = self._weights[_PASSED] + self._weights[_FAILED]
+        if judged:
+            share = self._weights[_PASSED] / judged
+            # Kish's effective size: as many cases of equal weight say as much.
+            size = judged * judged / self._squares
+            run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))
+        if self._scored:
+            run.mean_score = self._scores / self._scored
+        if self._latencies:
+            run.mean_latency_seconds = self._latency / self._latencies * 1e-9
+
+    def _fill_trials(self, run: suite_service_pb2.SuiteRun) -> None:
+        run.trials = next(iter(self._sizes)) if len(self._sizes) == 1 else 0
+        run.unstable_count = sum(count for (n, c), count in self._trials.items() if 0 < c < n)
+        del run.trial_estimates[:]
+        most = max(self._sizes, default=0)
+        for k in range(1, most + 1) if most > 1 else ():
+            estimate = trial_estimate(self._trials, k)
+            if estimate is not None:
+                run.trial_estimates.append(estimate)
+
+    def _fill_evaluators(self, run: suite_service_pb2.SuiteRun) -> None:
+        run.evaluators.clear()
+        for name, counts in self._evaluators.items():
+            totals = run.evaluators[name]
+            totals.CopyFrom(
+                evaluation_service_pb2.EvaluatorTotals(
+                    passed_count=counts.passed, failed_count=counts.failed, error_count=counts.errors
+                )
+            )
+            if counts.values:
+                totals.mean_value = counts.sum / counts.values
+        del run.provenance[:]
+        for name, kind, version, data in sorted(self._provenance):
+            run.provenance.add(
+                name=name, type=kind, version=version, provenance=result_pb2.Provenance.FromString(data)
+            )
+
+
+def trial_estimate(trials: Mapping[tuple[int, int], int], k: int) -> suite_service_pb2.TrialEstimate | None:
+    """Return pass@k and pass^k over cases with at least k trials; None when there are none.
+
+    trials: number of cases by (trials that passed or failed, trials that passed).
+    """
+    cases = [(n, c, count) for (n, c), count in trials.items() if n >= k]
+    number = sum(count for _, _, count in cases)
+    if not number:
+        return None
+    # So many separate groups of k trials has a case.
+    groups = sum(n * count for n, _, count in cases) / k / number
+    some = estimate_mean(((pass_at_k(n, c, k) or 0.0, count) for n, c, count in cases), groups)
+    every = estimate_mean(((pass_hat_k(n, c, k) or 0.0, count) for n, c, count in cases), groups)
+    return suite_service_pb2.TrialEstimate(
+        k=k,
+        any_passes=_estimate(some.value, some.interval),
+        all_pass=_estimate(every.value, every.interval),
+        case_count=number,
+    )
+
+
+def _estimate(value: float, interval: Interval) -> suite_service_pb2.Estimate:
+    return suite_service_pb2.Estimate(value=value, low=interval.low, high=interval.high)

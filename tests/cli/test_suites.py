@@ -1,0 +1,309 @@
+"""`evald test` and `evald history` as users run them: exit codes, reports, targets, resumption."""
+
+import json
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+SUITE = """\
+evaluators:
+  - {type: contains, config: {substrings: [order]}}
+cases:
+- {id: a, input: Where is it?, output: Your order is on its way., tags: [smoke]}
+- {id: b, input: When?, output: The order comes on Friday.}
+"""
+
+
+class Agent(ThreadingHTTPServer):
+    """An agent that answers in OpenAI's format, and counts what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.asked: Counter[str] = Counter()
+        self.seconds = 0.0
+        self.status = 200
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _Answering(BaseHTTPRequestHandler):
+    server: Agent
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        said = body["messages"][-1]["content"]
+        self.server.asked[said] += 1
+        time.sleep(self.server.seconds)
+        answer = {"role": "assistant", "content": f"{body['model']}: {said}"}
+        data = json.dumps({"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}]}).encode()
+        self.send_response(self.server.status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with Agent() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cli(evald: Any, tmp_path: Path) -> Callable[..., str]:
+    """Runs a command that stores in the test's own directory. Returns what it printed."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = evald(*arguments, "--data-dir", str(tmp_path / "data"))
+        assert done.returncode == code, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+    return run
+
+
+def _file(folder: Path, text: str, name: str = "shop.yaml") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_a_suite_of_recorded_answers_passes_or_fails(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, SUITE)
+    assert re.search(r"PASSED +shop recorded", cli("test", suite))
+    bad = _file(tmp_path, SUITE.replace("The order", "It"), "bad.yaml")
+    shown = cli("test", bad, code=1)
+    assert re.search(r"│ b +│ FAILED +│ Output does not contain", shown)
+    assert "50 %" in shown
+    assert "PASSED" in cli("test", bad, "--threshold", "0.5")
+    assert "PASSED" in cli("test", bad, "--tag", "smoke")
+    assert "FAILED" in cli("test", suite, bad, code=1), "the worst of several"
+
+
+def test_a_suite_in_which_nothing_can_be_judged_is_inconclusive(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    agent.status = 500
+    suite = _file(tmp_path, re.sub(r", output: [^,}]*", "", SUITE) + _connectors(agent))
+    assert "ERROR" in cli("test", suite, "--threshold", "0", code=3)
+    skipped = _file(tmp_path, SUITE.replace("}\n", ", skip: not yet}\n"), "skipped.yaml")
+    skipped = _file(tmp_path, re.sub(r"(- \{id: .*)\}", r"\1, skip: not yet}", SUITE), "skipped.yaml")
+    assert "left out  2 cases of skipped: a, b" in cli("test", skipped, code=3)
+
+
+def _connectors(agent: Agent, *models: str) -> str:
+    lines = [
+        f"  {one}: {{type: openai-chat, baseUrl: '{agent.url}', config: {{model: {one}}}}}\n"
+        for one in models or ("m",)
+    ]
+    return f"targets: [{', '.join(models or ('m',))}]\nconnectors:\n{''.join(lines)}"
+
+
+def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, SUITE.replace("The order", "It"))
+    names = [str(tmp_path / f"report.{suffix}") for suffix in ("json", "jsonl", "xml", "md", "html")]
+    shown = cli("test", suite, "--github", *(part for name in names for part in ("--output", name)), code=1)
+    assert f"::error file={suite},line=5" in shown
+    whole = json.loads(Path(names[0]).read_text())
+    assert whole["suiteRun"]["verdict"] == "VERDICT_FAILED"
+    verdicts = {one["caseId"]: one["verdict"] for one in whole["cases"]}
+    assert verdicts == {"a": "VERDICT_PASSED", "b": "VERDICT_FAILED"}
+    *cases, last = map(json.loads, Path(names[1]).read_text().splitlines())
+    assert {one["caseId"]: one["verdict"] for one in cases} == verdicts
+    assert last["suiteRun"] == whole["suiteRun"]
+    (junit,) = ET.parse(names[2]).getroot().iter("testsuite")
+    assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == ("2", "1", "0")
+    assert "50" in Path(names[3]).read_text()
+    assert "<html" in Path(names[4]).read_text()
+    printed = [json.loads(line) for line in cli("test", suite, "--json", code=1).splitlines()]
+    assert {one["caseId"]: one["verdict"] for one in printed[:-1]} == verdicts
+    assert printed[-1]["suiteRun"]["caseCount"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no suite"),
+        (("missing.yaml",), "missing.yaml: No such file"),
+        (("SUITE", "--case", "c"), 'no case has the id "c"'),
+        (("SUITE", "--target", "nowhere"), 'no connector has the name or the id "nowhere"'),
+        (("SUITE", "--resume"), "no suite run of shop was interrupted"),
+        (("SUITE", "--output", "x.txt"), "--output x.txt: wanted a name with .json"),
+        (("SUITE", "--output", "/nowhere/x.md"), "there is no directory /nowhere"),
+        (("SUITE", "--transcripts", "x.jsonl", "--target", "y"), "--transcripts beside a target"),
+        (("SUITE", "--trials", "2", "--min-passed", "3"), "--min-passed 3 of 2 trials"),
+        (("SUITE", "--trials", "0"), "argument --trials: got '0'"),
+        (("SUITE", "SUITE"), 'a second suite is called "shop"'),
+        (("SUITE", "--server", "x:1"), "--data-dir is for the server inside"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_anything_runs(
+    cli: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    suite = _file(tmp_path, SUITE)
+    assert message in cli("test", *(suite if one == "SUITE" else one for one in arguments), code=2)
+
+
+def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    text = (
+        re.sub(r", output: [^,}]*", "", SUITE)
+        + "- {id: c, input: x, evaluators: [{type: regex, config: {patern: x}}]}\n"
+    )
+    suite = _file(tmp_path, text + _connectors(agent))
+    shown = cli("test", suite, code=2)
+    assert (
+        f'{suite}:6: case "c": evaluator "regex": config.patern: unknown key; did you mean "pattern"?'
+        in shown
+    )
+    suite = _file(tmp_path, "name: x\n" + SUITE.replace("contains", "contians"))
+    assert f'{suite}:2: evaluator "contians": type: unknown evaluator type' in cli("test", suite, code=2)
+    assert not agent.asked
+
+
+def test_an_unreachable_server_is_told_apart(evald: Any, tmp_path: Path) -> None:
+    done = evald("test", _file(tmp_path, SUITE), "--server", "127.0.0.1:1")
+    assert done.returncode == 4, done.stderr
+
+
+def test_targets_are_asked_and_compared(cli: Any, tmp_path: Path, agent: Agent) -> None:
+    text = "evaluators: [{type: contains, config: {substrings: [good]}}]\ntrials: 2\ncases:\n"
+    text += "".join(f"- {{id: c{number}, input: question {number}}}\n" for number in range(12))
+    suite = _file(tmp_path, text + _connectors(agent, "good", "bad"))
+    shown = cli("test", suite, code=1)
+    assert re.search(r"│ shop +│ good +│ 100 %", shown)
+    assert re.search(r"│ shop +│ bad +│ 0 %", shown)
+    assert re.search(r"│ bad +│ good +│ +.100", shown)
+    assert "BLOCK" in shown
+    assert set(agent.asked.values()) == {4}, "two trials for each target"
+    assert re.search(r"│ 2 +│ 100 %", shown), "pass@2"
+    assert "PASSED" in cli("test", suite, "--target", "good", "--trials", "1")
+
+
+def test_a_connector_file_is_a_target(cli: Any, tmp_path: Path, agent: Agent) -> None:
+    connector = _file(
+        tmp_path,
+        f"name: order\ntype: openai-chat\nbaseUrl: {agent.url}\nconfig: {{model: order}}\n",
+        "agent.yaml",
+    )
+    shown = cli("test", _file(tmp_path, SUITE), "--connector", connector)
+    assert re.search(r"PASSED +shop order", shown)
+    assert agent.asked == {"Where is it?": 1, "When?": 1}, "recorded answers are not taken"
+
+
+def test_transcripts_replace_recorded_answers(cli: Any, tmp_path: Path) -> None:
+    rows = [{"id": one, "output": f"{one} order {number}"} for one in "abz" for number in range(2)]
+    transcripts = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")
+    shown = cli("test", _file(tmp_path, SUITE), "--transcripts", transcripts)
+    assert "t.jsonl:5: a transcript without a case" in shown
+    assert "PASSED" in shown
+    assert "t.csv:2" not in shown
+    table = _file(tmp_path, "input,output\nWhere is it?,an order\n", "t.csv")
+    assert 'shop.yaml:5: cases[1] ("b"): no transcript' in cli(
+        "test", _file(tmp_path, SUITE), "--transcripts", table, code=2
+    )
+
+
+def test_cases_are_listed_and_the_schema_is_printed(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, SUITE)
+    assert re.search(r"│ shop +│ a +│ 1 +│ 1 +│ smoke", cli("test", suite, "--list"))
+    (listed,) = [
+        json.loads(line) for line in cli("test", suite, "--list", "--json", "--case", "b").splitlines()
+    ]
+    assert listed == {
+        "suite": "shop",
+        "caseId": "b",
+        "place": f"{suite}:5",
+        "turns": 1,
+        "trials": 1,
+        "tags": [],
+    }
+    assert "cases" in json.loads(cli("test", "--schema"))["properties"]
+
+
+def test_an_interrupted_suite_run_goes_on_where_it_stopped(
+    cli: Any, evald_command: str, environment: Any, tmp_path: Path, agent: Agent
+) -> None:
+    agent.seconds = 0.2
+    text = "evaluators: [response-length, {type: contains, config: {substrings: [m]}}]\nmaxConcurrency: 1\ncases:\n"
+    text += "".join(f"- {{id: c{number:02}, input: question {number}}}\n" for number in range(30))
+    suite = _file(tmp_path, text + _connectors(agent))
+    arguments = [evald_command, "test", suite, "--json", "--data-dir", str(tmp_path / "data")]
+    with subprocess.Popen(
+        arguments, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        first = [json.loads(process.stdout.readline())["caseId"] for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"go on with evald test {suite} --resume" in errors
+    before = set(first) | {json.loads(line)["caseId"] for line in rest.splitlines()}
+    assert len(before) < 30
+    agent.seconds = 0
+    asked = Counter(agent.asked)
+    shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]
+    assert shown[-1]["suiteRun"]["verdict"] == "VERDICT_PASSED"
+    assert len(shown) == 31, "all cases are told, those from before, too"
+    again = {said for said in asked if agent.asked[said] > asked[said]}
+    assert not {f"question {int(one[1:])}" for one in before} & again, "what was answered is not asked again"
+    assert "no suite run" in cli("test", suite, "--resume", code=2)
+
+
+def test_a_suite_runs_on_a_server_that_keeps_it(
+    evald: Any, evald_command: str, environment: Any, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""],
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout
+        found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found
+        done = evald("test", _file(tmp_path, SUITE), "--server", found[0])
+        history = evald("history", "shop", "--json", "--server", found[0])
+        process.kill()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(history.stdout)["suiteRun"]["passedCount"] == "2"
+
+
+def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> None:
+    assert "no such suite runs yet" in cli("history")
+    suite = _file(tmp_path, SUITE)
+    cli("test", suite)
+    _file(tmp_path, SUITE.replace("The order", "It"))
+    cli("test", suite, code=1)
+    shown = cli("history", "shop")
+    assert "shop recorded  █▅" in shown
+    assert shown.index("PASSED") < shown.index("FAILED"), "oldest first"
+    assert "b  █▁" in cli("history", "shop", "--case", "b")
+    lines = [json.loads(line) for line in cli("history", "shop", "--case", "b", "--json").splitlines()]
+    assert [one["case"]["verdict"] for one in lines] == ["VERDICT_PASSED", "VERDICT_FAILED"]
+    assert "FAILED" not in cli("history", "--target", "elsewhere")
+    assert 'did you mean "shop"?' in cli("history", "shpo", code=2)
+    assert 'no case of "shop" had the id "z"' in cli("history", "shop", "--case", "z", code=2)
+    cli("history", "shop", "--html", str(tmp_path / "h.html"))
+    assert "<svg" in (tmp_path / "h.html").read_text()

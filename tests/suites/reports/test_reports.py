@@ -1,0 +1,361 @@
+"""Every report says what the suite run says: the same counts, and errors as errors."""
+
+import html
+import io
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from evald.v1 import result_pb2, suite_service_pb2
+from evald_server.pages.environment import MissingPackage, environment
+from evald_server.suites.reports.github import write_github
+from evald_server.suites.reports.json_files import write_json, write_jsonl
+from evald_server.suites.reports.junit import write_junit
+from evald_server.suites.reports.markdown import MOST_BYTES, write_markdown
+from evald_server.suites.reports.page import write_page
+from evald_server.suites.reports.report import SuiteReport, WrongCases
+
+from . import samples
+from .hostile import HOSTILE, hostile_report
+
+SERVER = Path(__file__).parents[3] / "server/evald_server"
+Writer = Callable[[Sequence[SuiteReport], TextIO], None]
+WRITERS: dict[str, Writer] = {
+    "json": write_json,
+    "jsonl": write_jsonl,
+    "junit": write_junit,
+    "markdown": write_markdown,
+    "github": write_github,
+    "page": write_page,
+}
+
+
+def written(write: Writer, *reports: SuiteReport) -> str:
+    stream = io.StringIO()
+    write(reports, stream)
+    return stream.getvalue()
+
+
+# Cases as letters, a letter for each trial; A is an agent that broke. Ten: GitHub shows no more annotations.
+MIXES = st.lists(st.text("PFESA", min_size=1, max_size=3), max_size=10)
+# Verdicts that this version does not know, too.
+WORDS = {1: "passed", 2: "failed", 3: "error", 4: "skipped"}
+
+
+def mixed_report(letters: list[str]) -> SuiteReport:
+    return samples.report([samples.case(f"case-{number}", case) for number, case in enumerate(letters)])
+
+
+def counts(report: SuiteReport) -> Counter[str]:
+    run = report.run
+    return +Counter(
+        passed=run.passed_count, failed=run.failed_count, error=run.error_count, skipped=run.skipped_count
+    )
+
+
+def verdicts(report: SuiteReport) -> dict[str, str]:
+    return {case.case_id: WORDS[case.verdict] for case in report.cases}
+
+
+@given(MIXES)
+@settings(max_examples=60)
+def test_every_report_has_the_verdicts_and_counts_of_the_suite_run(letters: list[str]) -> None:
+    report = mixed_report(letters)
+    wanted = verdicts(report)
+    assert counts(report) == Counter(wanted.values())
+    assert in_junit(written(write_junit, report), report) == wanted
+    assert in_page(written(write_page, report)) == wanted
+    red = {case_id: verdict for case_id, verdict in wanted.items() if verdict in ("failed", "error")}
+    assert in_markdown(written(write_markdown, report), report) == red
+    commands = re.findall(
+        r"^::(error|warning) title=[^:]*%3A (case-\d+) ", written(write_github, report), re.MULTILINE
+    )
+    assert {case_id: {"error": "failed", "warning": "error"}[command] for command, case_id in commands} == red
+    lines = [json.loads(line) for line in written(write_jsonl, report).splitlines()]
+    whole = json.loads(written(write_json, report))
+    assert whole == {"suiteRun": lines[-1]["suiteRun"], "cases": lines[:-1]}
+    assert [ParseDict(case, suite_service_pb2.CaseResult()) for case in whole["cases"]] == list(report.cases)
+    assert ParseDict(whole["suiteRun"], suite_service_pb2.SuiteRun()) == report.run
+
+
+def in_junit(text: str, report: SuiteReport) -> dict[str, str]:
+    (suite,) = ET.fromstring(text)
+    check_junit(suite)
+    found = {}
+    for case in suite.iter("testcase"):
+        tags = {"failure": "failed", "error": "error", "skipped": "skipped"}
+        words = [tags[child.tag] for child in case if child.tag in tags]
+        assert len(words) <= 1
+        found[case.get("name")] = words[0] if words else "passed"
+    red = any(verdict in ("failed", "error") for verdict in found.values())
+    assert red or report.run.verdict == result_pb2.VERDICT_PASSED, "a run that did not pass looks green"
+    extra = found.pop("(verdict of the suite)", None)
+    assert (extra == "error") == (
+        report.run.verdict == result_pb2.VERDICT_ERROR and not report.run.error_count
+    )
+    return found  # type: ignore[return-value]
+
+
+# What Jenkins' and Surefire's schemas of JUnit XML ask for, as data: attributes that must and may be there,
+# and children. Source: github.com/jenkinsci/xunit-plugin, junit-10.xsd; `file` and `line` are pytest's and GitLab's.
+JUNIT = {
+    "testsuite": (
+        {"name", "tests", "failures", "errors"},
+        {"skipped", "timestamp", "time"},
+        {"properties", "testcase"},
+    ),
+    "properties": (set(), set(), {"property"}),
+    "property": ({"name", "value"}, set(), set()),
+    "testcase": (
+        {"name", "classname"},
+        {"time", "file", "line"},
+        {"properties", "failure", "error", "skipped"},
+    ),
+    "failure": ({"message", "type"}, set(), set()),
+    "error": ({"message", "type"}, set(), set()),
+    "skipped": ({"message"}, set(), set()),
+}
+
+
+def check_junit(suite: ET.Element) -> None:
+    for element in suite.iter():
+        must, may, children = JUNIT[element.tag]
+        assert must <= set(element.keys()) <= must | may, element.tag
+        assert {child.tag for child in element} <= children
+    cases = list(suite.iter("testcase"))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert int(suite.get(attribute, "")) == sum(case.find(tag) is not None for case in cases)
+    assert int(suite.get("tests", "")) == len(cases)
+
+
+def in_page(text: str) -> dict[str, str]:
+    words = {"pass": "passed", "fail": "failed", "error": "error", "skip": "skipped"}
+    found = re.findall(
+        r'<details class="case (\w+)".*?<span class="id" dir="auto">(.*?)</span>', text, re.DOTALL
+    )
+    return {case_id: words[style] for style, case_id in found}
+
+
+def in_markdown(text: str, report: SuiteReport) -> dict[str, str]:
+    summary = next(line for line in text.splitlines() if line.startswith("| <code>checkout</code>"))
+    cells = [cell.strip() for cell in summary.strip("|").split("|")]
+    run = report.run
+    assert cells[4:8] == [
+        str(n) for n in (run.case_count, run.failed_count, run.error_count, run.skipped_count)
+    ]
+    rows = re.findall(
+        r"^\| <code>(case&#45;\d+|case-\d+)</code> \| . (Failed|Inconclusive) \|", text, re.MULTILINE
+    )
+    return {
+        name.replace("&#45;", "-"): {"Failed": "failed", "Inconclusive": "error"}[word] for name, word in rows
+    }
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("verdict", [0, 17])
+def test_a_verdict_that_nobody_knows_is_an_error(write: Writer, verdict: int) -> None:
+    cases = [samples.case("strange", "P"), samples.case("fine", "P")]
+    run = samples.suite_run([samples.case("strange", "E"), cases[1]])
+    cases[0].verdict = verdict  # type: ignore[assignment]
+    text = written(write, SuiteReport(run, cases))
+    if write is write_junit:
+        assert in_junit(text, SuiteReport(run, cases)) == {"strange": "error", "fine": "passed"}
+    elif write is write_page:
+        assert in_page(text) == {"strange": "error", "fine": "passed"}
+    elif write is write_markdown:
+        assert "strange</code> | ! Inconclusive" in text
+    elif write is write_github:
+        assert text.startswith("::warning ")
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize(
+    "given_cases", [["P"], ["P", "P", "P"], ["P", "E"]], ids=["one lost", "one more", "one red"]
+)
+def test_cases_that_are_not_those_of_the_run_make_no_report(write: Writer, given_cases: list[str]) -> None:
+    run = samples.suite_run([samples.case("a", "P"), samples.case("b", "P")])
+    cases = [samples.case(str(number), letter) for number, letter in enumerate(given_cases)]
+    with pytest.raises(WrongCases, match="read the cases of suite run"):
+        written(write, SuiteReport(run, cases))
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_cases_are_read_once_and_not_kept(write: Writer) -> None:
+    """20,000 cases from a generator that cannot be read twice; most of them are gone when the report ends."""
+    passed, failed = samples.case("p", "P"), samples.case("f", "F")
+    kinds = [passed] * 19_999 + [failed]
+    run = samples.suite_run(kinds)
+    text = written(write, SuiteReport(run, iter(kinds)))
+    if write is write_page:
+        assert list(in_page(text)) == ["f", "p"], "the one that failed comes first, though it came last"
+        assert "2,000 of 20,000 cases are shown" in text
+        assert len(text) < 20_000_000
+
+
+def test_junit_is_xml_and_keeps_what_xml_can_hold() -> None:
+    report = hostile_report()
+    (suite,) = ET.fromstring(written(write_junit, report))
+    check_junit(suite)
+    names = [case.get("name", "") for case in suite.iter("testcase")]
+    assert "00 <script>alert(1)</script>" in names
+    assert len(names) == 2 * len(HOSTILE)
+
+
+def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
+    report = samples.rich_report()
+    (suite,) = ET.fromstring(written(write_junit, report))
+    case = next(case for case in suite.iter("testcase") if case.get("name") == "refund-01")
+    assert (case.get("classname"), case.get("file"), case.get("line")) == (
+        "checkout/staging",
+        "suites/checkout.yaml",
+        "12",
+    )
+    values = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert values["score: regex (trial 4)"] == "0"
+    assert values["value: tool-call-count (trial 1)"] == "1"
+    assert "value: token-usage (trial 1)" not in values, "what was not measured is not 0"
+    assert suite.get("skipped") == "2", "with the one that the suite's file leaves out"
+
+
+def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:
+    cases = [samples.case(f"case-{number}", "F", reason="*" * 2000) for number in range(1000)]
+    text = written(write_markdown, *[samples.report(cases)] * 3)
+    assert len(text.encode()) <= MOST_BYTES
+    assert text.count("<details>") == text.count("</details>") > 0
+    assert re.search(r"[\d,]+ cases more\.", text)
+    assert "at GitHub's limit" in text
+
+
+def test_nothing_in_markdown_is_more_than_text() -> None:
+    text = written(write_markdown, hostile_report())
+    page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", page))
+    own = {
+        "code",
+        "details",
+        "em",
+        "h2",
+        "h3",
+        "li",
+        "p",
+        "strong",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        "ul",
+    }
+    assert tags <= own
+    # Every row of a table has the cells of its head.
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        assert (
+            len(
+                {row.count("<td") + row.count("<th") - row.count("<thead") for row in table.split("<tr>")[1:]}
+            )
+            == 1
+        )
+    outside = re.sub(r"<code>.*?</code>", "", page, flags=re.DOTALL)
+    assert "@" not in outside
+    assert "alert" not in outside
+    assert "evil" not in outside
+
+
+def test_annotations_are_one_command_a_line() -> None:
+    lines = written(write_github, hostile_report()).splitlines()
+    assert lines
+    assert all(
+        re.fullmatch(r"::(error|warning|notice) (file=[^,:]+,line=7,)?title=[^,:]*::[^\r\n]*", line)
+        for line in lines
+    )
+
+
+def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> None:
+    report = samples.report([samples.case(f"case-{number}", "FE"[number % 2]) for number in range(50)])
+    lines = written(write_github, report).splitlines()
+    assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::warning": 10, "::notice": 1}
+    assert "15 cases failed and 15 cases inconclusive" in lines[-1]
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[tuple[str, str | None]] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(attrs)
+
+
+def test_a_page_loads_nothing_and_its_policy_allows_nothing() -> None:
+    text = written(write_page, samples.rich_report(), hostile_report())
+    policy = html.unescape(text.partition("<body>")[0])
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    found = Tags(text)
+    assert not found.tags & {"img", "link", "iframe", "object", "embed", "base", "audio", "video"}
+    names = {name for name, _ in found.attributes}
+    assert not {
+        name for name in names if name.startswith("on") or name in {"style", "src", "srcset", "action"}
+    }
+    assert {value for name, value in found.attributes if name == "href"} == {"#main", "#run-1", "#run-2"}
+
+
+def test_a_page_of_long_texts_is_bounded_and_says_so() -> None:
+    cases = [samples.case(f"case-{number}", "FFF", text="long " * 40_000) for number in range(40)]
+    text = written(write_page, samples.report(cases))
+    assert len(text) < 2_000_000
+    assert "196,000 more characters" in text
+
+
+def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 100_000)
+    cases = [
+        samples.case(f"case-{number}", "P" if number < 50 else "F", text="long " * 600)
+        for number in range(100)
+    ]
+    text = written(write_page, samples.report(cases))
+    without = [
+        "This page has no room for the conversation" in part
+        for part in text.split('<details class="case ')[1:]
+    ]
+    failed, passed = without[:50], without[50:]
+    for part in (failed, passed):
+        assert not part[0]
+        assert part[-1]
+        assert part == sorted(part), "the first ones are whole"
+    assert failed.count(False) > 3
+
+
+def test_the_templates_mark_nothing_as_safe() -> None:
+    templates = [*SERVER.rglob("templates/*.html"), *SERVER.rglob("templates/*.js")]
+    assert len(templates) >= 4
+    for template in templates:
+        source = template.read_text(encoding="utf-8")
+        assert not re.search(
+            r"\|\s*safe|innerHTML|outerHTML|insertAdjacent|\sstyle=|\son\w+=|autoescape", source
+        ), template
+
+
+def test_without_jinja_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingPackage, match=re.escape("pip install 'evald[web]'")):
+        environment()

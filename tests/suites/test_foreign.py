@@ -1,0 +1,364 @@
+"""Real suites of AgentV and promptfoo and real graders of OpenAI: run as they are, or refused with the reason."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evald.convert.spec import read_spec
+from evald.structs import struct_to_dict
+from evald.turn import Turn
+from evald.v1.result_pb2 import Verdict
+from evald_server.scripts.policy import ScriptPolicy
+from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
+
+from ..vectors.replay import Call
+
+DATA = Path(__file__).with_name("data") / "foreign"
+GRADER = Path(__file__).parents[2] / "examples/code/openai_python_grader.py"
+
+# File, number of cases, targets, words of the warnings in order.
+ACCEPTED: list[tuple[str, int, list[str], list[str]]] = [
+    ("agentv/assert.yaml", 4, ["llm"], []),
+    ("agentv/assert-set.yaml", 2, ["llm"], []),
+    ("agentv/basic.yaml", 5, ["llm"], []),
+    ("agentv/basic-jsonl.yaml", 5, ["default"], []),
+    ("agentv/basic-jsonl.jsonl", 5, ["default"], []),
+    ("agentv/default-evaluators.yaml", 3, ["default"], []),
+    ("agentv/deterministic-graders.yaml", 7, ["llm"], []),
+    ("agentv/rubric-examples.yaml", 4, ["default"], []),
+    ("agentv/tool-trajectory-demo.yaml", 6, ["mock_agent"], []),
+    (
+        "promptfoo/adaline-eval-factuality/promptfooconfig.yaml",
+        2,
+        ["adaline:openai:chat:gpt-4o-mini"],
+        ["no connector"],
+    ),
+    ("promptfoo/csv-metadata/promptfooconfig.yaml", 3, ["openai:gpt-4.1"], []),
+    ("promptfoo/getting-started/promptfooconfig.yaml", 4, ["openai:gpt-4.1", "openai:o4-mini"], []),
+    ("promptfoo/gpt-4o-vs-4o-mini/promptfooconfig.yaml", 4, ["openai:gpt-5", "openai:gpt-5-mini"], []),
+    ("graders/label-model.json", 2, [], []),
+    ("graders/own-multi.json", 1, [], ["--allow-code", "no pass_threshold"]),
+    ("graders/python.json", 2, [], ["no pass_threshold", "--allow-code"]),
+    ("graders/receipts.json", 2, [], []),
+    ("graders/run-score-model.json", 1, [], ["no pass_threshold", "top_p", "seed"]),
+    ("graders/string-check.json", 2, [], []),
+    ("graders/text-similarity.json", 2, [], ["no pass_threshold"]),
+]
+
+# File, line, words of the reason.
+REFUSED: list[tuple[str, int, str]] = [
+    (
+        "agentv/code-and-targets.yaml",
+        10,
+        "tests[0].execution.target: evald asks one target all cases of a suite",
+    ),
+    ("agentv/composite.yaml", 51, "aggregator.type: got 'code_judge', wanted one of: weighted_average"),
+    (
+        "agentv/execution-metrics.yaml",
+        37,
+        "max_llm_calls: evald sees tool calls, not the agent's calls of models",
+    ),
+    (
+        "promptfoo/deepseek-r1-vs-openai-o1/promptfooconfig.yaml",
+        24,
+        "is not beside the suite; download the tests",
+    ),
+    ("promptfoo/github-action/promptfooconfig.yaml", 1, "no prompts, so that there is nothing to ask"),
+    ("promptfoo/http-provider/promptfooconfig.yaml", 23, "tests[0]: nothing is asserted"),
+    ("promptfoo/json-output/promptfooconfig.yaml", 14, "javascript: runs code of the suite"),
+    ("promptfoo/mistral-llama-comparison/promptfooconfig.yaml", 7, "evald asks every target every case"),
+    ("promptfoo/multiple-turn-conversation/promptfooconfig.yaml", 18, "conversationId joins tests"),
+    ("promptfoo/openai-chat-history/promptfooconfig.yaml", 2, "prompts[0]: template code"),
+    (
+        "promptfoo/openai-tools-call/promptfooconfig.yaml",
+        33,
+        "is-valid-openai-tools-call: is checked against",
+    ),
+    ("promptfoo/rag-eval/promptfooconfig.yaml", 18, "answer-relevance: needs a model of embeddings"),
+    ("promptfoo/self-grading/promptfooconfig.yaml", 10, "defaultTest.assert[1].type: javascript: runs code"),
+    ("promptfoo/simple-cli/promptfooconfig.yaml", 12, "tests[0]: nothing is asserted"),
+    ("promptfoo/simple-csv/promptfooconfig.yaml", 3, "without filters and code"),
+    ("promptfoo/simple-test/promptfooconfig.yaml", 32, "javascript: runs code of the suite"),
+    (
+        "graders/push-notifications.json",
+        20,
+        "the items are on OpenAI's server; download them to push-notifications.jsonl",
+    ),
+]
+
+
+def _load(path: Path, **options: Any) -> Suite:
+    (suite,) = load_suites([path], **options)
+    return suite
+
+
+@pytest.mark.parametrize(("name", "count", "targets", "warnings"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
+def test_a_real_suite_is_read_as_it_is(
+    name: str, count: int, targets: list[str], warnings: list[str]
+) -> None:
+    suite = _load(DATA / name)
+    assert (suite.case_count, suite.targets) == (count, targets)
+    assert len(suite.warnings) == len(warnings)
+    for said, words in zip(suite.warnings, warnings, strict=True):
+        assert words in said
+        assert said.startswith(f"{DATA / name}:")
+
+
+@pytest.mark.parametrize(("name", "line", "reason"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_what_has_no_counterpart_is_refused_with_file_line_and_reason(
+    name: str, line: int, reason: str
+) -> None:
+    with pytest.raises(SuiteProblems) as refused:
+        _load(DATA / name)
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line) == (str(DATA / name), line)
+    assert reason in problem.message
+
+
+def test_every_file_is_in_one_of_the_tables() -> None:
+    listed = {name for name, *_ in [*ACCEPTED, *REFUSED]}
+    found = {
+        str(path.relative_to(DATA))
+        for pattern in (
+            "agentv/*.yaml",
+            "agentv/*.jsonl",
+            "promptfoo/*/promptfooconfig.yaml",
+            "graders/*.json",
+        )
+        for path in DATA.glob(pattern)
+    }
+    # Its formula names no grader of it and has a bracket too many, which the server refuses.
+    assert found - listed == {"graders/multi.json"}
+    assert not listed - found
+
+
+@pytest.mark.parametrize("name", [row[0] for row in ACCEPTED])
+def test_its_evaluators_compile(name: str, tmp_path: Path) -> None:
+    suite = _load(DATA / name)
+    for case in suite.cases:
+        specs = list(case.evaluators) or list(suite.open.evaluators)
+        turn = Turn([{"role": "user", "content": "?"}])
+        outcome = Call(
+            [read_spec(spec).to_dict() for spec in specs], turn, judge=[{}], scripts=_policy(tmp_path)
+        )()
+        assert outcome.refused is None
+
+
+def _policy(folder: Path) -> ScriptPolicy:
+    """Allows the grader of the examples, and the script of AgentV's rubric example."""
+    uv = folder / "uv"
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    return ScriptPolicy(allow=[str(GRADER), str(uv)])
+
+
+@pytest.mark.parametrize(
+    ("name", "replies", "verdicts"),
+    [
+        ("string-check.json", [], "PASSED FAILED"),
+        ("text-similarity.json", [], "PASSED FAILED"),
+        ("python.json", [], "PASSED FAILED"),
+        ("label-model.json", [{"label": "positive"}, {"label": "negative"}], "PASSED FAILED"),
+        ("run-score-model.json", [{"score": 1}], "PASSED"),
+        ("receipts.json", [{"score": 1}, {"score": 1}], "PASSED FAILED"),
+        ("own-multi.json", [{"score": 0.7}], "FAILED"),
+        ("own-multi.json", [{"score": 0.8}], "PASSED"),
+        ("own-multi.json", [{"score": 2}], "ERROR"),
+    ],
+)
+def test_a_grader_grades_recorded_samples(
+    name: str, replies: list[Any], verdicts: str, tmp_path: Path
+) -> None:
+    suite = _load(DATA / "graders" / name)
+    found = []
+    for index, case in enumerate(suite.cases):
+        (recorded,) = case.recorded_trials
+        messages = [*case.turns[0].input, *recorded.answers[0].messages]
+        turn = Turn(
+            [{"role": one.role, "content": one.text} for one in messages],
+            metadata=struct_to_dict(case.metadata),
+        )
+        judge = [{"reasoning": "so", **replies[index]}] * 2 if replies else None
+        specs = [read_spec(spec).to_dict() for spec in suite.open.evaluators]
+        summary = Call(specs, turn, judge=judge, scripts=_policy(tmp_path))().summary
+        assert summary is not None
+        found.append(Verdict.Name(summary.verdict).removeprefix("VERDICT_"))
+    assert found == verdicts.split()
+
+
+def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
+    copy = tmp_path / "other.yml"
+    shutil.copy(DATA / "agentv/assert.yaml", copy)
+    ours, theirs = _load(copy), _load(DATA / "agentv/assert.yaml")
+    assert list(ours.cases) == list(theirs.cases)
+
+
+# Suite, line, words of the refusal. AgentV's, promptfoo's, a grader's.
+BAD: dict[str, tuple[str, int, str]] = {
+    "agentv: an unknown key": (
+        "tests:\n  - id: a\n    input: x\n    critera: y\n",
+        4,
+        "tests[0].critera: unknown key; did you mean 'criteria'?",
+    ),
+    "agentv: an unknown type": (
+        "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: wizard}]}\n",
+        2,
+        "unknown assertion 'wizard'",
+    ),
+    "agentv: no criteria to judge by": ("tests:\n  - {id: a, input: x}\n", 2, "a judge without criteria"),
+    "agentv: two names of one thing": (
+        "tests:\n  - {id: a, input: x, criteria: c, expected_outcome: d}\n",
+        2,
+        "given together with criteria",
+    ),
+    "agentv: no file": (
+        "tests:\n  - id: a\n    criteria: c\n    input: [{role: user, content: [{type: file, value: gone.md}]}]\n",
+        4,
+        "no file 'gone.md' beside the suite",
+    ),
+    "agentv: a template as the judge's prompt": (
+        "tests:\n  - {id: a, input: x, criteria: c, evaluators: [{name: n, type: llm_judge, prompt: 'Rate {{output}}'}]}\n",
+        2,
+        "has variables",
+    ),
+    "agentv: a variable of the environment": (
+        "tests:\n  - {id: a, criteria: c, input: 'Hi ${{ NAME }}'}\n",
+        2,
+        "tests[0].input: holds a variable of the environment",
+    ),
+    "agentv: variables": (
+        "tests:\n  - {id: a, criteria: c, input: 'Hi {{ name }}', vars: {name: Ann}}\n",
+        2,
+        "tests[0].vars.name: evald fills in no variables",
+    ),
+    "promptfoo: more combinations than anybody can mean": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - vars: {a: &l [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], b: *l, c: *l, d: *l, e: *l}\n"
+        "    assert: [{type: is-json}]\n",
+        4,
+        "100000 combinations of values",
+    ),
+    "agentv: no id": ("tests:\n  - {input: x, criteria: c}\n", 2, "a case without an id"),
+    "agentv: a workspace": ("workspace: {}\ntests: []\n", 1, "evald prepares no workspace"),
+    "promptfoo: an unknown variable": (
+        "prompts: ['{{a}}']\nproviders: [echo]\ntests:\n  - {vars: {b: 1}, assert: [{type: is-json}]}\n",
+        1,
+        "no such variable; there are: b",
+    ),
+    "promptfoo: an unknown assertion": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contians\n",
+        5,
+        "unknown assertion 'contians'",
+    ),
+    "promptfoo: a transform": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",
+        5,
+        "changes the answer with JavaScript",
+    ),
+    "promptfoo: a threshold that means nothing": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: contains, value: a, threshold: 0.5}]\n",
+        4,
+        "has no meaning with contains",
+    ),
+    "grader: cosine": (
+        '{"type": "text_similarity", "input": "a", "reference": "b",\n "evaluation_metric": "cosine"}',
+        2,
+        "cosine: needs a model of embeddings",
+    ),
+    "grader: meteor": (
+        '{"type": "text_similarity", "input": "a", "reference": "b", "evaluation_metric": "meteor"}',
+        1,
+        "WordNet",
+    ),
+    "grader: an image": (
+        '{"type": "score_model", "model": "m", "input": [{"role": "user", "content": {"type": "input_image"}}]}',
+        1,
+        "evald's judge is shown text",
+    ),
+    "grader: no items": (
+        '{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}',
+        1,
+        "wanted a.jsonl beside the file",
+    ),
+    "grader: an item without what is used": (
+        '{"grader": {"type": "string_check", "input": "{{item.gone}}", "reference": "b", "operation": "eq"}, "item": {}}',
+        1,
+        "the item has no 'gone'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_refused_with_its_place(text: str, line: int, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / ("a.json" if text.startswith("{") else "a.yaml")
+    path.write_text(text)
+    with pytest.raises(SuiteProblems) as refused:
+        _load(path, targets=["t"])
+    (problem,) = refused.value.problems
+    assert reason in problem.message
+    assert problem.line == line
+
+
+# A case of AgentV's without its id and input, the specs, and words of the warnings.
+LEGACY: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
+    "evaluator": ("evaluator: llm_judge\n", [{"type": "llm-judge", "config": {"criteria": "c"}}], []),
+    "grader": (
+        "grader: llm_judge\n",
+        [{"type": "llm-judge", "config": {"criteria": "c"}}],
+        ["`grader` is deprecated"],
+    ),
+    "both: evaluator goes before grader": (
+        "evaluator: llm_judge\n    grader: heuristic\n",
+        [{"type": "llm-judge", "config": {"criteria": "c"}}],
+        ["`grader` is deprecated"],
+    ),
+    "unknown": (
+        "evaluator: wizard\n",
+        [{"type": "llm-judge", "config": {"criteria": "c"}}],
+        ["unknown evaluator 'wizard': the llm-judge judges in its place"],
+    ),
+    "neither": ("", [{"type": "llm-judge", "config": {"criteria": "c"}}], []),
+    "a list goes before both": (
+        "evaluator: llm_judge\n    evaluators: [{name: j, type: is-json}]\n",
+        [{"type": "is-json", "name": "j"}],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "specs", "warnings"), LEGACY.values(), ids=LEGACY)
+def test_the_one_evaluator_of_old_files(
+    fields: str, specs: list[dict[str, Any]], warnings: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"tests:\n  - id: a\n    input: x\n    criteria: c\n    {fields}")
+    suite = _load(path, targets=["t"])
+    (case,) = suite.cases
+    assert [read_spec(spec).to_dict() for spec in case.evaluators] == specs
+    assert suite.open.options.aggregation == 2
+    assert suite.open.options.threshold == 0.8
+    assert len(suite.warnings) == len(warnings)
+    for said, words in zip(suite.warnings, warnings, strict=True):
+        assert words in said
+
+
+def test_every_prompt_asks_every_test_and_every_combination_of_listed_values(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: ['{{a}}{{b.c[0]}}', '-{{a}}']\nproviders: [echo]\n"
+        "defaultTest: {vars: {b: {c: [7]}}, threshold: 0.5, assert: [{type: is-json, weight: 0}]}\n"
+        "tests:\n  - {vars: {a: [x, '{{raw}}']}, assert: [{type: not-contains, value: '{{a}}', metric: m, weight: 2}]}\n"
+    )
+    suite = _load(path)
+    cases = list(suite.cases)
+    assert [case.case_id for case in cases] == ["test-1.1", "test-1.2", "test-1.3", "test-1.4"]
+    assert [case.turns[0].input[0].text for case in cases] == ["x7", "{{raw}}7", "-x", "-{{raw}}"]
+    assert [case.recorded_trials[0].answers[0].messages[0].text for case in cases] == [
+        case.turns[0].input[0].text for case in cases
+    ]
+    assert (cases[0].options.aggregation, cases[0].options.threshold) == (2, 0.5)
+    assert [read_spec(spec).to_dict() for spec in cases[0].evaluators] == [
+        {"type": "is-json", "shadow": True},
+        {"type": "contains", "config": {"text": "x"}, "name": "m", "weight": 2, "negate": True},
+    ]

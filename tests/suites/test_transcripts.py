@@ -1,0 +1,151 @@
+"""Recorded answers are joined with their cases by id, else by input; what fits nowhere is named with its line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
+
+SUITE = """\
+evaluators: [response-length]
+target: staging
+cases:
+- {id: a, input: What is a?}
+- {id: b, input: [{role: user, content: What is b?}], output: replaced}
+- {id: c, turns: [{input: one}, {input: two}]}
+"""
+MESSAGES = [
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "first"},
+    {"role": "user", "content": "two"},
+    {"role": "assistant", "content": "second"},
+]
+
+
+def _load(tmp_path: Path, *files: tuple[str, str]) -> Suite:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    for name, text in files:
+        (tmp_path / name).write_text(text)
+    (suite,) = load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / name for name, _ in files])
+    return suite
+
+
+def _lines(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _answers(suite: Suite) -> dict[str, list[list[str]]]:
+    return {
+        case.case_id: [
+            [answer.messages[-1].text for answer in trial.answers] for trial in case.recorded_trials
+        ]
+        for case in suite.cases
+    }
+
+
+def test_rows_are_joined_by_id_else_by_input(tmp_path: Path) -> None:
+    rows = _lines(
+        {"id": "c", "messages": MESSAGES},
+        {"input": "What is b?", "output": "B"},
+        {"id": "a", "output": "A", "latency_ms": 12, "usage": {"prompt_tokens": 3}, "unknown": 1},
+    )
+    suite = _load(tmp_path, ("t.jsonl", rows))
+    assert _answers(suite) == {"a": [["A"]], "b": [["B"]], "c": [["first", "second"]]}
+    (case, *_) = suite.cases
+    (answer,) = case.recorded_trials[0].answers
+    assert answer.latency.ToMilliseconds() == 12
+    assert answer.token_usage.input_tokens == 3
+    assert not suite.warnings
+
+
+def test_several_rows_of_a_case_are_its_trials_in_order(tmp_path: Path) -> None:
+    rows = [{"id": one, "output": f"{one}{n}"} for n in range(3) for one in ("b", "a")]
+    more = {"id": "c", "answers": ["x", {"text": "y"}]}
+    found = _answers(_load(tmp_path, ("t.jsonl", _lines(*rows)), ("u.jsonl", _lines(more, more))))
+    assert found == {"a": [["a0"], ["a1"], ["a2"]], "b": [["b0"], ["b1"], ["b2"]], "c": [["x", "y"]] * 2}
+
+
+def test_conversations_without_ids_are_joined_by_what_the_user_asked_last(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": asked.upper()}]}
+        for asked in ("What is a?", "What is b?")
+    ]
+    found = _answers(_load(tmp_path, ("t.jsonl", _lines(*rows, {"messages": MESSAGES}))))
+    assert found == {"a": [["WHAT IS A?"]], "b": [["WHAT IS B?"]], "c": [["first", "second"]]}
+
+
+def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
+    text = (
+        'id,output,latencyMs,messages\r\na,"two\nlines",5.5,\r\nb,,,\r\nc,,,"'
+        + json.dumps(MESSAGES).replace('"', '""')
+        + '"\r\n'
+    )
+    with pytest.raises(SuiteProblems, match=r"t\.csv:5: one output for a case of 2 turns"):
+        _load(tmp_path, ("t.csv", text))
+    text = text.replace("c,,,", "x,,,")
+    suite = _load(tmp_path, ("t.csv", text), ("c.jsonl", _lines({"id": "c", "messages": MESSAGES})))
+    assert _answers(suite) == {"a": [["two\nlines"]], "b": [[""]], "c": [["first", "second"]]}
+    (case, *_) = suite.cases
+    assert case.recorded_trials[0].answers[0].latency.ToMicroseconds() == 5500
+    assert suite.warnings == [f"{tmp_path}/t.csv:5: a transcript without a case"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.jsonl", _lines({"id": "a", "output": "A"}), 'suite.yaml:5: cases[1] ("b"): no transcript'),
+        ("t.jsonl", '{"id": "a", "output": "A"}\n{"id"', "t.jsonl:2:6: not valid JSON"),
+        ("t.jsonl", "[1]\n", "t.jsonl:1: got [1] (list), wanted"),
+        ("t.jsonl", _lines({"output": "A"}), "t.jsonl:1: neither an id nor an input, only output; wanted"),
+        ("t.jsonl", _lines({"id": "a", "outptu": "A"}), "t.jsonl:1: no output, only id, outptu"),
+        ("t.jsonl", _lines({"id": "c", "output": "A"}), "t.jsonl:1: one output for a case of 2 turns"),
+        ("t.jsonl", _lines({"id": "c", "answers": ["A"]}), "t.jsonl:1: 1 answers for a case of 2 turns"),
+        (
+            "t.jsonl",
+            _lines({"id": "a", "messages": MESSAGES[:1]}),
+            "t.jsonl:1: a conversation without an answer",
+        ),
+        ("t.jsonl", _lines({"id": "a", "messages": [3]}), "t.jsonl:1: messages: got [3]"),
+        (
+            "t.jsonl",
+            _lines({"id": "a", "output": [{"role": "user", "content": "x"}]}),
+            "t.jsonl:1: output: no message",
+        ),
+        ("t.csv", "id,answr\na,b\n", "t.csv:1: got the columns id, answr; wanted a header with output"),
+        ("t.csv", "id,output\na,b,c\n", "t.csv:2: 3 cells, but the header has 2"),
+        ("t.csv", 'id,output\na,"b\n', "t.csv:2: not valid CSV"),
+        ("t.csv", "id,output,latency_ms\na,b,soon\n", "t.csv:2: latency_ms"),
+        ("t.jsonl", None, "t.jsonl: No such file"),
+    ],
+)
+def test_what_fits_nowhere_is_refused_with_its_place(
+    tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SuiteProblems) as refused:
+        load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / name])
+    assert message in str(refused.value)
+
+
+def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) -> None:
+    rows = [{"id": "a", "output": "A"}, {"id": "b", "output": "B"}, {"id": "c", "answers": ["x", "y"]}]
+    rows += [{"id": f"z{n}", "output": "Z"} for n in range(10)]
+    suite = _load(tmp_path, ("t.jsonl", _lines(*rows)))
+    assert suite.warnings[-1] == "7 more transcripts without a case"
+    assert len(suite.warnings) == 4
+
+
+def test_a_case_without_input_is_a_whole_conversation_in_each_trial(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("evaluators: [response-length]\ncases: [{id: talk}]\n")
+    bye = {"role": "user", "content": "bye"}
+    rows = [{"id": "talk", "messages": [*MESSAGES, bye]}, {"id": "talk", "messages": MESSAGES[:2]}]
+    (tmp_path / "t.jsonl").write_text(_lines(*rows))
+    (suite,) = load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / "t.jsonl"])
+    (case,) = suite.cases
+    found = [[one.text for one in trial.answers[0].messages] for trial in case.recorded_trials]
+    assert found == [["one", "first", "two", "second"], ["one", "first"]]
+    assert not case.turns[0].input

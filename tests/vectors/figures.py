@@ -1,0 +1,44 @@
+"""A vector of trials or of statistics: figures that evald computes from what another system was given."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evald.result import Verdict
+from evald.v1 import suite_service_pb2
+from evald_server.suites.statistics import estimate_mean
+from evald_server.suites.verdicts import decide_case
+
+from .replay import Outcome
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Computes figures by name. What is None there is undefined."""
+
+    compute: Callable[[], Mapping[str, Any]]
+
+    def __call__(self) -> Outcome:
+        """Compute them."""
+        return Outcome(run=self.compute())
+
+
+def case_figures(trials: Sequence[tuple[float, bool]], min_passed: int = 0) -> dict[str, Any]:
+    """The case whose trials have these scores and have passed or failed."""
+    case = suite_service_pb2.CaseResult()
+    for number, (score, passed) in enumerate(trials, 1):
+        verdict = Verdict.PASSED if passed else Verdict.FAILED
+        case.trials.add(trial=number, score=score, verdict=verdict)
+    decide_case(case, min_passed)
+    return {
+        "verdict": Verdict(case.verdict),
+        "score": case.score,
+        "passed": case.passed_count,
+        "trials": len(case.trials),
+    }
+
+
+def mean_figures(scores: Sequence[float]) -> dict[str, Any]:
+    """The mean of a score from each case, and its interval."""
+    mean, (low, high) = estimate_mean((score, 1) for score in scores)
+    return {"mean": mean, "low": low, "high": high}
