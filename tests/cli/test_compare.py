@@ -166,7 +166,7 @@ async def stored(tmp_path: Path) -> Callable[..., Any]:
             server=None, plugins=None, code_allow=None, config=None, data_dir=str(tmp_path / "data")
         )
         ids = []
-        async with serving(arguments) as address, grpc.aio.insecure_channel(address) as channel:
+        async with serving(arguments) as (address, _), grpc.aio.insecure_channel(address) as channel:
             stub = suite_service_pb2_grpc.SuiteServiceStub(channel)
             for letters in runs:
                 cases = [
