@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
+from evald.v1 import suite_service_pb2
 from evald_server.auth.principal import Role
 
 from ..remote.scripted import REGISTRY, listening, plugin_info
@@ -104,3 +105,29 @@ async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: P
             assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
             await _call(live, "RenewLease", mine, renewal)
             assert (await refusal(_call(live, "RenewLease", late, renewal))).reason == "NOT_OWNER"
+
+
+async def test_only_who_may_write_connectors_sends_the_servers_secrets_with_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    caller = make_key(path, "ci", Role.CALLER)
+    both = make_key(path, "lead", Role.CALLER, Role.ADMIN)
+    async with guarded(path, connector_secrets=["AGENT"]) as live:
+        for key, header, wanted in (
+            (caller, "Bearer ${AGENT}", "ROLE_MISSING"),
+            (both, "Bearer ${AGENT}", ""),
+            (caller, "acme", ""),
+        ):
+            opening = suite_service_pb2.SuiteOpen(suite="s", evaluators=[{"type": "is-json"}])
+            opening.connector.type, opening.connector.base_url = "http", "http://127.0.0.1:9/"
+            opening.connector.headers["Authorization" if "$" in header else "X-Tenant"] = header
+            request = suite_service_pb2.RunSuiteRequest(open=opening)
+            call: Any = live.channel.stream_stream("/evald.v1.SuiteService/RunSuite")
+            stream = call(iter([request.SerializeToString()]), metadata=bearer(key))
+            if wanted:
+                assert (await refusal(_drained(stream))).reason == wanted
+            else:
+                assert await _drained(stream)
+
+
+async def _drained(stream: Any) -> list[bytes]:
+    return [data async for data in stream]

@@ -17,7 +17,7 @@ OPEN: Final[frozenset[Role]] = frozenset()
 """Roles of a method that needs no credentials."""
 
 # Connectors and personas name addresses and secrets of the server, so that only admins write them: whoever may,
-# can send these secrets to every address that connector_allowed allows.
+# can send these secrets to every address that connector_allowed allows. An imported run brings both.
 _SERVICES: Final[Mapping[str, Mapping[frozenset[Role], str]]] = {
     "evald.v1.EvaluationService": {
         _CALLER: "Evaluate EvaluateUnary EvaluateSession EvaluateBatch ValidateSpecs",
@@ -42,7 +42,8 @@ _SERVICES: Final[Mapping[str, Mapping[frozenset[Role], str]]] = {
         _WRITERS: "CreateExperiment UpdateExperiment DeleteExperiment",
     },
     "evald.v1.RunService": {
-        _CALLER: "StartRun StartRuns RetryRun ResumeRun ImportRun",
+        _CALLER: "StartRun StartRuns RetryRun ResumeRun",
+        _ADMIN: "ImportRun",
         _READERS: "WatchRun GetRun ListRuns",
         _WRITERS: "CancelRun DeleteRun",
     },

@@ -13,6 +13,8 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.result_pb2 import Verdict
 from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
+from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.roles import METHODS
 from evald_server.connectors.connector import AgentConnector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -269,7 +271,11 @@ class SuiteService:
             raise refusal(found)
         if opened.connector_id:
             return await self._connectors.load(opened.connector_id, "open.connector_id")
-        return opened.connector if opened.HasField("connector") else None
+        if not opened.HasField("connector"):
+            return None
+        if any("${" in value for value in opened.connector.headers.values()):
+            _check_may_use_secrets()
+        return opened.connector
 
     def _build(self, connector_pb: connector_service_pb2.Connector) -> AgentConnector:
         connector = self._connectors.build(connector_pb, "open.connector")
@@ -393,6 +399,22 @@ class SuiteService:
         if count:
             self._telemetry.suites.ended("interrupted")
         return True
+
+
+def _check_may_use_secrets() -> None:
+    """Raise CallError unless the caller may write connectors, and so send the server's secrets where it likes."""
+    create = "/evald.v1.ConnectorService/CreateConnector"
+    wanted = METHODS[create]
+    principal = PRINCIPAL.get()
+    if principal.roles.isdisjoint(wanted):
+        roles = ", ".join(sorted(wanted))
+        raise CallError(
+            "ROLE_MISSING",
+            f"open.connector.headers: {principal.name} may not name variables of the server; that is for: {roles}. "
+            "Name a stored connector with connector_id instead",
+            method=create,
+            roles=roles,
+        )
 
 
 def _new_run(opened: SuiteOpen, connector: connector_service_pb2.Connector | None) -> SuiteRun:
