@@ -57,6 +57,10 @@ def read_gate(path: Path) -> list[GateRule]:
     for index, rule in enumerate(rules):
         if rule.threshold is None and rule.max_drop is None:
             raise _invalid(document, ("gates", index), "nothing to check, wanted `threshold` or `max_drop`")
+        if rule.max_drop is None and rule.min_pairs:
+            raise _invalid(
+                document, ("gates", index, "min_pairs"), "of which comparison? wanted `max_drop`, too"
+            )
     if all(rule.tier == "advisory" for rule in rules):
         raise _invalid(document, ("gates",), "every rule is advisory, so nothing could stop a change")
     return rules
