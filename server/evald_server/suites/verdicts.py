@@ -290,7 +290,7 @@ class SuiteTotals:
         self._judges.fill(run, "evaluator_")
 
     def _fill_means(self, run: suite_service_pb2.SuiteRun) -> None:
-        for name in ("pass_rate", "mean_score", "mean_latency_seconds"):
+        for name in ("pass_rate", "mean_score", "mean_latency_seconds", "error_share"):
             run.ClearField(name)
         judged = self._weights[_PASSED] + self._weights[_FAILED]
         if judged:
@@ -298,6 +298,8 @@ class SuiteTotals:
             # Kish's effective size: as many cases of equal weight say as much.
             size = (judged / self._norm) ** 2
             run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))
+        if judged + self._weights[_ERROR]:
+            run.error_share = self._weights[_ERROR] / (judged + self._weights[_ERROR])
         if self._scored:
             run.mean_score = self._scores / self._scored
         if self._latencies:
