@@ -266,6 +266,11 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     before = set(first) | {json.loads(line)["caseId"] for line in rest.splitlines()}
     assert len(before) < 30
     agent.seconds = 0
+    changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
+    _file(tmp_path, changed + _connectors(agent))
+    refused = cli("test", suite, "--resume", code=2)
+    assert "open.cases_digest: differs from what the suite run was begun with" in refused
+    _file(tmp_path, text + _connectors(agent))
     asked = Counter(agent.asked)
     shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]
     assert shown[-1]["suiteRun"]["verdict"] == "VERDICT_PASSED"
