@@ -117,7 +117,7 @@ def check_rule(
     return GateRuling(rule, new.target, decision, reason)
 
 
-def _threshold(passed: float, failed: float, errors: int, threshold: float) -> tuple[Decision, str]:
+def _threshold(passed: float, failed: float, errors: float, threshold: float) -> tuple[Decision, str]:
     verdict, reason = suite_verdict(passed, failed, errors, threshold)
     if verdict == result_pb2.VERDICT_PASSED:
         return "GO", reason
