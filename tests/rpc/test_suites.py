@@ -513,6 +513,34 @@ async def test_suite_runs_are_listed_compared_and_deleted() -> None:
         assert refused.fields == ["base_id"]
 
 
+@pytest.mark.parametrize(
+    "lenient",
+    [
+        pytest.param([does("pass", name="other"), CONTAINS], id="nothing changed"),
+        pytest.param([does("pass", name="other")], id="taken from some cases"),
+        pytest.param(
+            [does("pass", name="other"), spec("contains", {"text": "hello"}, enforcement=2)],
+            id="no longer enforced",
+        ),
+    ],
+)
+async def test_a_case_that_is_judged_by_less_is_not_as_good(lenient: list[Any]) -> None:
+    async with floor() as (_, stub):
+        strict = [does("pass", name="other"), CONTAINS]
+        base = (await play(stub, opened(*strict), [recorded(f"case {n:02}", "hello") for n in range(40)])).run
+        # One case is judged as before, so that the suite run names the same evaluators.
+        cases = [recorded("case 00", "hello", evaluators=strict)]
+        said = "hello" if CONTAINS in lenient else "bye"
+        cases += [recorded(f"case {n:02}", said, evaluators=lenient) for n in range(1, 40)]
+        new = (await play(stub, opened(*strict), cases)).run
+        assert new.verdict == PASSED
+        assert list(new.provenance) == list(base.provenance)
+        both = pb.CompareSuiteRunsRequest(base_id=base.id, new_id=new.id)
+        found = (await stub.CompareSuiteRuns(both)).comparison
+        wanted = pb.COMPARISON_VERDICT_PASS if CONTAINS in lenient else pb.COMPARISON_VERDICT_INCONCLUSIVE
+        assert found.verdict == wanted, found.reason
+
+
 async def test_bad_requests_about_suite_runs_are_refused() -> None:
     async with floor() as (_, stub):
         run = (await play(stub, opened(), [_case()])).run

@@ -222,7 +222,6 @@ class SuiteService:
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
         if not 0 <= max_drop <= 1:  # nor NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
-        runs = []
         for field in ("base_id", "new_id"):
             run_id = getattr(request, field)
             run = await self._store.get(run_id) if run_id else None
@@ -233,8 +232,6 @@ class SuiteService:
                     field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
                 )
 
-            runs.append(run)
-
         def consume(
             base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
         ) -> SuiteComparison:
@@ -242,9 +239,7 @@ class SuiteService:
             return compare(base, new, merge_by_id(*sides), max_drop)
 
         try:
-            comparison = await self._store.both(
-                request.base_id, request.new_id, consume, brief=_judged_alike(*runs)
-            )
+            comparison = await self._store.both(request.base_id, request.new_id, consume)
         except SuiteRunNotFound as problem:  # it was deleted meanwhile
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
         return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
@@ -445,12 +440,6 @@ def _opening(opened: SuiteOpen) -> dict[str, str]:
                     alone.ClearField(other.name)
             digests[field.name] = hashlib.sha256(alone.SerializeToString(deterministic=True)).hexdigest()
     return digests
-
-
-def _judged_alike(base: SuiteRun, new: SuiteRun) -> bool:
-    """Return whether the suite runs alone say that every case was judged by the same thing on both sides."""
-    names = [one.name for one in base.provenance]
-    return len(set(names)) == len(names) and list(base.provenance) == list(new.provenance)
 
 
 def _check_enum(

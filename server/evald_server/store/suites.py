@@ -246,12 +246,10 @@ class SuiteStore:
         base_id: str,
         new_id: str,
         consume: Callable[[SuiteRun, SuiteRun, Iterator[bytes], Iterator[bytes]], T],
-        *,
-        brief: bool = False,
     ) -> T:
         """Call `consume`, in a thread, with two suite runs and their cases, ordered by id.
 
-        brief: without trials. Raises SuiteRunNotFound.
+        With their trials: what judged a case is not known from the suite run. Raises SuiteRunNotFound.
         """
 
         def work(connection: Connection) -> T:
@@ -263,7 +261,7 @@ class SuiteStore:
                     raise SuiteRunNotFound(run_id)
                 runs.append(SuiteRun.FromString(row.body))
                 numbers.append(row.number)
-            base, new = (_all(connection, number, brief=brief) for number in numbers)
+            base, new = (_all(connection, number) for number in numbers)
             return consume(runs[0], runs[1], base, new)
 
         return await self._database.read(work)
@@ -400,8 +398,8 @@ def _page(
     return [(row[0], row[1]) for row in connection.execute(statement.order_by(_CASE.case_id).limit(limit))]
 
 
-def _all(connection: Connection, number: int, *, brief: bool) -> Iterator[bytes]:
+def _all(connection: Connection, number: int) -> Iterator[bytes]:
     after = ""
-    while page := _page(connection, number, after, _AT_ONCE, brief=brief):
+    while page := _page(connection, number, after, _AT_ONCE):
         yield from (data for _, data in page)
         after = page[-1][0]

@@ -4,6 +4,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -220,7 +221,7 @@ class _SuiteReader:
             asked=bool(self._targets or entry.targets) and self._transcripts is None,
             ask_all=bool(self._targets),
         )
-        kept, lines, skipped, count = self._check(shared)
+        kept, lines, skipped, count, opening.cases_digest = self._check(shared)
         opening.case_count = count
         return Suite(
             name,
@@ -274,15 +275,15 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int]:
-        """Check all cases. Returns them if they are few, their lines, those to skip, and how many there are.
+    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int, str]:
+        """Check all cases. Returns them if they are few, their lines, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
         kept: list[bytes] | None = []
         lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
-        seen, size, count, any_case = IdSet(), 0, 0, False
+        seen, size, count, any_case, cases_digest = IdSet(), 0, 0, False, sha256()
         for raw in self._raw_cases():
             any_case = True
             if len(self._problems) >= _MOST_PROBLEMS:
@@ -305,8 +306,10 @@ class _SuiteReader:
             if pb is None:
                 continue
             count += 1
+            data = pb.SerializeToString(deterministic=True)
+            cases_digest.update(b"%d:%b" % (len(data), data))
             if kept is not None:
-                kept.append(pb.SerializeToString())
+                kept.append(data)
                 lines[entry.id] = raw.document.line(raw.path)
                 size += len(kept[-1]) + _CASE_BYTES
                 if size > _KEPT_BYTES:
@@ -314,7 +317,7 @@ class _SuiteReader:
                     lines.clear()
         if not any_case:
             self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
-        return kept, lines, skipped, count
+        return kept, lines, skipped, count, cases_digest.hexdigest()
 
     def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
         where = f", as in line {lines[case_id]}" if case_id in lines else ""
