@@ -56,7 +56,8 @@ def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[eva
 
 def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteCase:
     """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
-    pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"), tags=entry.tags)
+    pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
+    pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
     recorded = _fill_turns(entry, pb)
     _fill_evaluators(entry, shared, pb)
     if entry.weight != 1:
