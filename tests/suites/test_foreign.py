@@ -481,7 +481,7 @@ def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:
         "prompts: [file://p.yaml]\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n"
     )
     (tmp_path / "p.yaml").write_text("role: user\n")
-    with pytest.raises(SuiteProblems, match="p.yaml:1: no prompt; wanted text or a list of messages"):
+    with pytest.raises(SuiteProblems, match=r"p\.yaml:1: no prompt; wanted text or a list of messages"):
         _load(tmp_path / "a.yaml")
 
 

@@ -224,6 +224,14 @@ def test_a_wrong_suite_is_refused_with_file_and_line(tmp_path: Path, text: str, 
     assert all(str(one).startswith(str(tmp_path / "a.yaml")) for one in refused.value.problems)
 
 
+@pytest.mark.parametrize("headers", ['["Authorization: Bearer k3y"]', "{Authorization: [k3y]}"])
+def test_a_wrong_header_is_refused_without_its_value(tmp_path: Path, headers: str) -> None:
+    connector = f"connectors: {{c: {{type: http, baseUrl: http://x, headers: {headers}}}}}\n"
+    with pytest.raises(SuiteProblems, match=r"a\.yaml:1: connectors\.c\.headers") as refused:
+        _load(tmp_path, connector + HEAD + "- {id: a, input: x, output: y}")
+    assert "k3y" not in str(refused.value)
+
+
 HALF = "\\ud800"  # of a surrogate pair
 
 
@@ -244,6 +252,14 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, suite: str, case: str, m
     with pytest.raises(SuiteProblems) as refused:
         load_suites([path])
     assert message in str(refused.value)
+
+
+def test_a_case_larger_than_a_message_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    case = {"id": "b", "input": "x", "output": "y" * (16 << 20), "evaluators": ["is-json"]}
+    path.write_text(json.dumps({**case, "id": "a", "output": "y"}) + "\n" + json.dumps(case))
+    with pytest.raises(SuiteProblems, match=r'a\.jsonl:2:  \("b"\): 167\d+ bytes; wanted at most 16711680'):
+        load_suites([path])
 
 
 def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_what_goes_with_an_answer_is_read_in_both_spellings(tmp_path: Path) -> N
     ]
     for case in list(_load(tmp_path, ("t.jsonl", _lines(*rows))).cases)[:2]:
         answer = case.recorded_trials[0].answers[0]
-        assert (answer.latency.ToMilliseconds(), answer.cost_usd) == (5, 2)
+        assert (answer.latency.ToMilliseconds(), answer.cost.amount) == (5, 2)
 
 
 @pytest.mark.parametrize("piped", ["suite", "transcripts"])
@@ -152,14 +152,10 @@ def test_a_pipe_is_refused_because_files_are_read_twice(tmp_path: Path, piped: s
     os.close(writing)
     pipe = tmp_path / "pipe.jsonl"
     pipe.symlink_to(f"/dev/fd/{reading}")
-    try:
-        with pytest.raises(SuiteProblems, match="pipe.jsonl: a pipe, which is read once only; wanted a file"):
-            if piped == "suite":
-                load_suites([pipe])
-            else:
-                load_suites([tmp_path / "suite.yaml"], transcripts=[pipe])
-    finally:
-        os.close(reading)
+    suite, transcripts = (pipe, []) if piped == "suite" else (tmp_path / "suite.yaml", [pipe])
+    with pytest.raises(SuiteProblems, match=r"pipe\.jsonl: a pipe, which is read once only; wanted a file"):
+        load_suites([suite], transcripts=transcripts)
+    os.close(reading)
 
 
 def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) -> None:
