@@ -333,6 +333,29 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "config: got list",
     ),
+    "agentv: criteria of a turn in a list": (
+        "tests:\n  - {id: a, turns: [{input: x, criteria: [c]}]}\n",
+        2,
+        "turns[0].criteria: got list",
+    ),
+    "agentv: deep": (
+        '{"tests": [{"id": "a", "input": "x", "assert": ['
+        + '{"type": "composite", "assert": [' * 300
+        + "]}" * 300
+        + "]}]}",
+        0,
+        "nested too deep",
+    ),
+    "promptfoo: a type that is a list": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: [is-json]}]\n",
+        4,
+        "assert[0].type: got list",
+    ),
+    "promptfoo: a pattern of anywhere": (
+        "prompts: [x]\nproviders: [echo]\ntests: file:///etc/*.yaml\n",
+        3,
+        "a pattern of files is relative to the suite",
+    ),
     "promptfoo: a template with keys beside it": (
         "prompts: [x]\nproviders: [echo]\nassertionTemplates: {t: {type: is-json}}\n"
         "tests:\n  - assert: [{$ref: '#/assertionTemplates/t', weight: 3}]\n",

@@ -245,7 +245,7 @@ class _Suite:
             made: dict[str, Any] = {"input": _messages(turn.first(*_INPUT))}
             if expected.data is not None:
                 made["expected"] = _expected(expected)
-            criteria = turn.first(*_CRITERIA).data
+            criteria = turn.first(*_CRITERIA).text() if any(key in turn for key in _CRITERIA) else None
             judge = _Judge(criteria, expected.data is not None)
             specs = [spec for place in _lists(turn, turn["execution"]) for spec in judge.specs(place)]
             if criteria is not None and not specs:

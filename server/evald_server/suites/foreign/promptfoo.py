@@ -312,6 +312,8 @@ def _test_files(node: Node) -> Iterator[Node]:
     if "://" in name:
         raise node.refuse(f"{name[:80]!r} is not beside the suite; download the tests")
     if any(mark in name for mark in "*?["):
+        if PurePath(name).is_absolute():
+            raise node.refuse("a pattern of files is relative to the suite")
         found = [str(path.relative_to(node.folder)) for path in sorted(node.folder.glob(name))]
         if not found:
             raise node.refuse(f"no file matches {name[:200]!r}")
@@ -463,7 +465,7 @@ class _Test:
                 one = self._template(given) if "$ref" in given else given
                 data = _rendered(one.data, variables, one)
                 kind = data.get("type") if isinstance(data, dict) else None
-                if kind in JUDGED and "provider" in self._options:
+                if isinstance(kind, str) and kind in JUDGED and "provider" in self._options:
                     data = {"provider": self._options["provider"], **data}
                 yield assertion(one.replaced(data))
 
