@@ -340,10 +340,10 @@ BAD: dict[str, tuple[str, int, str]] = {
     ),
     "agentv: deep": (
         '{"tests": [{"id": "a", "input": "x", "assert": ['
-        + '{"type": "composite", "assert": [' * 300
-        + "]}" * 300
+        + '{"type": "composite", "assert": [' * 440
+        + "]}" * 440
         + "]}]}",
-        0,
+        1,
         "nested too deep",
     ),
     "promptfoo: a type that is a list": (

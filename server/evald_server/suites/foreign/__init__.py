@@ -27,7 +27,7 @@ def convert(document: Document) -> Converted | None:
             try:
                 return convert_it(document)
             except RecursionError:
-                raise InvalidDocument(document.file, 0, "nested too deep") from None
+                raise InvalidDocument(document.file, 1, "nested too deep") from None
     return None
 
 
