@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from evald.convert.resources import CONNECTOR
 from evald.convert.spec import fill_options
 from evald.errors import InvalidInput
-from evald.fields import nearest, shown, snake
+from evald.fields import nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
@@ -209,6 +209,8 @@ class _SuiteReader:
         opening, connectors = suite_service_pb2.SuiteOpen(suite=name), {}
         try:
             _fill_open(entry, opening)
+            for index, target in enumerate(entry.targets):
+                text(target, f"targets[{index}]")
             connectors = _connectors(entry)
         except InvalidInput as problem:
             self._problems.append(_of_input(problem, document, ()))
@@ -377,6 +379,8 @@ class _SuiteReader:
         except OSError as problem:
             raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
         with stream:
+            if not stream.seekable():
+                raise InvalidDocument(self.name, 0, "a pipe, which is read once only; wanted a file")
             count = 0
             for number, line in enumerate(stream, start=1):
                 if not line.strip():
@@ -452,7 +456,9 @@ def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
     if entry.threshold is not None:
         pb.threshold = entry.threshold
     pb.max_concurrency = entry.max_concurrency
-    pb.labels.update(entry.labels)
+    pb.labels.update(
+        {text(name, "labels"): text(value, f"labels.{name}") for name, value in entry.labels.items()}
+    )
     if entry.metadata:
         fill_struct(entry.metadata, pb.metadata, "metadata")
 
@@ -463,6 +469,9 @@ def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]
         try:
             found[name] = CONNECTOR.read({"name": name, **data})
         except InvalidInput as problem:
+            if problem.path.startswith("headers"):
+                # They may hold secrets, which a log of CI would show.
+                problem = InvalidInput(problem.path, "another kind of value", problem.wanted)
             raise problem.below(f"connectors.{name}") from None
     return found
 
