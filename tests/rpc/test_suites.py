@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ import grpc
 import pytest
 from sqlalchemy import Connection
 
+from evald.context import EvaluatorContext
+from evald.result import passed
 from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
 from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
@@ -18,7 +21,7 @@ from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.store.database import FILE_NAME
 
-from ..engine.scripted import SCRIPTED, WAITING
+from ..engine.scripted import SCRIPTED, WAITING, definition
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
 from .suite_floor import (
     COMPLETED,
@@ -364,6 +367,53 @@ async def test_an_id_that_comes_twice_is_refused_by_name(a_message: int) -> None
             play(stub, again, [*cases[1:], recorded("new", "hello"), recorded("new", "bye")])
         )
         assert 'two cases have the id "new"' in refused.message
+
+
+async def test_a_case_that_comes_again_just_as_it_was_is_refused() -> None:
+    case = recorded("twin", "hello")
+    case.recorded_trials[0].answers[
+        0
+    ].latency.seconds = -5  # an error, which has no duration: the same bytes again
+    async with floor() as (_, stub):
+        call = stub.RunSuite()
+        await call.write(RunSuiteRequest(open=opened(suite_run_id="one"), cases=[case]))
+        await call.read()
+        [told] = (await call.read()).results
+        assert told.verdict == ERROR
+        await call.write(RunSuiteRequest(cases=[case]))
+        await call.done_writing()
+        refused = await refusal(call.read())
+        assert 'two cases have the id "twin"' in refused.message
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        assert (await get(stub, "one")).case_count == 1
+
+
+async def test_others_get_their_turn_beside_a_large_case() -> None:
+    ticks = 0
+    seen: list[int] = []
+
+    def count(_ctx: EvaluatorContext) -> Any:
+        seen.append(ticks)
+        return passed("counted")
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    case = asked("large", *["hi"] * 100)
+    for turn in case.turns:
+        turn.evaluators.append(spec("counting"))
+    for _ in range(20):
+        case.recorded_trials.add(answers=[answer("hello")] * 100)
+    async with serving([definition("counting", count)]) as live:
+        ticking = asyncio.create_task(tick())
+        outcome = await play(SuiteServiceStub(live.channel), opened(), [case])
+        ticking.cancel()
+    assert outcome.run.verdict == PASSED
+    assert len(seen) == 2000
+    assert max(Counter(seen).values()) <= 64
 
 
 async def test_fewer_cases_than_announced_give_no_verdict() -> None:

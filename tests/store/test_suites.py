@@ -112,9 +112,16 @@ async def test_an_id_that_is_taken_is_named_and_the_others_are_stored(store: Sui
 
 async def test_storing_the_same_cases_again_is_no_duplicate(store: SuiteStore) -> None:
     key = await store.create(a_run("one"), b"")
-    for _ in range(2):
-        assert await store.add(key, [a_case("a"), a_case("b")]) == []
+    for again in (False, True):
+        assert await store.add(key, [a_case("a"), a_case("b")], again=again) == []
     assert await case_ids(store, "one") == ["a", "b"]
+    assert await store.add(key, [a_case("a", text="other")], again=True) == ["a"]
+
+
+async def test_a_case_that_was_answered_is_a_duplicate_however_alike(store: SuiteStore) -> None:
+    key = await store.create(a_run("one"), b"")
+    assert await store.add(key, [a_case("a")]) == []
+    assert await store.add(key, [a_case("a"), a_case("b")]) == ["a"]
 
 
 async def test_cases_are_paged_by_id_and_filtered(store: SuiteStore) -> None:
@@ -226,6 +233,14 @@ async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(
     await store.create(a_run("one"), b"")
 
 
+async def test_no_id_that_a_caller_gives_is_in_the_way_of_a_deletion(store: SuiteStore) -> None:
+    for name in ("one", f"deleted {NOON}", f"deleted {NOON + 1}"):
+        await ended(store, name)
+    assert await store.delete("one")
+    assert await store.trim(max_age=0, max_count=None) == 2
+    assert await ids(store) == []
+
+
 async def test_a_deletion_that_was_cut_off_is_finished_later(
     lasting_place: Place, open_database: Callable[[Place], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +258,10 @@ async def test_a_deletion_that_was_cut_off_is_finished_later(
         assert await store.delete("one")
     assert await ids(store) == []
     assert list(await store.find(key, ["a"])) == ["a"]
+    for buried in (f"deleted {key.number}", f"\n{key.number}"):
+        assert await store.get(buried) is None
+        assert await store.cases(buried) is None
+        assert not await store.delete(buried)
     await store.purge()
     assert await store.find(key, ["a"]) == {}
 
