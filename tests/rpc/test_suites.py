@@ -416,6 +416,36 @@ async def test_others_get_their_turn_beside_a_large_case() -> None:
     assert max(Counter(seen).values()) <= 64
 
 
+async def test_others_get_their_turn_beside_cases_with_evaluators_of_their_own() -> None:
+    ticks = 0
+    seen: list[int] = []
+
+    def compile_counted(_config: Any) -> Any:
+        seen.append(ticks)
+        return lambda _ctx: passed("compiled")
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    counting = SCRIPTED._replace(type="counting", compile=compile_counted)
+    cases = [
+        recorded(
+            f"case {case}", "hello", evaluators=[spec("counting", {"n": f"{case} {n}"}) for n in range(20)]
+        )
+        for case in range(15)
+    ]
+    async with serving([counting]) as live:
+        ticking = asyncio.create_task(tick())
+        outcome = await play(SuiteServiceStub(live.channel), opened(), cases)
+        ticking.cancel()
+    assert outcome.run.verdict == PASSED
+    assert len(seen) >= 300
+    assert max(Counter(seen).values()) <= 20
+
+
 async def test_fewer_cases_than_announced_give_no_verdict() -> None:
     async with floor() as (_, stub):
         first = opened(case_count=3, suite_run_id="one")

@@ -216,6 +216,26 @@ async def test_both_sides_of_a_comparison_are_ordered_by_id(store: SuiteStore) -
         await store.both("base", "none", consume)
 
 
+async def test_a_deletion_takes_nothing_from_a_comparison_that_goes_on(
+    lasting_place: Place, open_database: Callable[[Place], Database]
+) -> None:
+    database = open_database(lasting_place)
+    await database.start()
+    store = SuiteStore(database)
+    loop = asyncio.get_running_loop()
+    for name in ("base", "new"):
+        key = await ended(store, name)
+        await store.add(key, [a_case(f"{number:05}") for number in range(1200)])
+
+    def consume(_base: SuiteRun, _new: SuiteRun, base: Iterator[bytes], new: Iterator[bytes]) -> list[int]:
+        next(base)
+        assert asyncio.run_coroutine_threadsafe(store.delete("base"), loop).result()
+        return [1 + len(list(base)), len(list(new))]
+
+    assert await store.both("base", "new", consume) == [1200, 1200]
+    assert await store.get("base") is None
+
+
 async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(
     store: SuiteStore, database: Database
 ) -> None:
