@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -508,7 +509,7 @@ async def test_a_suite_run_goes_on_after_its_caller_went_away_and_no_case_runs_t
             busy = await get(stub, "one")
             assert (busy.status, busy.case_count, busy.passed_count) == (RUNNING, 25, 25)
             refused = await refusal(play(stub, first))
-            assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+            assert refused.code is grpc.StatusCode.ALREADY_EXISTS
             refused = await refusal(stub.DeleteSuiteRun(pb.DeleteSuiteRunRequest(suite_run_id="one")))
             assert refused.reason == "RUN_STATUS"
         first.resume = True
@@ -591,6 +592,43 @@ async def test_suite_runs_are_listed_compared_and_deleted() -> None:
         await stub.DeleteSuiteRun(pb.DeleteSuiteRunRequest(suite_run_id=base.id))
         refused = await refusal(stub.CompareSuiteRuns(both))
         assert refused.fields == ["base_id"]
+
+
+_ENDED = (
+    'grpc_server_handled_total{grpc_code="Canceled",grpc_method="CompareSuiteRuns",'
+    'grpc_service="evald.v1.SuiteService",grpc_type="unary"} 8.0'
+)
+
+
+async def test_comparisons_leave_room_for_others_and_end_with_their_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    left: list[int] = []
+    go_on = threading.Event()
+
+    def slow(base: Any, new: Any, pairs: Any, max_drop: float) -> pb.SuiteComparison:
+        begun.append(1)
+        go_on.wait(20)
+        left.append(len(list(pairs)))
+        return pb.SuiteComparison()
+
+    monkeypatch.setattr("evald_server.rpc.suites.compare", slow)
+    async with floor(data_dir=tmp_path) as (live, stub):
+        run = (await play(stub, opened(), [recorded("a", "hello"), recorded("b", "hello")])).run
+        request = pb.CompareSuiteRunsRequest(base_id=run.id, new_id=run.id)
+        calls = [stub.CompareSuiteRuns(request) for _ in range(8)]
+        try:
+            await until(lambda: len(begun) >= 2)
+            assert await asyncio.wait_for(get(stub, run.id), 20) == run
+            assert len(begun) == 2
+        finally:
+            for call in calls:
+                call.cancel()
+            await until(lambda: _ENDED in live.app.telemetry.exposition("")[0].decode())
+            go_on.set()
+        await until(lambda: len(left) == len(begun))
+        assert max(left) < 2
 
 
 async def test_bad_requests_about_suite_runs_are_refused() -> None:
