@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
@@ -54,6 +56,9 @@ _READ_AT_ONCE: Final = 50
 # How long a resumption waits for the stream that it takes over from to be noticed as gone.
 _TAKE_OVER_SECONDS: Final = 2.0
 
+# Comparisons at a time: each reads all cases, in one of the few threads that read for everybody.
+_MAX_COMPARISONS: Final = 2
+
 # Between attempts to say of a suite run that it was interrupted.
 _AWAY_SECONDS: Final = 1.0
 
@@ -84,6 +89,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
+        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
 
@@ -232,16 +238,22 @@ class SuiteService:
                     field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
                 )
 
+        gone = threading.Event()  # nobody waits for it any more, so that the thread may stop
+
         def consume(
             base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
         ) -> SuiteComparison:
-            sides = (map(CaseResult.FromString, cases) for cases in (left, right))
+            wanted = (takewhile(lambda _: not gone.is_set(), cases) for cases in (left, right))
+            sides = (map(CaseResult.FromString, cases) for cases in wanted)
             return compare(base, new, merge_by_id(*sides), max_drop)
 
         try:
-            comparison = await self._store.both(request.base_id, request.new_id, consume)
+            async with self._comparisons:
+                comparison = await self._store.both(request.base_id, request.new_id, consume)
         except SuiteRunNotFound as problem:  # it was deleted meanwhile
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
+        finally:
+            gone.set()
         return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
@@ -339,11 +351,7 @@ class SuiteService:
                 return await self._store.resume(run.id, check)
             return await self._store.create(run, json.dumps(opening).encode()), run
         except IdTaken:
-            problem = BadField(
-                "open.suite_run_id",
-                f'a suite run has the id "{run.id}" already; resume it, or leave the id out',
-            )
-            raise refusal([problem], "RESOURCE_EXISTS") from None
+            raise _taken(run.id) from None
         except SuiteRunNotFound:
             raise _no_run("open.suite_run_id", run.id) from None
         except SuiteRunState as problem:
@@ -355,7 +363,9 @@ class SuiteService:
     async def _take_over(self, run_id: str, *, resume: bool) -> None:
         """Wait for the stream of a suite run to be over. Raises CallError when it goes on."""
         over = self._running.get(run_id)
-        if over is not None and resume:
+        if over is not None:
+            if not resume:
+                raise _taken(run_id)
             try:
                 await asyncio.wait_for(over.wait(), _TAKE_OVER_SECONDS)
             except TimeoutError:
@@ -459,6 +469,11 @@ def _name(status: int) -> str:
 def _no_run(field: str, run_id: str) -> CallError:
     text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
     return refusal([BadField(field, text)], "RESOURCE_NOT_FOUND")
+
+
+def _taken(run_id: str) -> CallError:
+    text = f'a suite run has the id "{run_id}" already; resume it, or leave the id out'
+    return refusal([BadField("open.suite_run_id", text)], "RESOURCE_EXISTS")
 
 
 def _wrong_status(field: str, text: str) -> CallError:
