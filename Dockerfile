@@ -1,8 +1,8 @@
 # docker build -t evald .
 # docker run --rm -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 -e EVALD_INSECURE_PUBLIC=true evald
 #
-# In a container the server has to listen on all addresses, which it refuses while calls are neither
-# encrypted nor authenticated. EVALD_INSECURE_PUBLIC=true says that something around it does both, or
+# In a container the server has to listen on all addresses, which it refuses without a certificate and keys
+# (docs/security.md). EVALD_INSECURE_PUBLIC=true says that something around it encrypts and authenticates, or
 # that, as above, only this machine reaches the ports.
 
 FROM python:3.13-slim-bookworm AS build

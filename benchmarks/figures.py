@@ -14,6 +14,8 @@ from typing import Any, Final
 import grpc
 
 from evald.v1 import evaluation_service_pb2
+from evald_server.auth.keys import add_key, new_key
+from evald_server.auth.principal import Role
 
 from . import beside_runs, load, processes, remotes, runs, stored_runs, suites, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
@@ -33,6 +35,26 @@ _PLACES: Final = 16
 def unary(lab: Lab) -> list[Row]:
     body, name = lab.unary()
     return [_unary_row(lab, "`EvaluateUnary` / echo, calls/s", 0.75, body, name)]
+
+
+def auth(lab: Lab) -> list[Row]:
+    """Compare a server that asks for a key with one that asks for none."""
+    body, _ = lab.unary()
+    file = lab.directory / "keys.toml"
+    key, kept = new_key("benchmark", [Role.CALLER])
+    add_key(file, kept)
+    guarded = lab.start(lambda: processes.evald(keys_file=file))
+    request = workload.unary_request()
+    with grpc.insecure_channel(guarded.address) as channel:
+        call: Any = channel.unary_unary(UNARY)
+        # h2load sees no gRPC status: a refusal would be fast.
+        call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"),))
+    pairs = paired(
+        lab.rounds,
+        lambda: load.run_h2load(guarded.port, UNARY, body, lab.seconds, f"authorization: Bearer {key}"),
+        lambda: load.run_h2load(lab.evald.port, UNARY, body, lab.seconds),
+    )
+    return [pairs.row("`EvaluateUnary` with an API key / without, calls/s", at_least(0.97), "calls/s")]
 
 
 def stream(lab: Lab) -> list[Row]:
@@ -261,6 +283,7 @@ def tools(lab: Lab) -> list[Row]:
 
 FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "unary": unary,
+    "auth": auth,
     "stream": stream,
     "session": session,
     "open-loop": open_loop,

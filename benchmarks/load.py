@@ -128,7 +128,7 @@ def parsed(output: str, complaints: str = "") -> Load:
     )
 
 
-def run_h2load(port: int, path: str, body: Path, seconds: float) -> float:
+def run_h2load(port: int, path: str, body: Path, seconds: float, *headers: str) -> float:
     """Return unary calls a second by h2load. It sees only HTTP status, so check the answers before."""
     words = [
         h2load(),
@@ -140,6 +140,7 @@ def run_h2load(port: int, path: str, body: Path, seconds: float) -> float:
         f"--data={body}",
         "--header=content-type: application/grpc",
         "--header=te: trailers",
+        *(f"--header={header}" for header in headers),
         f"http://127.0.0.1:{port}{path}",
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -16,6 +16,8 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 # What each part of the server may import of the others. The SDK and third parties are open to all, but see below.
 BELOW = {
     "wire_pb2": set(),
+    "auth": set(),
+    "certificates": set(),
     "config": set(),
     "data_dir": set(),
     "untrusted": set(),
@@ -34,7 +36,7 @@ BELOW = {
     "retries": set(),
     "judge": {"calibration", "evaluators", "config", "redaction", "retries"},
     "scripts": {"config", "kernel"},
-    "remote": {"config", "jsonschema", "store", "wire_pb2"},
+    "remote": {"auth", "config", "jsonschema", "store", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
@@ -51,7 +53,9 @@ BELOW = {
     "connectors": {"config", "redaction", "remote", "retries"},
     "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
+        "auth",
         "batch",
+        "certificates",
         "connectors",
         "engine",
         "evaluators",
@@ -66,7 +70,9 @@ BELOW = {
     "monitoring": {"engine"},
     "calibration": {"suites"},
     "app": {
+        "auth",
         "batch",
+        "certificates",
         "connectors",
         "runs",
         "rpc",
@@ -85,6 +91,7 @@ BELOW = {
     },
     "cli": {
         "app",
+        "auth",
         "config",
         "descriptors",
         "loop",

@@ -14,6 +14,7 @@ from .batch import BatchItem
 from .catalog import EvaluatorType
 from .client import Client
 from .context import EvaluatorContext
+from .credentials import Tls
 from .errors import EvaldError, InvalidInput, TurnRefused, UnknownEvaluator
 from .evaluation import Evaluation, EvaluatorResult
 from .result import (
@@ -63,6 +64,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "Spec",
     "SpecLike",
     "Started",
+    "Tls",
     "Turn",
     "TurnRefused",
     "UnknownEvaluator",

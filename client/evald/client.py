@@ -35,7 +35,12 @@ class Client(Connection):
     server: address of the server, as gRPC spells targets ("HOST:PORT", "dns:///NAME:PORT",
         "unix:PATH"); None means $EVALD_SERVER, else 127.0.0.1:50051.
     timeout: seconds for a call with one answer or one stream of results; math.inf for no limit.
-    credentials: of the channel, for example `grpc.ssl_channel_credentials()`; None means plaintext.
+    tls: `evald.Tls(...)`, True for gRPC's own roots, False for plaintext; None means what EVALD_TLS,
+        EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE say.
+    token: API key, or a `Path` of its file, or a function that returns it; None means EVALD_TOKEN or the file
+        EVALD_TOKEN_FILE. Sent as `authorization: Bearer ...` with every call.
+    insecure: let a token be sent to another machine without TLS.
+    credentials: of the channel, instead of tls.
     metadata: sent with every call, for example {"authorization": "Bearer ..."}.
     max_message_bytes: largest message sent or received.
 

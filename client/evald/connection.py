@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
+from .credentials import Access, Tls, Token, is_this_machine, tls_of_environment, token_of_environment
 from .errors import InvalidInput, from_rpc_error
 from .fields import shown
 
@@ -75,7 +76,7 @@ def server_address(server: str | None, *, encrypted: bool = False) -> str:
     url = _URL.match(given)
     if url is not None:
         tls = url["scheme"].lower() in _ENCRYPTED
-        hint = ", with credentials=grpc.ssl_channel_credentials() for TLS" if tls else ""
+        hint = ", with tls=evald.Tls() for TLS" if tls else ""
         raise InvalidInput(
             name,
             f"{shown(given)}, which is a URL",
@@ -87,6 +88,40 @@ def server_address(server: str | None, *, encrypted: bool = False) -> str:
     if not found["port"] and not encrypted:
         raise InvalidInput(name, f"{shown(given)}, which has no port", f"HOST:PORT{_meant(given)}")
     return given
+
+
+def open_to(
+    server: str | None,
+    *,
+    tls: Tls | bool | None = None,
+    token: Token | None = None,
+    insecure: bool = False,
+    credentials: grpc.ChannelCredentials | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[str, Access]:
+    """Return the address to call, and the credentials for it: those given, or else those of the environment.
+
+    Raises InvalidInput for what contradicts itself, and for a token that would be sent to another machine in plaintext.
+    """
+    sent = tuple((metadata or {}).items())
+    if credentials is not None and tls:
+        raise InvalidInput("tls", "both tls and credentials", "one of them")
+    if tls is None and credentials is None:
+        tls = tls_of_environment()
+    if token is None and not any(name.lower() == "authorization" for name, _ in sent):
+        token = token_of_environment()
+    found = Tls() if tls is True else (tls or None)
+    if found is not None:
+        credentials = found.channel_credentials()
+    address = server_address(server, encrypted=credentials is not None)
+    if token and credentials is None and not insecure and not is_this_machine(address):
+        raise InvalidInput(
+            "token",
+            f"a token for {address} without TLS",
+            "tls=Tls(...) or EVALD_TLS=1, so that nobody on the way reads the token; or insecure=True in a closed "
+            "network",
+        )
+    return address, Access(credentials, found.server_name if found else None, token, sent)
 
 
 _WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a target of gRPC\'s such as "dns:///evald:50051"'
@@ -127,15 +162,18 @@ class Connection:
         server: str | None = None,
         *,
         timeout: float = DEFAULT_TIMEOUT,
+        tls: Tls | bool | None = None,
+        token: Token | None = None,
+        insecure: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.server = server_address(server, encrypted=credentials is not None)
+        self.server, self._access = open_to(
+            server, tls=tls, token=token, credentials=credentials, metadata=metadata, insecure=insecure
+        )
         self._timeout = timeout
-        self._credentials = credentials
-        self._metadata = tuple((metadata or {}).items())
-        self._options = channel_options(max_message_bytes)
+        self._options = [*channel_options(max_message_bytes), *self._access.options()]
         self._typed_errors = TypedErrors(self.server)
         self._lock = threading.Lock()
         self._opened: _Stubs | None = None
@@ -150,16 +188,17 @@ class Connection:
         return self._opened
 
     def _channel(self) -> Any:
-        if self._credentials is None:
+        credentials = self._access.credentials
+        if credentials is None:
             return self._api.insecure_channel(self.server, options=self._options)
-        return self._api.secure_channel(self.server, self._credentials, options=self._options)
+        return self._api.secure_channel(self.server, credentials, options=self._options)
 
     def _sent_with(self, timeout: float | None) -> dict[str, Any]:
         """Return gRPC's arguments of a call. timeout: seconds; None or math.inf for no limit."""
         if timeout is not None and not timeout > 0:
             raise InvalidInput("timeout", shown(timeout), "seconds above 0, or math.inf for no limit")
         limit = None if timeout is None or timeout == math.inf else timeout
-        return {"timeout": limit, "metadata": self._metadata}
+        return {"timeout": limit, "metadata": self._access.headers()}
 
     def _short(self, timeout: float | None) -> dict[str, Any]:
         return self._sent_with(self._timeout if timeout is None else timeout)

@@ -5,15 +5,21 @@ Only the command line and `evald_server.testing` import this.
 
 import asyncio
 import logging
+import ssl
 from typing import Any, Final
 
 import grpc
 
 from evald.contract import violation
 from evald.threads import Threads
+from evald_server.auth.audit import record
+from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.keys import KeyFile, KeyFileProblem
+from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
-from evald_server.config import Settings, is_loopback, split_address
+from evald_server.certificates import CertificateFiles, CertificateProblem, CertificateStore
+from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
@@ -36,6 +42,7 @@ from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
 from evald_server.rpc.evaluate import EvaluateService
+from evald_server.rpc.gate import Gate
 from evald_server.rpc.health import (
     HEALTH,
     REFLECTION,
@@ -47,6 +54,7 @@ from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.rpc.tls import TlsPort
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -165,11 +173,15 @@ class App:
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
         )
-        self._services = self._table(engine)
+        self._certificates = build_certificates(settings)
+        self._authenticator = build_authenticator(settings, self.telemetry)
+        self._gate = Gate(self._rpc, self._table(engine), self._authenticator, self.telemetry.access.limited)
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
+        self._keys: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
@@ -218,15 +230,10 @@ class App:
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
             maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
         )
-        server.add_generic_rpc_handlers(
-            [
-                *(grpc.method_handlers_generic_handler(*service) for service in self._services.items()),
-                self._rpc.unknown(),
-            ]
-        )
+        server.add_generic_rpc_handlers([self._gate])
         host, port = split_address(settings.listen)
         try:
-            bound = server.add_insecure_port(settings.listen)
+            bound = self._bind(server)
         except RuntimeError:
             bound = 0
         if not bound:
@@ -243,6 +250,8 @@ class App:
                     port=http_port,
                     ready=lambda: self._health.serving,
                     max_connections=http_connections(),
+                    tls=self._http_context if self._certificates and settings.http_tls else None,
+                    may_scrape=self._may_scrape,
                 )
             except OSError as problem:
                 await server.stop(None)
@@ -255,11 +264,14 @@ class App:
         self._server = server
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
+        self._keys = asyncio.create_task(self._gate.watch())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
             self._trimming = asyncio.create_task(self._trim_runs())
         self._health.set_serving(True)
-        if not is_loopback(host):
+        if self._certificates is not None:
+            self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
+        if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
@@ -294,6 +306,10 @@ class App:
         await self.remotes.stop()
         if self._lag is not None:
             self._lag.cancel()
+        if self._reloading is not None:
+            self._reloading.cancel()
+        if self._keys is not None:
+            self._keys.cancel()
         if self._judges is not None:
             self._judges.cancel()
         if self._trimming is not None:
@@ -309,6 +325,49 @@ class App:
         await self.database.close()
         self._release_data_dir()
         self._server = None
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        """Bind the gRPC port. Returns its number, 0 if it cannot be had. Raises RuntimeError."""
+        settings = self.settings
+        if self._certificates is None:
+            return server.add_insecure_port(settings.listen)
+        self._tls_port = TlsPort(self._certificates.current, require=settings.tls_client_auth == "require")
+        return server.add_secure_port(settings.listen, self._tls_port.credentials)
+
+    def _http_context(self) -> ssl.SSLContext:
+        assert self._certificates is not None
+        return self._certificates.current.context
+
+    def _may_scrape(self, credentials: list[str]) -> int:
+        """Return the HTTP status for a scrape with these `Authorization` headers."""
+        settings = self.settings
+        if self._authenticator is None or settings.metrics_public or not is_public(settings.http):
+            return 200
+        try:
+            principal = self._authenticator.authenticate([("authorization", one) for one in credentials])
+            self._authenticator.authorize(principal, "/metrics", SCRAPERS)
+        except AccessDenied as problem:
+            return 403 if problem.reason == "ROLE_MISSING" else 401
+        return 200
+
+    async def _reload_certificates(self, certificates: CertificateStore) -> None:
+        """Use certificates for new connections when their files change, if they work."""
+        access = self.telemetry.access
+        access.expire_at(certificates.current.expiries)
+        while True:
+            await asyncio.sleep(self.settings.tls_reload_seconds)
+            try:
+                if not await asyncio.to_thread(certificates.reload):
+                    continue
+            except CertificateProblem as problem:
+                access.reloaded("failed")
+                _log.error("%s; the certificates of before stay in use", problem)
+                continue
+            self._tls_port.publish(certificates.current)
+            access.reloaded("ok")
+            access.expire_at(certificates.current.expiries)
+            _log.info("new certificates are in use")
+            record("certificates changed", None)
 
     def _judge_problem(self, name: str) -> str:
         """Return what is wrong with the name of a judge, "" if nothing is."""
@@ -437,6 +496,28 @@ def build_registry(
             raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
+
+
+def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticator | None:
+    """Return what checks credentials; None if none are asked for. Raises StartError."""
+    if settings.keys_file is None:
+        return None
+    try:
+        keys = KeyFile(settings.keys_file)
+    except KeyFileProblem as problem:
+        raise StartError(f"keys_file: {problem}") from None
+    return Authenticator(keys, telemetry.access.checked)
+
+
+def build_certificates(settings: Settings) -> CertificateStore | None:
+    """Return the certificates; None for plaintext. Raises StartError."""
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    try:
+        return CertificateStore(files)
+    except CertificateProblem as problem:
+        raise StartError(str(problem)) from None
 
 
 def build_database(settings: Settings) -> Database:

@@ -42,6 +42,7 @@ __all__ = [
     "TlsProfile",
     "checked_url",
     "is_loopback",
+    "is_public",
     "load_settings",
     "split_address",
 ]
@@ -52,7 +53,20 @@ SECRET_PREFIX: Final = f"{PREFIX}SECRET_"
 """Variables that headers of connectors may always name."""
 
 # Variables with the same prefix that belong to the client and the command line.
-_OTHER_VARIABLES: Final = frozenset(("EVALD_SERVER", "EVALD_DEBUG", "EVALD_CONFIG", "EVALD_REQUIRE_TOOLS"))
+_OTHER_VARIABLES: Final = frozenset(
+    (
+        "EVALD_SERVER",
+        "EVALD_TLS",
+        "EVALD_CA_FILE",
+        "EVALD_CERT_FILE",
+        "EVALD_KEY_FILE",
+        "EVALD_TOKEN",
+        "EVALD_TOKEN_FILE",
+        "EVALD_DEBUG",
+        "EVALD_CONFIG",
+        "EVALD_REQUIRE_TOOLS",
+    )
+)
 
 # The variables of OpenAI's own client, which are used when nothing else configures the default judge.
 _FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
@@ -195,8 +209,32 @@ class Settings(BaseSettings):
     )
     insecure_public: bool = Field(
         False,
-        description="Allow addresses that other machines can reach, although calls are neither encrypted nor "
-        "authenticated. Only behind something that does both.",
+        description="Allow addresses that other machines can reach without tls_cert_file and keys_file. Only behind "
+        "something that encrypts and authenticates.",
+    )
+    keys_file: Path | None = Field(
+        None,
+        description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
+        "caller may do everything.",
+    )
+    tls_cert_file: Path | None = Field(
+        None,
+        description="File with the server's certificate and its chain, PEM: the gRPC and the HTTP port are encrypted. "
+        "Read again when it changes, as the other files of TLS.",
+    )
+    tls_key_file: Path | None = Field(None, description="File with the certificate's key, PEM, no password.")
+    tls_client_ca_file: Path | None = Field(
+        None, description="File with the CA that signs the certificates of clients, PEM."
+    )
+    tls_client_auth: Literal["none", "require"] = Field(
+        "none", description="Whether callers of the gRPC port need a certificate of tls_client_ca_file."
+    )
+    tls_reload_seconds: float = Field(
+        10.0, gt=0, le=3600, description="Interval at which the files of TLS are looked at."
+    )
+    http_tls: bool = Field(True, description="Encrypt the HTTP port too if there is a certificate.")
+    metrics_public: bool = Field(
+        False, description="Serve /metrics without a key at an address that other machines can reach."
     )
     plugins: list[str] = Field(
         [], description="Evaluator plugins: paths of Python files, or names of installed packages."
@@ -472,14 +510,42 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file are given together or not at all")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
+        if (self.tls_client_auth == "require") != (self.tls_client_ca_file is not None):
+            raise ValueError(
+                'tls_client_auth = "require" and tls_client_ca_file are given together or not at all'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _not_public(self) -> Self:
-        for name, address in (("listen", self.listen), ("http", self.http)):
-            if address and not self.insecure_public and not is_loopback(split_address(address)[0]):
-                raise ValueError(
-                    f"{name}: {address} can be reached from other machines, and calls are neither encrypted "
-                    f"nor authenticated. Listen on 127.0.0.1, or set insecure_public if something in "
-                    f"front of evald does both"
-                )
+        if self.insecure_public:
+            return self
+        tls, keys = self.tls_cert_file is not None, self.keys_file is not None
+        if is_public(self.listen) and not (tls and keys):
+            missing = {
+                (
+                    False,
+                    False,
+                ): "calls are neither encrypted nor authenticated: set tls_cert_file, tls_key_file "
+                "and keys_file",
+                (True, False): "calls are not authenticated: set keys_file",
+                (False, True): "keys would be sent in plaintext: set tls_cert_file and tls_key_file",
+            }[tls, keys]
+            raise ValueError(
+                f"listen: {self.listen} can be reached from other machines, and {missing}. Or listen on 127.0.0.1, or "
+                "set insecure_public if something in front of evald encrypts and authenticates"
+            )
+        if is_public(self.http) and not self.metrics_public and not (tls and keys and self.http_tls):
+            raise ValueError(
+                f"http: {self.http} can be reached from other machines, and keys for /metrics need tls_cert_file, "
+                "tls_key_file, keys_file and http_tls. Or listen on 127.0.0.1, or set metrics_public, or "
+                "insecure_public if something in front of evald encrypts and authenticates"
+            )
         return self
 
 
@@ -515,6 +581,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_public(address: str | None) -> bool:
+    """Return whether other machines can reach HOST:PORT. No address is not public."""
+    return address is not None and not is_loopback(split_address(address)[0])
+
+
 def load_settings(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -529,7 +600,7 @@ def load_settings(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     if config_file:
-        for key, value in _read(Path(config_file)).items():
+        for key, value in _flat(_read(Path(config_file))).items():
             name = snake(key)
             values[name], origins[name] = value, f"{config_file}: {key}"
     variables = EnvSettingsSource(Settings)
@@ -570,6 +641,15 @@ def _read(path: Path) -> dict[str, Any]:
     if private := [key for key in data if key.startswith("_")]:  # arguments of the library's own
         raise SettingsError(f"config file {path}: {private[0]}: unknown setting")
     return data
+
+
+def _flat(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with those of the table `[tls]` beside the others: its `cert_file` is `tls_cert_file`."""
+    table = data.get("tls")
+    if not isinstance(table, dict):
+        return data
+    others = {key: value for key, value in data.items() if key != "tls"}
+    return others | {f"tls_{snake(key)}": value for key, value in table.items()}
 
 
 def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:

@@ -30,11 +30,11 @@ class LocalServer:
 
     def client(self, **options: Any) -> Client:
         """Return a client of this server. options: as for `evald.Client`."""
-        return Client(self.address, **options)
+        return Client(self.address, **{"tls": False, "token": "", **options})
 
     def async_client(self, **options: Any) -> AsyncClient:
         """Return a client of this server for asyncio. options: as for `evald.AsyncClient`."""
-        return AsyncClient(self.address, **options)
+        return AsyncClient(self.address, **{"tls": False, "token": "", **options})
 
 
 @contextmanager

@@ -118,6 +118,29 @@ def test_targets_of_several_suite_runs_are_paired_by_name(evald: Any, tmp_path: 
     assert "checkout/b  ✗ BLOCK" in done.stdout
 
 
+def test_a_suite_run_that_is_gone_is_not_a_pass(evald: Any, tmp_path: Path) -> None:
+    one = Path(_write(tmp_path / "one.jsonl", "P" * 20, "a")).read_text()
+    other = Path(_write(tmp_path / "other.jsonl", "P" * 20, "b")).read_text()
+    base, twice, new = (tmp_path / f"{name}.jsonl" for name in ("base", "twice", "new"))
+    base.write_text(one + other)
+    twice.write_text(one + one)
+    new.write_text(one)
+    gate = tmp_path / "gate.yaml"
+    gate.write_text("gates:\n  - {suite: checkout, max_drop: 0.05}\n")
+    for more in ((), ("--gate", str(gate))):
+        done = evald("compare", str(base), str(new), *more)
+        assert (done.returncode, "checkout/b  ? INCONCLUSIVE" in done.stdout) == (3, True), done.stdout
+    done = evald("compare", str(twice), str(new))
+    assert (done.returncode, "two suite runs of the base are of checkout a" in done.stderr) == (2, True)
+
+
+def test_line_separators_in_texts_end_no_line(evald: Any, tmp_path: Path) -> None:
+    file = tmp_path / "new.jsonl"
+    file.write_text(Path(_write(file, "P" * 20)).read_text().replace("turn P", "turn \u2028\x85 P"))
+    done = evald("compare", str(file), str(file))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -131,6 +154,9 @@ def test_targets_of_several_suite_runs_are_paired_by_name(evald: Any, tmp_path: 
             lambda text: text.replace('"caseId"', '"caseId": 3, "x"', 1), "new.jsonl:1: wanted a", id="type"
         ),
         pytest.param(lambda text: "{", "not valid JSON", id="no JSON"),
+        pytest.param(
+            lambda text: text.replace("VERDICT_PASSED", "VERDICT_FAILED", 1), "cases are PASSED", id="edited"
+        ),
     ],
 )
 def test_results_that_are_not_whole_are_refused(
@@ -161,19 +187,19 @@ def test_wrong_usage_is_refused(evald: Any, tmp_path: Path, arguments: tuple[str
 async def stored(tmp_path: Path) -> Callable[..., Any]:
     """Runs suites on a server that stores them in a directory; returns the ids."""
 
-    async def store(*runs: str, name: str = "checkout") -> list[str]:
+    async def store(*runs: str, name: str = "checkout", target: str = "staging") -> list[str]:
         arguments = argparse.Namespace(
             server=None, plugins=None, code_allow=None, config=None, data_dir=str(tmp_path / "data")
         )
         ids = []
-        async with serving(arguments) as address, grpc.aio.insecure_channel(address) as channel:
+        async with serving(arguments) as (address, _), grpc.aio.insecure_channel(address) as channel:
             stub = suite_service_pb2_grpc.SuiteServiceStub(channel)
             for letters in runs:
                 cases = [
                     recorded(f"case-{number:02}", "hello" if letter == "P" else "goodbye")
                     for number, letter in enumerate(letters)
                 ]
-                outcome = await play(stub, opened(suite=name, target="staging"), cases)
+                outcome = await play(stub, opened(suite=name, target=target), cases)
                 ids.append(outcome.run.id)
         return ids
 
@@ -203,3 +229,19 @@ async def test_stored_suite_runs_are_compared_by_id_and_by_age(
     assert (gated.returncode, gated.stdout.splitlines()[-1]) == (0, "GO"), gated.stdout
     missing = evald("compare", "--suite", "nowhere", *data)
     assert (missing.returncode, 'no suite run of "nowhere"' in missing.stderr) == (2, True)
+
+
+async def test_a_gate_is_about_every_target_of_a_stored_suite(
+    evald: Any, tmp_path: Path, stored: Any
+) -> None:
+    await stored("P" * 12 + "F" * 8, target="one")
+    await stored("P" * 20, target="other")
+    gate, data = tmp_path / "gate.yaml", ("--data-dir", str(tmp_path / "data"))
+    gate.write_text("gates:\n  - {suite: checkout, threshold: 0.9}\n")
+    for more in ((), ("--suite", "checkout")):
+        done = evald("compare", "--gate", str(gate), *more, *data)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "NO-GO"), done.stdout
+    assert (
+        evald("compare", "--gate", str(gate), "--target", "other", "--suite", "checkout", *data).returncode
+        == 0
+    )

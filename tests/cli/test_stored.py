@@ -1,6 +1,5 @@
 """Scenarios, personas, connectors, experiments and runs from the command line, against a real server."""
 
-import argparse
 import json
 import re
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from evald.v1 import run_service_pb2
 from evald_server.cli.demo_agent import serve_agent
+from evald_server.cli.parser import parse
 from evald_server.cli.store_client import KINDS, open_store
 
 APPOINTMENT = Path(__file__).parents[2] / "server/evald_server/cli/demo_data/appointment.yaml"
@@ -46,7 +46,7 @@ def address(evald_command: str, environment: Any) -> Iterator[str]:
 @pytest.fixture
 async def server(address: str) -> str:
     """The server, with nothing stored."""
-    async with open_store(argparse.Namespace(server=address)) as store:
+    async with open_store(parse(["runs", "list", "--server", address])) as store:
         for run in [run async for run in store.runs({})]:
             await store.call("run", "DeleteRun", run_service_pb2.DeleteRunRequest(run_id=run.id))
         for kind in KINDS.values():

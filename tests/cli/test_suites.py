@@ -108,6 +108,11 @@ def test_a_suite_in_which_nothing_can_be_judged_is_inconclusive(
     skipped = _file(tmp_path, SUITE.replace("}\n", ", skip: not yet}\n"), "skipped.yaml")
     skipped = _file(tmp_path, re.sub(r"(- \{id: .*)\}", r"\1, skip: not yet}", SUITE), "skipped.yaml")
     assert "left out  2 cases of skipped: a, b" in cli("test", skipped, code=3)
+    junit = tmp_path / "junit.xml"
+    good = _file(tmp_path, SUITE, "good.yaml")
+    assert "ERROR  skipped" in cli("test", good, skipped, "--output", str(junit), code=3)
+    (_, nothing) = ET.parse(junit).getroot().iter("testsuite")
+    assert (nothing.get("tests"), nothing.get("skipped"), nothing.get("errors")) == ("3", "2", "1")
 
 
 def _connectors(agent: Agent, *models: str) -> str:
@@ -261,6 +266,11 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     before = set(first) | {json.loads(line)["caseId"] for line in rest.splitlines()}
     assert len(before) < 30
     agent.seconds = 0
+    changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
+    _file(tmp_path, changed + _connectors(agent))
+    refused = cli("test", suite, "--resume", code=2)
+    assert "open.cases_digest: differs from what the suite run was begun with" in refused
+    _file(tmp_path, text + _connectors(agent))
     asked = Counter(agent.asked)
     shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]
     assert shown[-1]["suiteRun"]["verdict"] == "VERDICT_PASSED"

@@ -1,7 +1,6 @@
 """A watch survives broken connections: every event is shown once, and the exit code is that of the run."""
 
 import json
-from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from evald.v1 import result_pb2
 from evald_server.cli import store_client
+from evald_server.cli.parser import parse
 
 from .broken_runs import FakeRuns, events, serve_runs
 
@@ -98,7 +98,7 @@ async def test_a_lost_server_is_looked_for_from_its_loss_on(
     monkeypatch.setattr(store_client, "LOST_SECONDS", 0.0)
     seen: list[int] = []
     with serve_runs(FakeRuns(broken_after, grpc.StatusCode.UNAVAILABLE)) as address:
-        async with store_client.open_store(Namespace(server=address)) as store:
+        async with store_client.open_store(parse(["runs", "list", "--server", address])) as store:
             await store.run("r1")
             ended = await store.watch("r1", lambda event: seen.append(event.sequence))
     assert ended.verdict == result_pb2.VERDICT_FAILED

@@ -1,10 +1,15 @@
 """Connections to agents over HTTP: kept while that is safe, and never with anything left of another answer."""
 
 import asyncio
+import socket
+import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+
+from evald_server.connectors.http_connection import HttpConnection
 
 from .building import built, failure, texts, turn
 
@@ -114,6 +119,65 @@ async def test_a_refusal_is_told_although_the_request_was_not_read() -> None:
     assert failed.code == "CONNECTOR_REFUSED"
     assert "HTTP 413" in failed.message
     assert "too big" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(200, "CONNECTOR_BAD_ANSWER"), (422, "CONNECTOR_REFUSED")], ids=["fine", "refused"]
+)
+async def test_a_reset_is_not_the_end_of_an_answer_of_unknown_length(status: int, code: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f'HTTP/1.1 {status} X\r\n\r\n{{"text": "fi"}}\n'.encode())
+        await taken.wait()
+        # Without a FIN.
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.close()
+
+    async def piece(self: HttpConnection) -> bytes:
+        data = await found(self)
+        taken.set()
+        return data
+
+    taken, found = asyncio.Event(), HttpConnection.piece
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(HttpConnection, "piece", piece)
+        async with server, built("http", url, {"stream": "ndjson"}) as connector:
+            failed = await failure(connector, turn())
+    assert failed.code == code
+
+
+async def test_others_get_their_turn_beside_an_answer_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = 0
+    seen: list[int] = []
+    found = HttpConnection.piece
+
+    async def piece(self: HttpConnection) -> bytes:
+        seen.append(ticks)
+        return await found(self)
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(HttpConnection, "piece", piece)
+    chunks = b"".join(b"1\r\n%c\r\n" % one for one in b'{"text": "' + b"x" * 50_000 + b'"}')
+    async with (
+        raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n") as agent,
+        built("http", agent.url) as connector,
+    ):
+        ticking = asyncio.create_task(tick())
+        assert texts(await connector.invoke(turn())) == [("assistant", "x" * 50_000)]
+        ticking.cancel()
+    assert len(seen) > 50_000
+    assert max(Counter(seen).values()) < 2000
 
 
 @pytest.mark.parametrize(

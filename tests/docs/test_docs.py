@@ -39,7 +39,9 @@ LANGUAGES = RUN | {"dockerfile", "js", "json", "promql", "proto", "text", "toml"
 STAND_INS = {
     "make": f'exec {shutil.which("make")} --dry-run --directory={ROOT} "$@" >/dev/null',
     "pip": '[ "$1" = install ]',
-    "evald": f'exec {sys.executable} -S -E {Path(__file__).with_name("evald_in_fork.py")} "$@"',
+    # A server would keep the one process of the forks to itself.
+    "evald": f'[ "$1 $2" = "serve --config" ] && exec {Path(sys.executable).with_name("evald")} "$@"\n'
+    f'exec {sys.executable} -S -E {Path(__file__).with_name("evald_in_fork.py")} "$@"',
 }
 
 

@@ -45,6 +45,10 @@ def _used() -> Telemetry:
     telemetry.runs.watch(running=lambda: 1, queued=lambda: 1)
     telemetry.runs.ended("passed", 1.0)
     telemetry.suites.watch(running=lambda: 1)
+    telemetry.access.checked("key", "ok")
+    telemetry.access.limited("rate")
+    telemetry.access.reloaded("ok")
+    telemetry.access.expire_at({"tls_cert_file": 1.0})
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)
     return telemetry

@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ import grpc
 import pytest
 from sqlalchemy import Connection
 
+from evald.context import EvaluatorContext
+from evald.result import passed
 from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
 from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
@@ -18,7 +22,7 @@ from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.store.database import FILE_NAME
 
-from ..engine.scripted import SCRIPTED, WAITING
+from ..engine.scripted import SCRIPTED, WAITING, definition
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
 from .suite_floor import (
     COMPLETED,
@@ -366,6 +370,83 @@ async def test_an_id_that_comes_twice_is_refused_by_name(a_message: int) -> None
         assert 'two cases have the id "new"' in refused.message
 
 
+async def test_a_case_that_comes_again_just_as_it_was_is_refused() -> None:
+    case = recorded("twin", "hello")
+    case.recorded_trials[0].answers[
+        0
+    ].latency.seconds = -5  # an error, which has no duration: the same bytes again
+    async with floor() as (_, stub):
+        call = stub.RunSuite()
+        await call.write(RunSuiteRequest(open=opened(suite_run_id="one"), cases=[case]))
+        await call.read()
+        [told] = (await call.read()).results
+        assert told.verdict == ERROR
+        await call.write(RunSuiteRequest(cases=[case]))
+        await call.done_writing()
+        refused = await refusal(call.read())
+        assert 'two cases have the id "twin"' in refused.message
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        assert (await get(stub, "one")).case_count == 1
+
+
+async def test_others_get_their_turn_beside_a_large_case() -> None:
+    ticks = 0
+    seen: list[int] = []
+
+    def count(_ctx: EvaluatorContext) -> Any:
+        seen.append(ticks)
+        return passed("counted")
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    case = asked("large", *["hi"] * 100)
+    for turn in case.turns:
+        turn.evaluators.append(spec("counting"))
+    for _ in range(20):
+        case.recorded_trials.add(answers=[answer("hello")] * 100)
+    async with serving([definition("counting", count)]) as live:
+        ticking = asyncio.create_task(tick())
+        outcome = await play(SuiteServiceStub(live.channel), opened(), [case])
+        ticking.cancel()
+    assert outcome.run.verdict == PASSED
+    assert len(seen) == 2000
+    assert max(Counter(seen).values()) <= 64
+
+
+async def test_others_get_their_turn_beside_cases_with_evaluators_of_their_own() -> None:
+    ticks = 0
+    seen: list[int] = []
+
+    def compile_counted(_config: Any) -> Any:
+        seen.append(ticks)
+        return lambda _ctx: passed("compiled")
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    counting = SCRIPTED._replace(type="counting", compile=compile_counted)
+    cases = [
+        recorded(
+            f"case {case}", "hello", evaluators=[spec("counting", {"n": f"{case} {n}"}) for n in range(20)]
+        )
+        for case in range(15)
+    ]
+    async with serving([counting]) as live:
+        ticking = asyncio.create_task(tick())
+        outcome = await play(SuiteServiceStub(live.channel), opened(), cases)
+        ticking.cancel()
+    assert outcome.run.verdict == PASSED
+    assert len(seen) >= 300
+    assert max(Counter(seen).values()) <= 20
+
+
 async def test_fewer_cases_than_announced_give_no_verdict() -> None:
     async with floor() as (_, stub):
         first = opened(case_count=3, suite_run_id="one")
@@ -428,7 +509,7 @@ async def test_a_suite_run_goes_on_after_its_caller_went_away_and_no_case_runs_t
             busy = await get(stub, "one")
             assert (busy.status, busy.case_count, busy.passed_count) == (RUNNING, 25, 25)
             refused = await refusal(play(stub, first))
-            assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+            assert refused.code is grpc.StatusCode.ALREADY_EXISTS
             refused = await refusal(stub.DeleteSuiteRun(pb.DeleteSuiteRunRequest(suite_run_id="one")))
             assert refused.reason == "RUN_STATUS"
         first.resume = True
@@ -511,6 +592,71 @@ async def test_suite_runs_are_listed_compared_and_deleted() -> None:
         await stub.DeleteSuiteRun(pb.DeleteSuiteRunRequest(suite_run_id=base.id))
         refused = await refusal(stub.CompareSuiteRuns(both))
         assert refused.fields == ["base_id"]
+
+
+@pytest.mark.parametrize(
+    "lenient",
+    [
+        pytest.param([does("pass", name="other"), CONTAINS], id="nothing changed"),
+        pytest.param([does("pass", name="other")], id="taken from some cases"),
+        pytest.param(
+            [does("pass", name="other"), spec("contains", {"text": "hello"}, enforcement=2)],
+            id="no longer enforced",
+        ),
+    ],
+)
+async def test_a_case_that_is_judged_by_less_is_not_as_good(lenient: list[Any]) -> None:
+    async with floor() as (_, stub):
+        strict = [does("pass", name="other"), CONTAINS]
+        base = (await play(stub, opened(*strict), [recorded(f"case {n:02}", "hello") for n in range(40)])).run
+        # One case is judged as before, so that the suite run names the same evaluators.
+        cases = [recorded("case 00", "hello", evaluators=strict)]
+        said = "hello" if CONTAINS in lenient else "bye"
+        cases += [recorded(f"case {n:02}", said, evaluators=lenient) for n in range(1, 40)]
+        new = (await play(stub, opened(*strict), cases)).run
+        assert new.verdict == PASSED
+        assert list(new.provenance) == list(base.provenance)
+        both = pb.CompareSuiteRunsRequest(base_id=base.id, new_id=new.id)
+        found = (await stub.CompareSuiteRuns(both)).comparison
+        wanted = pb.COMPARISON_VERDICT_PASS if CONTAINS in lenient else pb.COMPARISON_VERDICT_INCONCLUSIVE
+        assert found.verdict == wanted, found.reason
+
+
+_ENDED = (
+    'grpc_server_handled_total{grpc_code="Canceled",grpc_method="CompareSuiteRuns",'
+    'grpc_service="evald.v1.SuiteService",grpc_type="unary"} 8.0'
+)
+
+
+async def test_comparisons_leave_room_for_others_and_end_with_their_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    left: list[int] = []
+    go_on = threading.Event()
+
+    def slow(base: Any, new: Any, pairs: Any, max_drop: float) -> pb.SuiteComparison:
+        begun.append(1)
+        go_on.wait(20)
+        left.append(len(list(pairs)))
+        return pb.SuiteComparison()
+
+    monkeypatch.setattr("evald_server.rpc.suites.compare", slow)
+    async with floor(data_dir=tmp_path) as (live, stub):
+        run = (await play(stub, opened(), [recorded("a", "hello"), recorded("b", "hello")])).run
+        request = pb.CompareSuiteRunsRequest(base_id=run.id, new_id=run.id)
+        calls = [stub.CompareSuiteRuns(request) for _ in range(8)]
+        try:
+            await until(lambda: len(begun) >= 2)
+            assert await asyncio.wait_for(get(stub, run.id), 20) == run
+            assert len(begun) == 2
+        finally:
+            for call in calls:
+                call.cancel()
+            await until(lambda: _ENDED in live.app.telemetry.exposition("")[0].decode())
+            go_on.set()
+        await until(lambda: len(left) == len(begun))
+        assert max(left) < 2
 
 
 async def test_bad_requests_about_suite_runs_are_refused() -> None:

@@ -295,7 +295,7 @@ def test_closing_a_client_that_never_called_is_harmless() -> None:
 ADDRESSES: dict[str, tuple[str, str]] = {
     "http://localhost:50051": ("which is a URL", 'HOST:PORT without a scheme: "localhost:50051"'),
     "http://localhost": ("which is a URL", '"localhost:50051" (50051 is evald\'s default)'),
-    "https://evald.example.com/": ("which is a URL", "grpc.ssl_channel_credentials()"),
+    "https://evald.example.com/": ("which is a URL", "tls=evald.Tls()"),
     "grpc://evald:1": ("which is a URL", '"evald:1"'),
     "localhost": ("which has no port", 'HOST:PORT: "localhost:50051" (50051 is evald\'s default)'),
     "[::1]": ("which has no port", '"[::1]:50051"'),

@@ -112,9 +112,16 @@ async def test_an_id_that_is_taken_is_named_and_the_others_are_stored(store: Sui
 
 async def test_storing_the_same_cases_again_is_no_duplicate(store: SuiteStore) -> None:
     key = await store.create(a_run("one"), b"")
-    for _ in range(2):
-        assert await store.add(key, [a_case("a"), a_case("b")]) == []
+    for again in (False, True):
+        assert await store.add(key, [a_case("a"), a_case("b")], again=again) == []
     assert await case_ids(store, "one") == ["a", "b"]
+    assert await store.add(key, [a_case("a", text="other")], again=True) == ["a"]
+
+
+async def test_a_case_that_was_answered_is_a_duplicate_however_alike(store: SuiteStore) -> None:
+    key = await store.create(a_run("one"), b"")
+    assert await store.add(key, [a_case("a")]) == []
+    assert await store.add(key, [a_case("a"), a_case("b")]) == ["a"]
 
 
 async def test_cases_are_paged_by_id_and_filtered(store: SuiteStore) -> None:
@@ -209,6 +216,26 @@ async def test_both_sides_of_a_comparison_are_ordered_by_id(store: SuiteStore) -
         await store.both("base", "none", consume)
 
 
+async def test_a_deletion_takes_nothing_from_a_comparison_that_goes_on(
+    lasting_place: Place, open_database: Callable[[Place], Database]
+) -> None:
+    database = open_database(lasting_place)
+    await database.start()
+    store = SuiteStore(database)
+    loop = asyncio.get_running_loop()
+    for name in ("base", "new"):
+        key = await ended(store, name)
+        await store.add(key, [a_case(f"{number:05}") for number in range(1200)])
+
+    def consume(_base: SuiteRun, _new: SuiteRun, base: Iterator[bytes], new: Iterator[bytes]) -> list[int]:
+        next(base)
+        assert asyncio.run_coroutine_threadsafe(store.delete("base"), loop).result()
+        return [1 + len(list(base)), len(list(new))]
+
+    assert await store.both("base", "new", consume) == [1200, 1200]
+    assert await store.get("base") is None
+
+
 async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(
     store: SuiteStore, database: Database
 ) -> None:
@@ -224,6 +251,14 @@ async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(
     assert await ids(store) == []
     assert await store.find(key, ["1"]) == {}
     await store.create(a_run("one"), b"")
+
+
+async def test_no_id_that_a_caller_gives_is_in_the_way_of_a_deletion(store: SuiteStore) -> None:
+    for name in ("one", f"deleted {NOON}", f"deleted {NOON + 1}"):
+        await ended(store, name)
+    assert await store.delete("one")
+    assert await store.trim(max_age=0, max_count=None) == 2
+    assert await ids(store) == []
 
 
 async def test_a_deletion_that_was_cut_off_is_finished_later(
@@ -243,6 +278,10 @@ async def test_a_deletion_that_was_cut_off_is_finished_later(
         assert await store.delete("one")
     assert await ids(store) == []
     assert list(await store.find(key, ["a"])) == ["a"]
+    for buried in (f"deleted {key.number}", f"\n{key.number}"):
+        assert await store.get(buried) is None
+        assert await store.cases(buried) is None
+        assert not await store.delete(buried)
     await store.purge()
     assert await store.find(key, ["a"]) == {}
 

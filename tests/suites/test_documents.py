@@ -112,6 +112,11 @@ def test_anything_else_is_refused_with_its_place(text: str, message: str) -> Non
     assert time.monotonic() - began < 10
 
 
+def test_a_merge_of_mappings_adds_the_keys_of_each_in_their_order() -> None:
+    text = "- &a {k: 1, a: 1}\n- &b {k: 2, b: 2}\n- {c: 3, <<: [*a, *b]}\n"
+    assert list(parse_yaml(text, "a.yaml").data[-1].items()) == [("c", 3), ("k", 1), ("a", 1), ("b", 2)]
+
+
 YAML_LINES = """\
 suite: &s
   cases:

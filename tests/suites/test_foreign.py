@@ -286,6 +286,116 @@ BAD: dict[str, tuple[str, int, str]] = {
         1,
         "the item has no 'gone'",
     ),
+    "agentv: trials of one case": (
+        "tests:\n  - {id: a, input: x, criteria: c, execution: {trials: {count: 5}}}\n",
+        2,
+        "tests[0].execution.trials: holds for the whole suite",
+    ),
+    "agentv: criteria that are neither text nor a list": (
+        "tests:\n  - {id: a, input: x, criteria: c, evaluators: [{name: n, type: llm_judge, criteria: {a: b}}]}\n",
+        2,
+        "evaluators[0].criteria: got dict",
+    ),
+    "agentv: negated twice": (
+        "tests:\n  - {id: a, input: x, assert: [{type: not-contains, value: y, negate: true}]}\n",
+        2,
+        "given together with `not-`",
+    ),
+    "agentv: a weight of no evaluator": (
+        "tests:\n  - id: a\n    input: x\n    evaluators:\n      - name: n\n        type: composite\n"
+        "        aggregator: {type: weighted_average, weights: {gone: 3}}\n        assert: [{name: q, type: is-json}]\n",
+        7,
+        "weights.gone: no evaluator of the set has this name",
+    ),
+    "agentv: weights in a list": (
+        "tests:\n  - id: a\n    input: x\n    evaluators:\n      - name: n\n        type: composite\n"
+        "        aggregator: {type: weighted_average, weights: [q]}\n        assert: [{name: q, type: is-json}]\n",
+        7,
+        "wanted a mapping",
+    ),
+    "agentv: half a trial": (
+        "execution: {trials: {count: 2.5}}\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        1,
+        "wanted a whole number",
+    ),
+    "agentv: the suite's evaluators left out by a text": (
+        "assert: [{type: is-json}]\ntests:\n  - {id: a, input: x, criteria: c, execution: {skip_defaults: 'no'}}\n",
+        3,
+        "wanted true or false",
+    ),
+    "agentv: an aggregation of turns without turns": (
+        "tests:\n  - {id: a, input: x, criteria: c, aggregation: min}\n",
+        2,
+        "goes with `turns`",
+    ),
+    "agentv: a config that is a list": (
+        "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: code, script: s, config: [1]}]}\n",
+        2,
+        "config: got list",
+    ),
+    "agentv: criteria of a turn in a list": (
+        "tests:\n  - {id: a, turns: [{input: x, criteria: [c]}]}\n",
+        2,
+        "turns[0].criteria: got list",
+    ),
+    "agentv: deep": (
+        '{"tests": [{"id": "a", "input": "x", "assert": ['
+        + '{"type": "composite", "assert": [' * 440
+        + "]}" * 440
+        + "]}]}",
+        1,
+        "nested too deep",
+    ),
+    "promptfoo: a type that is a list": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: [is-json]}]\n",
+        4,
+        "assert[0].type: got list",
+    ),
+    "promptfoo: a pattern of anywhere": (
+        "prompts: [x]\nproviders: [echo]\ntests: file:///etc/*.yaml\n",
+        3,
+        "a pattern of files is relative to the suite",
+    ),
+    "promptfoo: a template with keys beside it": (
+        "prompts: [x]\nproviders: [echo]\nassertionTemplates: {t: {type: is-json}}\n"
+        "tests:\n  - assert: [{$ref: '#/assertionTemplates/t', weight: 3}]\n",
+        5,
+        "assert[0].weight: unknown key",
+    ),
+    "promptfoo: half a repetition": (
+        "prompts: [x]\nproviders: [echo]\nevaluateOptions: {repeat: 1.5}\ntests:\n  - assert: [{type: is-json}]\n",
+        3,
+        "wanted a whole number",
+    ),
+    "promptfoo: headers in a list": (
+        "prompts: [x]\nproviders: [{id: 'http://x', config: {headers: [a]}}]\ntests:\n  - assert: [{type: is-json}]\n",
+        2,
+        "headers: got list",
+    ),
+    "grader: two of one name": (
+        '{"grader": {"type": "multi", "calculate_output": "g", "pass_threshold": 1, "graders":\n ['
+        '{"name": "g", "type": "string_check", "input": "a", "reference": "b", "operation": "ne"},'
+        '{"name": "g", "type": "string_check", "input": "a", "reference": "b", "operation": "eq"}]}, "item": {}}',
+        1,
+        "two graders of one name",
+    ),
+    "grader: a variable that is not of the item": (
+        '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
+        '"data_source": {"type": "completions", "model": "m", "source": {"type": "file_content", "content": [{"item": {}}]},\n'
+        '"input_messages": {"type": "template", "template": [{"role": "user", "content": "{{question}}"}]}}}',
+        3,
+        "'{{question}}': what is asked has the variables of the item alone",
+    ),
+    "grader: parameters in a list": (
+        '{"type": "label_model", "model": "m", "labels": ["a"], "passing_labels": ["a"], "input": [],\n"sampling_params": [1]}',
+        2,
+        "sampling_params: got list",
+    ),
+    "grader: a measure in a list": (
+        '{"type": "text_similarity", "input": "a", "reference": "b", "evaluation_metric": ["bleu"]}',
+        1,
+        "evaluation_metric: got list",
+    ),
 }
 
 
@@ -362,3 +472,95 @@ def test_every_prompt_asks_every_test_and_every_combination_of_listed_values(tmp
         {"type": "is-json", "shadow": True},
         {"type": "contains", "config": {"text": "x"}, "name": "m", "weight": 2, "negate": True},
     ]
+
+
+CSV_TESTS: dict[str, tuple[str, int, str]] = {
+    "a threshold": ("q,__expected,__threshold\nx,x,1.2.3\n", 2, "got '1.2.3', wanted a number"),
+    "a latency": ("q,__expected\nx,latency: soon\n", 2, "got 'soon', wanted a number"),
+    "no latency": ("q,__expected\nx,latency:\n", 2, "got '', wanted a number"),
+    "a similarity": ("q,__expected\nx,bleu(1.2.3): x\n", 2, "got '1.2.3', wanted a number"),
+    "two checks in columns of one name": (
+        "q,__expected,__expected\nx,y,x\n",
+        1,
+        "the column '__expected' a second time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("table", "line", "reason"), CSV_TESTS.values(), ids=CSV_TESTS)
+def test_a_wrong_table_of_tests_is_refused_with_its_place(
+    table: str, line: int, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
+    (tmp_path / "t.csv").write_text(table)
+    with pytest.raises(SuiteProblems) as refused:
+        _load(tmp_path / "a.yaml")
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line, problem.message) == (str(tmp_path / "t.csv"), line, reason)
+
+
+def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "prompts: [file://p.yaml]\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n"
+    )
+    (tmp_path / "p.yaml").write_text("role: user\n")
+    with pytest.raises(SuiteProblems, match=r"p\.yaml:1: no prompt; wanted text or a list of messages"):
+        _load(tmp_path / "a.yaml")
+
+
+def test_a_listed_value_may_name_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: ['{{q}}']\nproviders: [echo]\n"
+        "tests: [{vars: {q: ['file://q.txt', b]}, assert: [{type: is-json}]}]\n"
+    )
+    (tmp_path / "q.txt").write_text("from the file\n")
+    assert [case.turns[0].input[0].text for case in _load(path).cases] == ["from the file", "b"]
+
+
+def test_a_provider_with_variables_where_none_are_filled_in_has_no_connector(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: [x]\nproviders: [{id: 'http://x', config: {headers: {A: '{{q}}'}}}]\n"
+        "tests: [{assert: [{type: is-json}]}]\n"
+    )
+    suite = _load(path)
+    assert not suite.connectors
+    assert "has a variable" in suite.warnings[0]
+
+
+def test_what_a_suite_says_first_is_said_before_a_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("input: Be kind.\ntests:\n  - {id: a, turns: [{input: x, criteria: c}]}\n")
+    (case,) = _load(path, targets=["t"]).cases
+    assert [one.text for one in case.messages] == ["Be kind."]
+
+
+# Main file, the others. In each a text has U+2028, which ends a line for Python and is plain text for JSON.
+SEPARATED: dict[str, tuple[str, str, dict[str, str]]] = {
+    "agentv": (
+        "a.jsonl",
+        '{"id": "a", "input": "x\u2028y", "criteria": "c"}\n',
+        {"a.yaml": "dataset: d\nexecution: {target: t}\n"},
+    ),
+    "promptfoo": (
+        "a.yaml",
+        "prompts: ['{{q}}']\nproviders: [p]\ntests: file://t.jsonl\n",
+        {"t.jsonl": '{"vars": {"q": "x\u2028y"}, "assert": [{"type": "is-json"}]}\n'},
+    ),
+    "grader": (
+        "a.json",
+        '{"type": "string_check", "input": "{{sample.output_text}}", "reference": "b", "operation": "eq"}',
+        {"a.jsonl": '{"messages": [{"role": "user", "content": "x\u2028y"}], "sample": "b"}\n'},
+    ),
+}
+
+
+@pytest.mark.parametrize(("main", "text", "beside"), SEPARATED.values(), ids=SEPARATED)
+def test_a_line_of_json_lines_ends_with_a_newline_alone(
+    main: str, text: str, beside: dict[str, str], tmp_path: Path
+) -> None:
+    for name, content in {main: text, **beside}.items():
+        (tmp_path / name).write_text(content)
+    (case,) = _load(tmp_path / main).cases
+    assert case.turns[0].input[0].text == "x\u2028y"

@@ -71,6 +71,24 @@ def test_a_run_that_did_not_complete_is_inconclusive() -> None:
     assert check_rule(GateRule(suite="checkout", threshold=0.5), run, None).decision == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize(
+    ("letters", "weights", "threshold", "wanted"),
+    [
+        pytest.param("P" * 19 + "E", [1] * 19 + [100], 0.9, "INCONCLUSIVE", id="a heavy case in error"),
+        pytest.param("P" * 19 + "E", [1] * 19 + [0.1], 0.97, "GO", id="a light case in error"),
+        pytest.param("PP", [0, 0], 0.0, "INCONCLUSIVE", id="cases without weight"),
+        pytest.param("PPP", [0.1, 0.2, 0.3], 1.0, "GO", id="fractions"),
+    ],
+)
+def test_a_threshold_counts_cases_by_weight(
+    letters: str, weights: list[float], threshold: float, wanted: str
+) -> None:
+    pairs = enumerate(zip(letters, weights, strict=True))
+    run = suite(case(str(number), letter, weight=weight) for number, (letter, weight) in pairs)
+    found = check_rule(GateRule(suite="checkout", threshold=threshold), run, None)
+    assert found.decision == wanted, found.reason
+
+
 def test_advisory_rules_have_no_say_and_missing_runs_do() -> None:
     go, stop = _check(P40, P40, max_drop=0), _check(P40, "F" * 40, max_drop=0, tier="advisory")
     assert stop.decision == "NO-GO"
@@ -103,6 +121,10 @@ def test_a_gate_file_is_read_in_both_spellings(tmp_path: Path) -> None:
             "3: gates[0].max_drip: unknown key; did you mean 'max_drop'?",
         ),
         ("gates:\n  - suite: a", "2: gates[0]: nothing to check, wanted `threshold` or `max_drop`"),
+        (
+            "gates:\n  - {suite: a, threshold: 0.5, min_pairs: 9}",
+            "2: gates[0].min_pairs: of which comparison? wanted `max_drop`, too",
+        ),
         ("gates:\n  - suite: a\n    threshold: 90", "3: gates[0].threshold: got 90"),
         ("gates:\n  - suite: a\n    tier: urgent\n    threshold: 1.0", "3: gates[0].tier: got 'urgent'"),
         ("gates:\n  - {suite: a, tier: advisory, threshold: 1.0}", "1: gates: every rule is advisory"),

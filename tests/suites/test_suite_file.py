@@ -224,6 +224,44 @@ def test_a_wrong_suite_is_refused_with_file_and_line(tmp_path: Path, text: str, 
     assert all(str(one).startswith(str(tmp_path / "a.yaml")) for one in refused.value.problems)
 
 
+@pytest.mark.parametrize("headers", ['["Authorization: Bearer k3y"]', "{Authorization: [k3y]}"])
+def test_a_wrong_header_is_refused_without_its_value(tmp_path: Path, headers: str) -> None:
+    connector = f"connectors: {{c: {{type: http, baseUrl: http://x, headers: {headers}}}}}\n"
+    with pytest.raises(SuiteProblems, match=r"a\.yaml:1: connectors\.c\.headers") as refused:
+        _load(tmp_path, connector + HEAD + "- {id: a, input: x, output: y}")
+    assert "k3y" not in str(refused.value)
+
+
+HALF = "\\ud800"  # of a surrogate pair
+
+
+@pytest.mark.parametrize(
+    ("suite", "case", "message"),
+    [
+        (f'"targets": ["{HALF}"]', "", "targets[0]: half of a surrogate pair"),
+        (f'"labels": {{"team": "{HALF}"}}', "", "labels.team: half of a surrogate pair"),
+        (f'"labels": {{"{HALF}": "x"}}', "", "labels: half of a surrogate pair"),
+        ('"trials": 1', f'"tags": ["x", "{HALF}"]', "tags[1]: half of a surrogate pair"),
+        ('"trials": 1', '"weight": 1e999', "cases[0].weight: got inf (float), wanted a finite number"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(tmp_path: Path, suite: str, case: str, message: str) -> None:
+    path = tmp_path / "a.json"
+    about = f'"id": "a", "input": "x", "output": "y", "evaluators": ["is-json"]{case and ", "}{case}'
+    path.write_text(f'{{{suite}, "cases": [{{{about}}}]}}')
+    with pytest.raises(SuiteProblems) as refused:
+        load_suites([path])
+    assert message in str(refused.value)
+
+
+def test_a_case_larger_than_a_message_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    case = {"id": "b", "input": "x", "output": "y" * (16 << 20), "evaluators": ["is-json"]}
+    path.write_text(json.dumps({**case, "id": "a", "output": "y"}) + "\n" + json.dumps(case))
+    with pytest.raises(SuiteProblems, match=r'a\.jsonl:2:  \("b"\): 167\d+ bytes; wanted at most 16711680'):
+        load_suites([path])
+
+
 def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     first = _write(tmp_path / "a.yaml", "trails: 1\n" + HEAD + "- {id: a, inptu: x}\n- {id: b, tag: 3}")
     second = _write(tmp_path / "b.jsonl", '{"suite": {}}\n{"id": "a"')

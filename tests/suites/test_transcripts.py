@@ -1,6 +1,7 @@
 """Recorded answers are joined with their cases by id, else by input; what fits nowhere is named with its line."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         ("t.csv", "id,output\na,b,c\n", "t.csv:2: 3 cells, but the header has 2"),
         ("t.csv", 'id,output\na,"b\n', "t.csv:2: not valid CSV"),
         ("t.csv", "id,output,latency_ms\na,b,soon\n", "t.csv:2: latency_ms"),
+        ("t.csv", "id,output,output\na,b,c\n", "t.csv:1: the column 'output' a second time"),
         ("t.jsonl", None, "t.jsonl: No such file"),
     ],
 )
@@ -129,6 +131,31 @@ def test_what_fits_nowhere_is_refused_with_its_place(
     with pytest.raises(SuiteProblems) as refused:
         load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / name])
     assert message in str(refused.value)
+
+
+def test_what_goes_with_an_answer_is_read_in_both_spellings(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "output": "A", "latencyMs": 5, "costUsd": 2},
+        {"id": "b", "output": "B", "latency_ms": 5, "cost_usd": 2},
+        {"id": "c", "answers": ["x", "y"]},
+    ]
+    for case in list(_load(tmp_path, ("t.jsonl", _lines(*rows))).cases)[:2]:
+        answer = case.recorded_trials[0].answers[0]
+        assert (answer.latency.ToMilliseconds(), answer.cost.amount) == (5, 2)
+
+
+@pytest.mark.parametrize("piped", ["suite", "transcripts"])
+def test_a_pipe_is_refused_because_files_are_read_twice(tmp_path: Path, piped: str) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    reading, writing = os.pipe()
+    os.write(writing, b'{"id": "a", "output": "A"}\n')
+    os.close(writing)
+    pipe = tmp_path / "pipe.jsonl"
+    pipe.symlink_to(f"/dev/fd/{reading}")
+    suite, transcripts = (pipe, []) if piped == "suite" else (tmp_path / "suite.yaml", [pipe])
+    with pytest.raises(SuiteProblems, match=r"pipe\.jsonl: a pipe, which is read once only; wanted a file"):
+        load_suites([suite], transcripts=transcripts)
+    os.close(reading)
 
 
 def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) -> None:

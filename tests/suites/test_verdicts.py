@@ -160,6 +160,13 @@ def test_weights_count_in_the_pass_rate_and_in_the_verdict() -> None:
     )
 
 
+@pytest.mark.parametrize(("letter", "wanted"), [("F", "F"), ("E", "E"), ("P", "P")])
+def test_all_cases_are_all_of_them_whatever_they_weigh(letter: str, wanted: str) -> None:
+    for heavy in (1e12, 1e300, 1e-300):
+        run = suite([case("a", "P", weight=heavy), case("b", letter)])
+        assert LETTERS[run.verdict] == wanted
+
+
 def test_a_reason_does_not_round_to_all_or_nothing() -> None:
     assert suite_verdict(9999, 1, 0, 1).reason == "99.9 % of the cases passed, 100 % wanted"
     assert suite_verdict(1, 9999, 1, 1).reason.startswith(

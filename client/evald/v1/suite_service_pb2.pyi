@@ -48,7 +48,7 @@ class RunSuiteRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[SuiteOpen, _Mapping]] = ..., cases: _Optional[_Iterable[_Union[SuiteCase, _Mapping]]] = ...) -> None: ...
 
 class SuiteOpen(_message.Message):
-    __slots__ = ("suite_run_id", "resume", "suite", "target", "connector_id", "connector", "evaluators", "options", "trials", "min_passed", "threshold", "max_concurrency", "case_count", "labels", "metadata")
+    __slots__ = ("suite_run_id", "resume", "suite", "target", "connector_id", "connector", "evaluators", "options", "trials", "min_passed", "threshold", "max_concurrency", "case_count", "labels", "metadata", "cases_digest")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class SuiteOpen(_message.Message):
     CASE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    CASES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     suite_run_id: str
     resume: bool
     suite: str
@@ -86,7 +87,8 @@ class SuiteOpen(_message.Message):
     case_count: int
     labels: _containers.ScalarMap[str, str]
     metadata: _struct_pb2.Struct
-    def __init__(self, suite_run_id: _Optional[str] = ..., resume: bool = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., connector_id: _Optional[str] = ..., connector: _Optional[_Union[_connector_service_pb2.Connector, _Mapping]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ..., options: _Optional[_Union[_evaluation_service_pb2.EvaluateOptions, _Mapping]] = ..., trials: _Optional[int] = ..., min_passed: _Optional[int] = ..., threshold: _Optional[float] = ..., max_concurrency: _Optional[int] = ..., case_count: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    cases_digest: str
+    def __init__(self, suite_run_id: _Optional[str] = ..., resume: bool = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., connector_id: _Optional[str] = ..., connector: _Optional[_Union[_connector_service_pb2.Connector, _Mapping]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ..., options: _Optional[_Union[_evaluation_service_pb2.EvaluateOptions, _Mapping]] = ..., trials: _Optional[int] = ..., min_passed: _Optional[int] = ..., threshold: _Optional[float] = ..., max_concurrency: _Optional[int] = ..., case_count: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., cases_digest: _Optional[str] = ...) -> None: ...
 
 class SuiteCase(_message.Message):
     __slots__ = ("case_id", "messages", "turns", "recorded_trials", "evaluators", "options", "trials", "min_passed", "weight", "tags", "metadata")
@@ -141,7 +143,7 @@ class RunSuiteResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[SuiteRun, _Mapping]] = ..., results: _Optional[_Iterable[_Union[CaseResult, _Mapping]]] = ..., ended: _Optional[_Union[SuiteRun, _Mapping]] = ...) -> None: ...
 
 class SuiteRun(_message.Message):
-    __slots__ = ("id", "suite", "target", "status", "verdict", "reason", "threshold", "case_count", "passed_count", "failed_count", "error_count", "skipped_count", "pass_rate", "mean_score", "trials", "trial_estimates", "unstable_count", "evaluators", "provenance", "mean_latency_seconds", "token_usage", "cost", "evaluator_token_usage", "evaluator_cost", "labels", "metadata", "create_time", "complete_time")
+    __slots__ = ("id", "suite", "target", "status", "verdict", "reason", "threshold", "case_count", "passed_count", "failed_count", "error_count", "skipped_count", "pass_rate", "mean_score", "trials", "trial_estimates", "unstable_count", "evaluators", "provenance", "mean_latency_seconds", "token_usage", "cost", "evaluator_token_usage", "evaluator_cost", "labels", "metadata", "create_time", "complete_time", "error_share")
     class EvaluatorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +186,7 @@ class SuiteRun(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_TIME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_SHARE_FIELD_NUMBER: _ClassVar[int]
     id: str
     suite: str
     target: str
@@ -212,7 +215,8 @@ class SuiteRun(_message.Message):
     metadata: _struct_pb2.Struct
     create_time: _timestamp_pb2.Timestamp
     complete_time: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., status: _Optional[_Union[SuiteRunStatus, str]] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., reason: _Optional[str] = ..., threshold: _Optional[float] = ..., case_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., pass_rate: _Optional[_Union[Estimate, _Mapping]] = ..., mean_score: _Optional[float] = ..., trials: _Optional[int] = ..., trial_estimates: _Optional[_Iterable[_Union[TrialEstimate, _Mapping]]] = ..., unstable_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, _evaluation_service_pb2.EvaluatorTotals]] = ..., provenance: _Optional[_Iterable[_Union[EvaluatorProvenance, _Mapping]]] = ..., mean_latency_seconds: _Optional[float] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., evaluator_token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., evaluator_cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    error_share: float
+    def __init__(self, id: _Optional[str] = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., status: _Optional[_Union[SuiteRunStatus, str]] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., reason: _Optional[str] = ..., threshold: _Optional[float] = ..., case_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., pass_rate: _Optional[_Union[Estimate, _Mapping]] = ..., mean_score: _Optional[float] = ..., trials: _Optional[int] = ..., trial_estimates: _Optional[_Iterable[_Union[TrialEstimate, _Mapping]]] = ..., unstable_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, _evaluation_service_pb2.EvaluatorTotals]] = ..., provenance: _Optional[_Iterable[_Union[EvaluatorProvenance, _Mapping]]] = ..., mean_latency_seconds: _Optional[float] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., evaluator_token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., evaluator_cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error_share: _Optional[float] = ...) -> None: ...
 
 class Estimate(_message.Message):
     __slots__ = ("value", "low", "high")

@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 
 import grpc
 
+from ..credentials import Tls, Token
 from ..errors import EvaldError
 from .dialling import DiallingWorker
 from .listening import ListeningWorker
@@ -28,6 +29,9 @@ class ListeningOptions(TypedDict, total=False):
     grace_seconds: float
     listen_credentials: grpc.ServerCredentials
     insecure_public: bool
+    tls: Tls | bool | None
+    token: Token | None
+    insecure: bool
     credentials: grpc.ChannelCredentials
     metadata: Mapping[str, str]
     tls_profile: str
@@ -41,6 +45,9 @@ class DiallingOptions(TypedDict, total=False):
     version: str
     max_concurrency: int
     grace_seconds: float
+    tls: Tls | bool | None
+    token: Token | None
+    insecure: bool
     credentials: grpc.ChannelCredentials
     metadata: Mapping[str, str]
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 
 from ..connection import MAX_MESSAGE_BYTES
+from ..credentials import Access
 
 # Short enough that a worker is back within 10 s of a restart, long enough that a thousand workers, spread by the
 # jitter, make some hundred attempts a second.
@@ -57,9 +58,7 @@ def is_final(code: grpc.StatusCode) -> bool:
     return code in _FINAL
 
 
-def new_channel(
-    server: str, credentials: grpc.ChannelCredentials | None, authority: str = ""
-) -> grpc.aio.Channel:
+def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Channel:
     """Open a channel with its own connection.
 
     authority: name for TLS and HTTP, where `server` is only one address of it.
@@ -77,11 +76,12 @@ def new_channel(
     ]
     if authority:
         options.append(("grpc.default_authority", authority))
-        if credentials is not None:
+        if access.credentials is not None and access.server_name is None:
             options.append(("grpc.ssl_target_name_override", authority.rpartition(":")[0] or authority))
-    if credentials is None:
+    options += access.options()
+    if access.credentials is None:
         return grpc.aio.insecure_channel(server, options=options)
-    return grpc.aio.secure_channel(server, credentials, options=options)
+    return grpc.aio.secure_channel(server, access.credentials, options=options)
 
 
 async def resolve_targets(server: str) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 
 import grpc
 
-from ..connection import server_address
+from ..connection import open_to
+from ..credentials import Tls, Token
 from ..errors import from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
@@ -40,7 +41,7 @@ class DiallingWorker:
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, over all sessions; 1 or more.
     grace_seconds: time for open tasks when the worker stops.
-    credentials, metadata: for the calls to the server, as for `Client`.
+    tls, token, insecure, credentials, metadata: for the calls to the server, as for `Client`.
     own_loop: run async evaluators in their own event loop rather than in the caller's.
     Raises ValueError and TypeError for arguments that cannot be used.
     """
@@ -53,17 +54,20 @@ class DiallingWorker:
         version: str | None = None,
         max_concurrency: int = DEFAULT_CONCURRENCY,
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
+        tls: Tls | bool | None = None,
+        token: Token | None = None,
+        insecure: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Mapping[str, str] | None = None,
         own_loop: bool = False,
     ) -> None:
-        self.server = server_address(server, encrypted=credentials is not None)
+        self.server, self._access = open_to(
+            server, tls=tls, token=token, insecure=insecure, credentials=credentials, metadata=metadata
+        )
         self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
         self._tasks = Tasks(self._offer, own_loop=own_loop)
         self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)
         self._grace = grace_seconds
-        self._credentials = credentials
-        self._metadata = tuple((metadata or {}).items())
         # By server id.
         self._sessions: dict[str, ServerSession] = {}
         # Including sessions that finish their last tasks.
@@ -166,7 +170,7 @@ class DiallingWorker:
     async def _connect(self) -> bool:
         """Open a session. Returns False if its server is connected already."""
         target, authority = await self._next_target()
-        channel = new_channel(target, self._credentials, authority)
+        channel = new_channel(target, self._access, authority)
         broken, self._broken = self._broken, None
         credit = shares(self._offer.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
         hello = pb.WorkerHello(
@@ -177,7 +181,7 @@ class DiallingWorker:
         )
         try:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
-            call = stub.Connect(metadata=self._metadata)
+            call = stub.Connect(metadata=self._access.headers())
             welcome = await greet(call, hello)
         except BaseException:
             self._broken = broken

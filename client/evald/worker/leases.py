@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import grpc
 
+from ..credentials import Access
 from ..errors import EvaldError, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
@@ -28,19 +29,17 @@ class Registration:
     def __init__(
         self,
         server: str,
+        access: Access,
         *,
         instance_id: str,
         info: task_pb2.PluginInfo,
-        credentials: grpc.ChannelCredentials | None,
-        metadata: Mapping[str, str] | None,
         tls_profile: str,
         active: Callable[[], int],
     ) -> None:
         self.server = server
         self._request = pb.RegisterRequest(plugin=info, instance_id=instance_id, tls_profile=tls_profile)
         self._request.ttl.seconds = _WANTED_SECONDS
-        self._credentials = credentials
-        self._metadata = tuple((metadata or {}).items())
+        self._access = access
         self._active = active
         self._lease: pb.RegisterResponse | None = None
         self._granted = asyncio.Event()
@@ -67,7 +66,7 @@ class Registration:
         try:
             async with self._channel() as channel:
                 stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
-                await stub.Deregister(request, timeout=_CALL_SECONDS, metadata=self._metadata)
+                await stub.Deregister(request, timeout=_CALL_SECONDS, metadata=self._access.headers())
         except grpc.aio.AioRpcError as problem:
             _log.warning("%s could not be told that this worker stops: %s", self.server, problem.details())
 
@@ -89,7 +88,7 @@ class Registration:
         await asyncio.shield(self._refusal)
 
     def _channel(self) -> Any:
-        return new_channel(self.server, self._credentials)
+        return new_channel(self.server, self._access)
 
     async def _keep(self) -> None:
         backoff = Backoff()
@@ -129,7 +128,7 @@ class Registration:
     async def _register(self) -> None:
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
-            lease = await stub.Register(self._request, timeout=_CALL_SECONDS, metadata=self._metadata)
+            lease = await stub.Register(self._request, timeout=_CALL_SECONDS, metadata=self._access.headers())
         self._lease = lease
         self._granted.set()
         _log.info(
@@ -150,7 +149,7 @@ class Registration:
         every = _seconds(lease.renew_interval) or _seconds(lease.ttl) / 3 or _RENEW_SECONDS
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
-            call = stub.KeepAlive(metadata=self._metadata)
+            call = stub.KeepAlive(metadata=self._access.headers())
             ended = asyncio.Event()
             call.add_done_callback(lambda _: ended.set())
             while True:

@@ -12,7 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from ..connection import MAX_MESSAGE_BYTES
+from ..connection import MAX_MESSAGE_BYTES, open_to
+from ..credentials import Tls, Token
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
@@ -42,7 +43,7 @@ class ListeningWorker:
     grace_seconds: time for open tasks when the worker stops.
     listen_credentials: TLS for `listen`; without it only loopback addresses are taken.
     insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
-    credentials, metadata: for the calls to the server, as for `Client`.
+    tls, token, insecure, credentials, metadata: for the calls to the server, as for `Client`.
     tls_profile: name of the profile in the server's config for dialling back.
     own_loop: run async evaluators in their own event loop rather than in the caller's.
     Raises ValueError and TypeError for arguments that cannot be used.
@@ -60,6 +61,9 @@ class ListeningWorker:
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
         listen_credentials: grpc.ServerCredentials | None = None,
         insecure_public: bool = False,
+        tls: Tls | bool | None = None,
+        token: Token | None = None,
+        insecure: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Mapping[str, str] | None = None,
         tls_profile: str = "",
@@ -85,11 +89,16 @@ class ListeningWorker:
             )
         if register is not None:
             self._registration = Registration(
-                register,
+                *open_to(
+                    register,
+                    tls=tls,
+                    token=token,
+                    insecure=insecure,
+                    credentials=credentials,
+                    metadata=metadata,
+                ),
                 instance_id=self._offer.instance_id,
                 info=self._info,
-                credentials=credentials,
-                metadata=metadata,
                 tls_profile=tls_profile,
                 active=lambda: self._tasks.active,
             )

@@ -24,6 +24,8 @@ from .suite_client import SuiteClient, open_suites
 _COMPLETED: Final = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
 _FILES: Final = (".json", ".jsonl")
 _REPORTS: Final = (".md", ".json")
+# Suite runs in which to look for targets.
+_RECENT: Final = 1000
 
 _EXIT_CODES: Final = {
     "GO": ExitCode.PASSED,
@@ -119,13 +121,30 @@ async def _compare(args: argparse.Namespace, rules: list[GateRule], pairs: list[
 
 def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[RunPair]:
     """Pair the suite runs of two files by suite and target, or, where each file has one, those two."""
-    known = {(found.run.suite, found.run.target): found for found in base}
     if len(base) == len(new) == 1:
         return [_pair(base[0], new[0])]
-    return [_pair(known.get((found.run.suite, found.run.target)), found) for found in new]
+    known: dict[tuple[str, str], SuiteResults] = {}
+    for found in base:
+        if known.setdefault(_name(found), found) is not found:
+            raise usage_error(
+                f"two suite runs of the base are of {' '.join(_name(found))}", "keep one of them in its file"
+            )
+    pairs = [_pair(known.get(_name(found)), found) for found in new]
+    gone = known.keys() - {_name(found) for found in new}
+    return pairs + [_pair(known[name], None) for name in sorted(gone)]
 
 
-def _pair(base: SuiteResults | None, new: SuiteResults) -> RunPair:
+def _name(found: SuiteResults) -> tuple[str, str]:
+    return found.run.suite, found.run.target
+
+
+def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
+    """Pair the suite runs of one suite and target. Both None is not allowed."""
+    if new is None:
+        assert base is not None
+        # One that never began.
+        new = SuiteResults(suite_service_pb2.SuiteRun(suite=base.run.suite, target=base.run.target), [])
+
     async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:
         if base is None:
             return _nothing_to_compare(None, new.run)
@@ -151,6 +170,8 @@ async def _pairs_of_store(
     wanted = [(name, args.target) for name in args.suites]
     if not wanted and "latest" in (args.base, args.new):
         wanted = list(dict.fromkeys((rule.suite, rule.target) for rule in rules))
+    if rules:
+        wanted = [name for one in wanted for name in await _every_target(client, *one)]
     if not wanted:
         if {args.base, args.new} & {"latest", "previous"}:
             raise usage_error(
@@ -167,6 +188,12 @@ async def _pairs_of_store(
         if base is None and args.base != "previous":
             raise usage_error(_missing(args.base, suite, target), "evald history lists what is stored")
         yield RunPair(base, new, _comparer_of_store(client, base, new))
+
+
+async def _every_target(client: SuiteClient, suite: str, target: str) -> list[tuple[str, str]]:
+    """Return the suite with its target; without one with each that it was run against, as files are paired."""
+    runs = [] if target else await client.suite_runs(_RECENT, suite=suite)
+    return list(dict.fromkeys((suite, run.target) for run in runs)) or [(suite, target)]
 
 
 def _missing(word: str, suite: str, target: str) -> str:

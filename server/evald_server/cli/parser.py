@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
 
+from .access_parser import add_access_commands, add_server_option
 from .stored_parser import add_stored_commands
 from .suite_parser import add_suite_commands
 
@@ -27,6 +28,8 @@ exit codes:
 
 environment:
   EVALD_SERVER=HOST:PORT  use this server; without it a command starts one inside itself
+  EVALD_TLS=1             encrypt; EVALD_CA_FILE, EVALD_CERT_FILE, EVALD_KEY_FILE name the files
+  EVALD_TOKEN_FILE=FILE   send the API key in it; or EVALD_TOKEN=KEY
   EVALD_DEBUG=1           show stack traces
   NO_COLOR=1              no colours
 """
@@ -189,10 +192,9 @@ def _whole_number(most: int) -> Callable[[str], int]:
 
 def _server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
-    group.add_argument(
-        "--server",
-        metavar="HOST:PORT",
-        help="server to use [EVALD_SERVER]; without it, the command starts one inside itself",
+    add_server_option(
+        group.add_argument,
+        "server to use [EVALD_SERVER]; without it, the command starts one inside itself",
     )
     group.add_argument(
         "--plugin",
@@ -394,7 +396,7 @@ def build_parser() -> Parser:
         "--watch", action="store_true", help="keep running and print a line for every change"
     )
     remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
-    remotes.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
+    add_server_option(remotes.add_argument, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     conformance = _command(
         add, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
@@ -430,6 +432,7 @@ def build_parser() -> Parser:
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
     command = partial(_command, add)
+    add_access_commands(command)
     add_suite_commands(command, _server_options, _whole_number, _number_between)
     add_stored_commands(command, _whole_number)
     _command(add, "demo", "see it work on real conversations", _DEMO)

@@ -1,7 +1,6 @@
 """`evald remotes`: list or watch the instances of remote evaluators that a server knows."""
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -10,14 +9,15 @@ from typing import Any, Final
 import grpc
 from rich.text import Text
 
-from evald.connection import server_address
+from evald.connection import open_to
+from evald.credentials import Access
 from evald.errors import from_rpc_error
 from evald.plugin.v1 import registry_service_pb2
 
 from .console import new_table, say, show
 from .exit_codes import ExitCode
 from .sanitize import clean, to_json
-from .server_connection import run_async
+from .server_connection import credentials_of, open_channel, run_async
 
 _SERVICE: Final = "/evald.plugin.v1.RegistryService"
 _SECONDS: Final = 10.0
@@ -34,15 +34,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _remotes(args: argparse.Namespace) -> int:
-    address = server_address(args.server or os.environ.get("EVALD_SERVER"))
+    address, access = open_to(args.server, **credentials_of(args))
     # The description of a plugin with many schemas exceeds 4 MB, gRPC's default limit.
     options = [("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(address, options) as channel:
+    async with open_channel(address, access, options) as channel:
         try:
             if args.watch:
-                await _watch(channel, args.type, as_json=args.json)
+                await _watch(channel, access, args.type, as_json=args.json)
             else:
-                found = [one async for one in _instances(channel, args.type)]
+                found = [one async for one in _instances(channel, access, args.type)]
                 _print(found, address, as_json=args.json)
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, address) from None
@@ -50,13 +50,13 @@ async def _remotes(args: argparse.Namespace) -> int:
 
 
 async def _instances(
-    channel: grpc.aio.Channel, name: str
+    channel: grpc.aio.Channel, access: Access, name: str
 ) -> AsyncIterator[registry_service_pb2.Registration]:
     call: Any = channel.unary_unary(f"{_SERVICE}/ListRegistrations")
     token = ""
     while True:
         request = _pb.ListRegistrationsRequest(page_size=1000, page_token=token, type=name)
-        data = await call(request.SerializeToString(), timeout=_SECONDS)
+        data = await call(request.SerializeToString(), timeout=_SECONDS, metadata=access.headers())
         page = _pb.ListRegistrationsResponse.FromString(data)
         for one in page.registrations:
             yield one
@@ -95,10 +95,10 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
     say(f"{active} of {len(found)} instances are active.")
 
 
-async def _watch(channel: grpc.aio.Channel, name: str, *, as_json: bool) -> None:
+async def _watch(channel: grpc.aio.Channel, access: Access, name: str, *, as_json: bool) -> None:
     """Print a line for every instance, then one for every change, until interrupted."""
     call: Any = channel.unary_stream(f"{_SERVICE}/WatchRegistrations")
-    stream = call(_pb.WatchRegistrationsRequest().SerializeToString())
+    stream = call(_pb.WatchRegistrationsRequest().SerializeToString(), metadata=access.headers())
     shown: set[str] = set()
     while (data := await stream.read()) is not grpc.aio.EOF:
         event = _pb.WatchRegistrationsResponse.FromString(data)

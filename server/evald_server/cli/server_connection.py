@@ -17,7 +17,10 @@ from .sanitize import clean
 from .serve import load_command_settings, start_app
 
 if TYPE_CHECKING:
+    import grpc
+
     from evald import AsyncClient
+    from evald.credentials import Access
 
 # The options for the server inside the command, by argument name.
 _INSIDE_OPTIONS: Final = {
@@ -43,13 +46,16 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
     """Connect to the server that `serving` finds or starts."""
     from evald import AsyncClient
 
-    async with serving(args) as address, AsyncClient(address) as client:
+    async with serving(args) as (address, credentials), AsyncClient(address, **credentials) as client:
         yield client
 
 
 @asynccontextmanager
-async def serving(args: argparse.Namespace, data_dir: str | None = None) -> AsyncIterator[str]:
-    """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process.
+async def serving(
+    args: argparse.Namespace, data_dir: str | None = None
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process, and `tls` and
+    `token` for it.
 
     An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
     precedence over the environment. data_dir: where the server inside stores, unless a setting says it.
@@ -63,7 +69,7 @@ async def serving(args: argparse.Namespace, data_dir: str | None = None) -> Asyn
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
-        yield address
+        yield address, credentials_of(args)
         return
 
     _configure_logging()
@@ -73,9 +79,31 @@ async def serving(args: argparse.Namespace, data_dir: str | None = None) -> Asyn
         settings = load_command_settings(args, **fixed, data_dir=data_dir)
     app = await start_app(settings)
     try:
-        yield app.address
+        yield app.address, {"tls": False, "token": ""}
     finally:
         await app.stop(0)
+
+
+def credentials_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return `tls` and `token` as the command line says them; None leaves them to the environment."""
+    from evald import Tls
+
+    tls = None
+    if args.tls or args.ca or args.cert or args.key:
+        said = (args.ca, args.cert, args.key)
+        names = ("EVALD_CA_FILE", "EVALD_CERT_FILE", "EVALD_KEY_FILE")
+        tls = Tls(*(one or os.environ.get(name) or None for one, name in zip(said, names, strict=True)))
+    return {"tls": tls, "token": Path(args.token_file) if args.token_file else None}
+
+
+def open_channel(address: str, access: "Access", options: list[tuple[str, Any]]) -> "grpc.aio.Channel":
+    """Return a channel to a server, encrypted if the credentials say so."""
+    import grpc
+
+    options = [*options, *access.options()]
+    if access.credentials is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, access.credentials, options)
 
 
 def _configure_logging() -> None:

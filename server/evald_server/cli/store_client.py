@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -12,13 +11,15 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from evald import errors
-from evald.connection import TypedErrors, channel_options, server_address
+from evald.connection import TypedErrors, channel_options, open_to
 from evald.convert import resources
 from evald.convert.json_shapes import Shape
+from evald.credentials import Access
 from evald.fields import nearest
 from evald.v1 import run_service_pb2, run_service_pb2_grpc
 
 from .exit_codes import CommandError, ExitCode, usage_error
+from .server_connection import credentials_of, open_channel
 
 # TestConnector waits for an agent, the others for a disk.
 _SECONDS: Final = 120.0
@@ -69,11 +70,11 @@ async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
 
     There is no server inside the command here: what it stored would be gone with it.
     """
-    address = server_address(args.server or os.environ.get("EVALD_SERVER"))
+    address, access = open_to(args.server, **credentials_of(args))
     options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with open_channel(address, access, options) as channel:
         try:
-            yield StoreClient(channel, address)
+            yield StoreClient(channel, address, access)
         except errors.Unavailable as problem:
             if problem.reason:
                 raise
@@ -87,7 +88,8 @@ async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
 class StoreClient:
     """The calls. Errors are those of `evald.errors`."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
+        self._access = access
         self._typed_errors = TypedErrors(address)
         self._answered = False  # once at least
         self._stubs = {word: kind.stub(channel) for word, kind in KINDS.items()}
@@ -96,7 +98,8 @@ class StoreClient:
     async def call(self, word: str, method: str, request: Any) -> Any:
         """Call a method of the service of a kind. word: "run", too."""
         with self._typed_errors:
-            answer = await getattr(self._stubs[word], method)(request, timeout=_SECONDS)
+            call = getattr(self._stubs[word], method)
+            answer = await call(request, timeout=_SECONDS, metadata=self._access.headers())
         self._answered = True
         return answer
 
@@ -194,7 +197,8 @@ class StoreClient:
             try:
                 with self._typed_errors:
                     request = run_service_pb2.WatchRunRequest(run_id=run_id, after_sequence=after)
-                    async for event in self._stubs["run"].WatchRun(request):
+                    watching = self._stubs["run"].WatchRun(request, metadata=self._access.headers())
+                    async for event in watching:
                         after, pause, give_up = event.sequence, _FIRST_PAUSE, None
                         self._answered = True
                         on_event(event)

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from .access_parser import add_server_option
+
 _NAMED: Final = {
     "scenarios": ("scenario", "what conversations are meant to test"),
     "personas": ("persona", "simulated users"),
@@ -76,7 +78,7 @@ class _Actions:
 
 def _common_options(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--server", metavar="HOST:PORT", help="the server [EVALD_SERVER, 127.0.0.1:50051]")
+    add_server_option(parser.add_argument, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
 
 def _import_options(parser: Any) -> None:

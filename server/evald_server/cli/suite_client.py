@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import grpc
 
-from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, server_address
+from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, open_to
+from evald.credentials import Access
 from evald.errors import InvalidRequest
 from evald.fields import nearest
 from evald.v1 import (
@@ -23,7 +24,7 @@ from evald.v1 import (
 from evald_server.suites.comparison import MAX_DROP
 
 from .exit_codes import usage_error
-from .server_connection import serving
+from .server_connection import open_channel, serving
 
 DATA_DIR: Final = ".evald"
 """Where the server inside the command stores suite runs, in the working directory."""
@@ -43,16 +44,17 @@ _pb = suite_service_pb2
 @asynccontextmanager
 async def open_suites(args: argparse.Namespace) -> AsyncIterator["SuiteClient"]:
     """Connect to the server, one inside the command by default, which stores in DATA_DIR."""
-    async with serving(args, DATA_DIR) as server:
-        address = server_address(server)
-        async with grpc.aio.insecure_channel(address, options=channel_options(MAX_MESSAGE_BYTES)) as channel:
-            yield SuiteClient(channel, address)
+    async with serving(args, DATA_DIR) as (server, credentials):
+        address, access = open_to(server, **credentials)
+        async with open_channel(address, access, channel_options(MAX_MESSAGE_BYTES)) as channel:
+            yield SuiteClient(channel, address, access)
 
 
 class SuiteClient:
     """The calls. Errors are those of `evald.errors`."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
+        self._access = access
         self._typed_errors = TypedErrors(address)
         self._suites = suite_service_pb2_grpc.SuiteServiceStub(channel)
         self._evaluations = evaluation_service_pb2_grpc.EvaluationServiceStub(channel)
@@ -62,7 +64,7 @@ class SuiteClient:
         self, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]
     ) -> AsyncIterator[_pb.RunSuiteResponse]:
         """Run a suite. Yields what the server says, the suite run with its verdict last."""
-        call = self._suites.RunSuite()
+        call = self._suites.RunSuite(metadata=self._access.headers())
         sending = asyncio.ensure_future(_send(call, opening, cases))
         try:
             with self._typed_errors:
@@ -125,7 +127,9 @@ class SuiteClient:
         """Return the id of a stored connector. Raises CommandError, which names the nearest."""
         request = connector_service_pb2.ListConnectorsRequest(page_size=_PAGE)
         with self._typed_errors:
-            page = await self._connectors.ListConnectors(request, timeout=_SECONDS)
+            page = await self._connectors.ListConnectors(
+                request, timeout=_SECONDS, metadata=self._access.headers()
+            )
         stored = list(page.connectors)
         for one in stored:
             if name_or_id in (one.name, one.id):
@@ -147,7 +151,9 @@ class SuiteClient:
             part = specs[start : start + _MOST_SPECS]
             with self._typed_errors:
                 answer = await self._evaluations.ValidateSpecs(
-                    evaluation_service_pb2.ValidateSpecsRequest(evaluators=part), timeout=_SECONDS
+                    evaluation_service_pb2.ValidateSpecsRequest(evaluators=part),
+                    timeout=_SECONDS,
+                    metadata=self._access.headers(),
                 )
             for violation in answer.violations:
                 violation.index += start
@@ -156,7 +162,9 @@ class SuiteClient:
 
     async def _call(self, method: str, request: Any) -> Any:
         with self._typed_errors:
-            return await getattr(self._suites, method)(request, timeout=_SECONDS)
+            return await getattr(self._suites, method)(
+                request, timeout=_SECONDS, metadata=self._access.headers()
+            )
 
 
 async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from evald.evaluator import CONFIG_MODEL
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
-from evald_server.remote.channels import Tls
+from evald_server.remote.channels import DialTls
 
 from .headers import HeaderSecrets
 from .targets import AgentTargets
@@ -88,7 +88,7 @@ class ConnectorOptions(NamedTuple):
 
     targets: AgentTargets
     secrets: HeaderSecrets
-    tls: Mapping[str, Tls]
+    tls: Mapping[str, DialTls]
     max_messages: int
 
 

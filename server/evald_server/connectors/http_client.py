@@ -5,6 +5,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -230,14 +231,14 @@ class AgentHttp:
     ) -> HttpAnswer:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise bad_answer("the answer is compressed, although the request allows no compression")
-        chunks: list[bytes] = []
+        content = bytearray()
         size, first = 0, None
         while chunk := await connection.piece():
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
                 raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
             if stream is None:
-                chunks.append(chunk)
+                content += chunk
                 continue
             stream.add(chunk)
             if first is None and stream.started:
@@ -247,8 +248,8 @@ class AgentHttp:
         seconds = time.monotonic() - began
         if stream is not None:
             return HttpAnswer(await run_sized(size, stream.finish), size, seconds, first)
-        content, media = b"".join(chunks), headers.get("content-type", "")
-        data = await run_sized(size, parse_body, content, media, redactor)
+        media = headers.get("content-type", "")
+        data = await run_sized(size, parse_body, bytes(content), media, redactor)
         return HttpAnswer(data, size, seconds)
 
     def _refused(self, status: int, headers: Mapping[str, str], said: str) -> _AttemptFailure:
@@ -282,10 +283,11 @@ class AgentHttp:
 
 async def _read_some(connection: HttpConnection) -> bytes:
     found = bytearray()
-    while chunk := await connection.piece():
-        found += chunk
-        if len(found) >= _MAX_ERROR_BYTES:
-            break
+    with suppress(*BROKEN):  # the status says enough
+        while chunk := await connection.piece():
+            found += chunk
+            if len(found) >= _MAX_ERROR_BYTES:
+                break
     return bytes(found[:_MAX_ERROR_BYTES])
 
 

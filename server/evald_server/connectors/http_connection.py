@@ -15,6 +15,9 @@ import h11
 _MAX_WAITING_BYTES: Final = 256 << 10
 _MAX_HEAD_BYTES: Final = 64 << 10
 
+# Of what has come, before the event loop may do something else: it can be thousands of pieces of one byte.
+_BYTES_AT_ONCE: Final = 8 << 10
+
 # Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
 _IDLE_SECONDS: Final = 2.0
 
@@ -28,6 +31,7 @@ class _Inbox(asyncio.Protocol):
     def __init__(self) -> None:
         self._received = bytearray()
         self._ended = False
+        self._problem: Exception | None = None  # that it has ended with
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -49,7 +53,8 @@ class _Inbox(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._ended = True
+        if not self._ended:
+            self._ended, self._problem = True, exc
         self._wake()
 
     def eof_received(self) -> None:
@@ -57,13 +62,18 @@ class _Inbox(asyncio.Protocol):
         self.connection_lost(None)
 
     async def take(self) -> bytes:
-        """Wait until something has come, and return it; b"" at the end."""
+        """Wait until something has come, and return some of it; b"" at the end. Raises OSError for a reset."""
         if self.is_quiet:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        data = bytes(self._received)
-        self._received.clear()
-        if self._transport is not None and not self._ended:
+        else:
+            await asyncio.sleep(0)
+        if not self._received and self._problem is not None:
+            # An answer whose length is not said would be taken for a whole one.
+            raise ConnectionResetError from self._problem
+        data = bytes(self._received[:_BYTES_AT_ONCE])
+        del self._received[:_BYTES_AT_ONCE]
+        if self._transport is not None and not self._ended and not self._received:
             self._transport.resume_reading()
         return data
 

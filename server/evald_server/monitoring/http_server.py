@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 import time
@@ -63,13 +64,21 @@ class HttpResponse(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+_REFUSED: Final = {
+    401: HttpResponse(401, b"/metrics wants an API key\n", headers={"WWW-Authenticate": "Bearer"}),
+    403: HttpResponse(403, b"/metrics is for the roles viewer and admin\n"),
+}
+
+
 class HttpServer(socketserver.ThreadingTCPServer):
     """Serves metrics and probes, with a thread for each connection; bounds their number and their life.
 
     host, port: the address to bind; port 0 picks a free one. ready: whether the server takes calls, asked from
     another thread at every /readyz. max_connections: when there are more, the oldest one is closed: an honest
     one ends within milliseconds, so the oldest was opened to occupy its place. connection_seconds: the longest
-    life of a connection, however slowly it is used. Raises OSError if the address is not available.
+    life of a connection, however slowly it is used. tls: returns the context of the next connection; None for
+    plaintext. may_scrape: returns the status for the `Authorization` headers of a scrape: 200, 401 or 403. Both are
+    called from other threads. Raises OSError if the address is not available.
     """
 
     daemon_threads = True
@@ -86,11 +95,15 @@ class HttpServer(socketserver.ThreadingTCPServer):
         ready: Callable[[], bool],
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        may_scrape: Callable[[list[str]], int] = lambda _credentials: 200,
     ) -> None:
         self._telemetry = telemetry
         self._ready = ready
         self._max_connections = max_connections
         self._connection_seconds = connection_seconds
+        self._tls = tls
+        self._may_scrape = may_scrape
         self._deadlines: dict[socket.socket, float] = {}  # in order of arrival
         self._lock = threading.Lock()
         self._scraping = threading.Lock()
@@ -123,7 +136,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
         """Return the response to a GET of a path. headers: of the request."""
         match path:
             case "/metrics":
-                return self._metrics(headers)
+                status = self._may_scrape(headers.get_all("Authorization", []))
+                return self._metrics(headers) if status == 200 else _REFUSED[status]
             case "/healthz":
                 return HttpResponse(200, b"ok\n")
             case "/readyz":
@@ -146,6 +160,13 @@ class HttpServer(socketserver.ThreadingTCPServer):
             body = gzip.compress(body, 1, mtime=0)
             extra["Content-Encoding"] = "gzip"
         return HttpResponse(200, body, content_type, extra)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection. It shakes hands in its own thread, with its first read."""
+        connection, address = super().get_request()
+        if self._tls is not None:
+            connection = self._tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Register the connection, close the oldest one if there are too many, and start its thread."""
@@ -180,7 +201,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
         """Shut a connection down. Its thread notices and closes it."""
         del self._deadlines[connection]
         with suppress(OSError):  # the other side was faster
-            connection.shutdown(socket.SHUT_RDWR)
+            # Not the method of an SSLSocket, which would have its thread read on in plaintext.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from evald.result import Verdict
 from evald_server.engine.run import EvaluationRun
 
+from .access import AccessMetrics
 from .evaluations import EvaluationMetrics
 from .evaluators import EvaluatorMetrics
 from .judges import JudgeMetrics
@@ -73,6 +74,7 @@ class Telemetry(Collector):
         self._remotes = RemoteMetrics(limit)
         self._saturation = Saturation(limit, clock)
         self.runs = RunMetrics()
+        self.access = AccessMetrics()
         self.suites = SuiteMetrics()
         self._untraced = 0
         self._build = {"version": version("evald"), "grpc_version": version("grpcio")}
@@ -141,6 +143,7 @@ class Telemetry(Collector):
         yield from self._remotes.families()
         yield from self._saturation.families()
         yield from self.runs.families()
+        yield from self.access.families()
         yield from self.suites.families()
         yield overflow_family(self._limit, self._rpc_limit, self._judges.model_limit)
         build = GaugeMetricFamily(

@@ -3,7 +3,7 @@
 from evald_server.config import Settings
 from evald_server.store.leases import LeaseStore
 
-from .channels import Tls
+from .channels import DialTls
 from .dial_allowlist import read_target
 from .errors import Refusal
 from .instances import Catalogue
@@ -47,13 +47,13 @@ def build_remotes(
         raise ValueError(f"remote_allowed: {problem}") from None
 
 
-def read_tls_profiles(settings: Settings) -> dict[str, Tls]:
+def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
     """Read the files of all TLS profiles. Raises ValueError, which names the wrong setting."""
     profiles = {}
     for name, profile in settings.remote_tls.items():
         try:
             files = (profile.ca_file, profile.key_file, profile.cert_file)
-            profiles[name] = Tls(*(file.read_bytes() if file else None for file in files))
+            profiles[name] = DialTls(*(file.read_bytes() if file else None for file in files))
         except OSError as problem:
             raise ValueError(f"remote_tls: {name}: {problem}") from None
     return profiles

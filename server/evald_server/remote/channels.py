@@ -10,7 +10,7 @@ from .dial_allowlist import Dial
 _READY: Final = grpc.ChannelConnectivity.READY
 
 
-class Tls(NamedTuple):
+class DialTls(NamedTuple):
     """A TLS profile. roots, key, chain: PEM; roots None means those of the system."""
 
     roots: bytes | None
@@ -22,7 +22,7 @@ class NotConnected(Exception):
     """There is no connection. The message says why."""
 
 
-def open_channel(dial: Dial, tls: Tls | None, max_receive_bytes: int) -> grpc.aio.Channel:
+def open_channel(dial: Dial, tls: DialTls | None, max_receive_bytes: int) -> grpc.aio.Channel:
     """Make a channel. It connects with the first call, or in `connect`."""
     options: list[tuple[str, Any]] = [
         ("grpc.default_authority", dial.authority),

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
 
-from .channels import NotConnected, Tls, connect, open_channel
+from .channels import DialTls, NotConnected, connect, open_channel
 from .dial_allowlist import Dial
 from .errors import (
     ContractError,
@@ -55,7 +55,7 @@ class PluginConnection:
     active: open Evaluate calls.
     """
 
-    def __init__(self, dial: Dial, limits: RemoteLimits, tls: Tls | None = None) -> None:
+    def __init__(self, dial: Dial, limits: RemoteLimits, tls: DialTls | None = None) -> None:
         self._channel = open_channel(dial, tls, limits.output_bytes + _SLACK_BYTES)
         self._evaluate: Any = self._channel.unary_unary(f"{_SERVICE}/Evaluate")
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")

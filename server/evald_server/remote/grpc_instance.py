@@ -9,7 +9,7 @@ from typing import Final
 
 from evald.plugin.v1 import task_pb2
 
-from .channels import Tls
+from .channels import DialTls
 from .connection import NotServing, PluginConnection
 from .dial_allowlist import Resolver
 from .errors import PluginUnavailable, Refusal, printable
@@ -46,7 +46,7 @@ class GrpcInstance(Instance):
         resolver: Resolver,
         confirm: "Callable[[GrpcInstance, Plugin], None]",
         changed: Callable[[Instance], None],
-        tls: Tls | None = None,
+        tls: DialTls | None = None,
     ) -> None:
         super().__init__(id, target, plugin, changed)
         self.mode = mode

@@ -84,7 +84,7 @@ class Instance:
     """One process that offers evaluators.
 
     plugin: None until a static target has described itself. active: its tasks from this server.
-    foreign: tasks that it reports from other servers. waiting: the calls that may take a freed slot.
+    foreign: tasks that it reports from other servers. owner: name of the principal that brought it; None until one does. waiting: the calls that may take a freed slot.
     registered, last_seen: Unix time in seconds. latency_seconds: moving average of its tasks; None before
     the first one.
     """
@@ -104,6 +104,7 @@ class Instance:
         self.breaker = CircuitBreaker()
         self.active = 0
         self.foreign = 0
+        self.owner: str | None = None
         self.state = InstanceState.PENDING
         self.last_error = ""
         self.registered = self.last_seen = time.time()

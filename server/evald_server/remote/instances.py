@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from evald.evaluator import EvaluatorDefinition
+from evald_server.auth.principal import LOCAL, Principal
 
 from .errors import Refusal, invalid
 from .evaluator import LatencyObserver, RemoteEvaluator
@@ -73,6 +74,12 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
         raise invalid(field, f'starts with "{STATIC_PREFIX}", which the server keeps for itself')
 
 
+def check_owner(instance: Instance, principal: Principal, field: str) -> None:
+    """Raise Refusal if an instance belongs to another principal. A restored one belongs to none yet."""
+    if instance.owner is not None and not principal.owns(instance.owner):
+        raise Refusal("NOT_OWNER", f"{field}: belongs to another principal", field)
+
+
 class InstanceRegistry:
     """Instances by id, pools by type and version.
 
@@ -101,7 +108,13 @@ class InstanceRegistry:
         # comes back.
         self._forgotten: WeakValueDictionary[Key, InstancePool] = WeakValueDictionary()
 
-    def check(self, plugin: Plugin, replaced: Instance | None = None, path: str = "plugin") -> None:
+    def check(
+        self,
+        plugin: Plugin,
+        replaced: Instance | None = None,
+        path: str = "plugin",
+        principal: Principal = LOCAL,
+    ) -> None:
         """Raise Refusal if the server cannot take a plugin. replaced: the instance that it replaces."""
         if replaced is None and len(self.by_id) >= self.limits.instances:
             raise Refusal(
@@ -117,6 +130,13 @@ class InstanceRegistry:
                     "replace it. Put your own prefix before it",
                     f"{place}.type",
                 )
+            if not principal.may_offer(name):
+                raise Refusal(
+                    "TYPE_NOT_ALLOWED",
+                    f'{place}.type: got "{name}", wanted a type that the key of {principal.name} may offer: '
+                    f"{', '.join(principal.types) or 'it may offer none'}",
+                    f"{place}.type",
+                )
             pool = self.pools.get(plugin_type.key)
             others = [one for one in pool.instances if one is not replaced] if pool else []
             if pool is not None and others and pool.plugin_type.fingerprint != plugin_type.fingerprint:
@@ -127,9 +147,14 @@ class InstanceRegistry:
                     place,
                 )
 
-    def replaced_by(self, instance_id: str, mode: Mode) -> Instance | None:
-        """Return the instance that a new one of this id replaces. Raises Refusal if it came another way."""
+    def replaced_by(self, instance_id: str, mode: Mode, principal: Principal = LOCAL) -> Instance | None:
+        """Return the instance that a new one of this id replaces.
+
+        Raises Refusal if it came another way, or belongs to another principal.
+        """
         old = self.by_id.get(instance_id)
+        if old is not None:
+            check_owner(old, principal, "instance_id")
         if old is not None and old.mode is not mode:
             raise Refusal(
                 "INSTANCE_ID_TAKEN",

@@ -55,6 +55,11 @@ class Leases:
         heapq.heappush(self._due, (lease.expires, lease.id))
         return lease
 
+    def instance_id(self, lease_id: str) -> str:
+        """Return the id of a lease's instance; "" if the lease is over."""
+        lease = self._live.get(lease_id)
+        return lease.instance_id if lease else ""
+
     def renew(self, lease_id: str) -> tuple[LeaseState, Lease | None]:
         """Renew a lease. Returns its state, and the lease if it is active."""
         lease = self._live.get(lease_id)

@@ -8,15 +8,16 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
+from evald_server.auth.principal import LOCAL, Principal, Role
 from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
-from .channels import Tls
+from .channels import DialTls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
-from .instances import InstanceRegistry, check_instance_id
+from .instances import InstanceRegistry, check_instance_id, check_owner
 from .lease import Lease, Leases, LeaseState
 from .plugin_type import Plugin, read_plugin
 
@@ -51,7 +52,7 @@ class LeaseRegistry:
         store: LeaseStore,
         allowlist: DialAllowlist,
         *,
-        tls_profiles: Mapping[str, Tls],
+        tls_profiles: Mapping[str, DialTls],
         blocked: Container[str] = (),
         expired: Callable[[], None] = lambda: None,
         resolve: Resolve | None = None,
@@ -87,7 +88,9 @@ class LeaseRegistry:
         await asyncio.gather(*(one.cut() for one in registered | self._gone))
         await asyncio.gather(*self._leaving)
 
-    async def register(self, request: registry_service_pb2.RegisterRequest) -> GrantedLease:
+    async def register(
+        self, request: registry_service_pb2.RegisterRequest, principal: Principal = LOCAL
+    ) -> GrantedLease:
         """Grant a lease. Raises Refusal, StoreProblem."""
         if not self._allowlist:
             raise Refusal(
@@ -108,8 +111,8 @@ class LeaseRegistry:
         with suppress(OSError):
             await self._resolver.dial(request.target)
         instances = self._instances
-        old = instances.replaced_by(request.instance_id, Mode.REGISTERED)
-        instances.check(plugin, old)
+        old = instances.replaced_by(request.instance_id, Mode.REGISTERED, principal)
+        instances.check(plugin, old, principal=principal)
         replaced = self._leases.end(old.lease.id) if old is not None and old.lease is not None else None
         if isinstance(old, GrpcInstance) and _is_same(old, request):
             instance = old
@@ -119,6 +122,7 @@ class LeaseRegistry:
                 self._disconnect(old)
             instance = self._new(request.instance_id, request.target, plugin, tls)
             instances.add(instance)
+        instance.owner = principal.name
         lease = instance.lease = self._leases.grant(instance.id, ttl)
         row = StoredLease(
             lease.id,
@@ -147,13 +151,17 @@ class LeaseRegistry:
             raise refused
         return GrantedLease(lease.id, ttl)
 
-    def renew(self, lease_id: str, active_tasks: int) -> tuple[LeaseState, float]:
-        """Renew a lease. Returns its state, and its time to live in seconds."""
+    def renew(
+        self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
+    ) -> tuple[LeaseState, float]:
+        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal if it is another's."""
+        self._check_owner(lease_id, principal)
         state, lease = self._leases.renew(lease_id)
         if lease is None:
             return state, 0.0
         instance = self._instances.by_id.get(lease.instance_id)
         if instance is not None:
+            instance.owner = principal.name
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
         return state, lease.ttl
@@ -162,8 +170,13 @@ class LeaseRegistry:
         """Return the seconds until a lease expires."""
         return self._leases.left(lease)
 
-    async def deregister(self, lease_id: str, *, drain: bool) -> None:
-        """End a lease. drain: let open tasks finish. Raises StoreProblem if that cannot be stored."""
+    async def deregister(self, lease_id: str, *, drain: bool, principal: Principal = LOCAL) -> None:
+        """End a lease. drain: let open tasks finish.
+
+        Raises Refusal if it is another's and the principal no admin, StoreProblem if that cannot be stored.
+        """
+        if Role.ADMIN not in principal.roles:
+            self._check_owner(lease_id, principal)
         lease = self._leases.end(lease_id)
         if lease is None:
             return
@@ -178,6 +191,15 @@ class LeaseRegistry:
                 self._instances.left_in_order(instance, lease.ttl)
                 self._disconnect(instance, cut=not drain)
         await self._store.delete(lease_id)
+
+    def _check_owner(self, lease_id: str, principal: Principal) -> None:
+        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
+        if instance is None:
+            return
+        check_owner(instance, principal, "lease_id")
+        # A restored lease belongs to nobody yet: to whoever may offer what it offers.
+        if instance.owner is None and instance.plugin is not None:
+            self._instances.check(instance.plugin, instance, principal=principal)
 
     async def _refusal(self, target: str) -> Refusal | None:
         """Return why a target is not allowed; None if it is, or if its name cannot be resolved now."""
@@ -224,7 +246,7 @@ class LeaseRegistry:
         _log.info("remote instance %s: restored", instance.name)
         instance.start()
 
-    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: Tls | None) -> GrpcInstance:
+    def _new(self, instance_id: str, target: str, plugin: Plugin, tls: DialTls | None) -> GrpcInstance:
         return GrpcInstance(
             instance_id,
             target,
@@ -246,7 +268,7 @@ class LeaseRegistry:
             raise invalid("ttl", f"got {wanted:g}s, wanted more than 0")
         return min(max(wanted, limits.min_lease_seconds), limits.max_lease_seconds)
 
-    def _tls(self, profile: str) -> Tls | None:
+    def _tls(self, profile: str) -> DialTls | None:
         if not profile:
             return None
         if profile not in self._tls_profiles:

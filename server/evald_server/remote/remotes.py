@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from evald_server.store.leases import LeaseStore
 
-from .channels import Tls
+from .channels import DialTls
 from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .evaluator import LatencyObserver
 from .grpc_instance import GrpcInstance
@@ -43,7 +43,10 @@ class StaticTargets:
     """The instances of the config. They are never given up, and may offer other types after each connect."""
 
     def __init__(
-        self, instances: InstanceRegistry, targets: Iterable[StaticTarget], tls_profiles: Mapping[str, Tls]
+        self,
+        instances: InstanceRegistry,
+        targets: Iterable[StaticTarget],
+        tls_profiles: Mapping[str, DialTls],
     ) -> None:
         self._registry = instances
         resolver = Resolver(None)
@@ -89,7 +92,7 @@ class Remotes:
         limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - immutable
         allowed: Iterable[str] = (),
         targets: Iterable[StaticTarget] = (),
-        tls_profiles: Mapping[str, Tls] | None = None,
+        tls_profiles: Mapping[str, DialTls] | None = None,
         blocked: Container[str] = (),
         resolve: Resolve | None = None,
     ) -> None:

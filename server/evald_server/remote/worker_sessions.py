@@ -5,6 +5,8 @@ import logging
 import secrets
 from typing import Final
 
+from evald_server.auth.principal import LOCAL, Principal
+
 from .errors import Refusal, invalid
 from .instance import InstanceState, Mode
 from .instances import InstanceRegistry, check_instance_id
@@ -24,10 +26,10 @@ class WorkerSessions:
         self._server_id = server_id
         self._sessions: dict[str, WorkerSession] = {}
 
-    async def serve(self, frames: Frames, peer: str) -> None:
+    async def serve(self, frames: Frames, peer: str, principal: Principal = LOCAL) -> None:
         """Serve one stream from hello to its end. Raises Refusal."""
         async for data in frames:
-            session = self._accept(data, peer)
+            session = self._accept(data, peer, principal)
             break
         else:
             raise invalid("frame", "the stream ended before its hello")
@@ -58,7 +60,7 @@ class WorkerSessions:
         for session in list(self._sessions.values()):
             session.end()
 
-    def _accept(self, data: bytes, peer: str) -> WorkerSession:
+    def _accept(self, data: bytes, peer: str, principal: Principal) -> WorkerSession:
         frame = read_frame(data)
         if frame.WhichOneof("frame") != "hello":
             raise invalid(
@@ -70,8 +72,8 @@ class WorkerSessions:
             raise invalid("hello.initial_credit", f"got {hello.initial_credit}, wanted 0 or more")
         plugin = read_plugin(hello.plugin, "hello.plugin")
         instances = self._instances
-        old = instances.replaced_by(hello.instance_id, Mode.CONNECTED)
-        instances.check(plugin, old, "hello.plugin")
+        old = instances.replaced_by(hello.instance_id, Mode.CONNECTED, principal)
+        instances.check(plugin, old, "hello.plugin", principal)
         if isinstance(old, WorkerSession):
             # Its connection broke unnoticed, or a second process has copied its id.
             instances.remove(old)
@@ -86,6 +88,7 @@ class WorkerSessions:
             instances.task_ids,
             instances.changed,
         )
+        session.owner = principal.name
         session.welcome(CONTRACT, self._server_id)
         instances.add(session)
         self._sessions[session.session_id] = session

@@ -39,6 +39,7 @@ class Reason(NamedTuple):
 
 
 _INVALID = grpc.StatusCode.INVALID_ARGUMENT
+_UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 _EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 REASONS: Final[dict[str, Reason]] = {
@@ -49,6 +50,12 @@ REASONS: Final[dict[str, Reason]] = {
     "MESSAGE_TOO_LARGE": Reason(_EXHAUSTED),
     "OVERLOADED": Reason(_EXHAUSTED, 0.25),
     "TOO_MANY_STREAMS": Reason(_EXHAUSTED, 1.0),
+    "CREDENTIALS_MISSING": Reason(_UNAUTHENTICATED),
+    "CREDENTIALS_INVALID": Reason(_UNAUTHENTICATED),
+    "CREDENTIALS_EXPIRED": Reason(_UNAUTHENTICATED),
+    "ROLE_MISSING": Reason(grpc.StatusCode.PERMISSION_DENIED),
+    "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
+    "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),

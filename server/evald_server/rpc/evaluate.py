@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
+from evald_server.auth.principal import PRINCIPAL
 from evald_server.engine.engine import Engine
 from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.response import event_of, events_of, fill_aggregated, fill_event
@@ -50,7 +51,9 @@ class EvaluateService:
         if not request.request_id:
             data, _ = await self._unary(request, context)
             return data
-        stored, _ = await self._idempotency.once(request, lambda: self._unary_to_store(request, context))
+        stored, _ = await self._idempotency.once(
+            request, lambda: self._unary_to_store(request, context), PRINCIPAL.get().name
+        )
         return stored.data
 
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
@@ -71,7 +74,7 @@ class EvaluateService:
             last, _ = await self._stream(request, stream)
         else:
             # Stored before the last message is sent: the caller repeats the request when that breaks.
-            stored, replayed = await self._idempotency.once(request, run_stream)
+            stored, replayed = await self._idempotency.once(request, run_stream, PRINCIPAL.get().name)
             if replayed:
                 response = _UnaryResponse.FromString(stored.data)
                 last = event_of(response, stored.specs).SerializeToString()

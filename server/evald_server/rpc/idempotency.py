@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from evald_server import wire_pb2
 
@@ -16,6 +16,10 @@ MAX_ID_LENGTH: Final = 128
 
 # What the Python objects around a response take, measured.
 _OVERHEAD_BYTES: Final = 400
+
+
+_Key: TypeAlias = tuple[str, str]
+"""Owner and request_id."""
 
 
 class StoredResponse(NamedTuple):
@@ -43,16 +47,19 @@ class IdempotencyStore:
         self._max_bytes = max_bytes
         self._clock = clock
         self._bytes = 0
-        self._stored: OrderedDict[str, _Stored] = OrderedDict()
-        self._in_flight: dict[str, _InFlight] = {}
+        self._stored: OrderedDict[_Key, _Stored] = OrderedDict()
+        self._in_flight: dict[_Key, _InFlight] = {}
 
     async def once(
-        self, request: wire_pb2.EvaluateRequest, call: Callable[[], Awaitable[StoredResponse]]
+        self,
+        request: wire_pb2.EvaluateRequest,
+        call: Callable[[], Awaitable[StoredResponse]],
+        owner: str = "",
     ) -> tuple[StoredResponse, bool]:
         """Return the response of a request and whether it is a replay; call for it only when there is none yet.
 
         While the same request is in flight, waits for its response. When a call fails nothing is stored, and the
-        next one with its id runs. Raises CallError when the id stood for another request.
+        next one with its id runs. owner: name of the principal: each has ids of its own. Raises CallError when the id stood for another request.
         """
         request_id = request.request_id
         if len(request_id) > MAX_ID_LENGTH:
@@ -60,7 +67,8 @@ class IdempotencyStore:
                 "INVALID_FIELD", f"{len(request_id)} characters; at most {MAX_ID_LENGTH} are allowed"
             )
         digest = blake2b(request.SerializeToString(deterministic=True), digest_size=16).digest()
-        while known := self._find(request_id):
+        key = (owner, request_id)
+        while known := self._find(key):
             if known.digest != digest:
                 raise _refused(
                     "REQUEST_ID_REUSED", "was used for another request already; a new request needs a new id"
@@ -69,33 +77,33 @@ class IdempotencyStore:
                 return known.response, True
             # Waited for, not awaited: a caller that goes away must not take the response from the others.
             await asyncio.wait([known.done])
-        self._in_flight[request_id] = _InFlight(digest, asyncio.get_running_loop().create_future())
+        self._in_flight[key] = _InFlight(digest, asyncio.get_running_loop().create_future())
         try:
             response = await call()
-            self._stored[request_id] = _Stored(digest, response, self._clock() + KEEP_SECONDS)
-            self._bytes += _size(request_id, response)
+            self._stored[key] = _Stored(digest, response, self._clock() + KEEP_SECONDS)
+            self._bytes += _size(key, response)
             self._expire()
         finally:
-            self._in_flight.pop(request_id).done.set_result(None)
+            self._in_flight.pop(key).done.set_result(None)
         return response, False
 
-    def _find(self, request_id: str) -> _Stored | _InFlight | None:
+    def _find(self, key: _Key) -> _Stored | _InFlight | None:
         self._expire()
-        return self._stored.get(request_id) or self._in_flight.get(request_id)
+        return self._stored.get(key) or self._in_flight.get(key)
 
     def _expire(self) -> None:
         now = self._clock()
         while self._stored:
-            request_id, stored = next(iter(self._stored.items()))
+            key, stored = next(iter(self._stored.items()))
             if stored.expires > now and self._bytes <= self._max_bytes:
                 return
-            del self._stored[request_id]
-            self._bytes -= _size(request_id, stored.response)
+            del self._stored[key]
+            self._bytes -= _size(key, stored.response)
 
 
 def _refused(reason: str, message: str) -> CallError:
     return refusal([BadField("request_id", message)], reason)
 
 
-def _size(request_id: str, response: StoredResponse) -> int:
-    return len(request_id) + len(response.data) + sum(map(len, response.specs)) + _OVERHEAD_BYTES
+def _size(key: _Key, response: StoredResponse) -> int:
+    return sum(map(len, key)) + len(response.data) + sum(map(len, response.specs)) + _OVERHEAD_BYTES

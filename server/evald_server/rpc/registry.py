@@ -7,9 +7,12 @@ from typing import Any, Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.plugin.v1 import registry_service_pb2
+from evald_server.auth.audit import record
+from evald_server.auth.principal import PRINCIPAL
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange, UnknownRevision
+from evald_server.remote.lease import LeaseState
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
@@ -44,8 +47,9 @@ class RegistrationService:
             raise CallError(
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
             )
+        record("connected", PRINCIPAL.get(), peer=stream.context.peer())
         try:
-            await self._remotes.sessions.serve(stream, stream.context.peer())
+            await self._remotes.sessions.serve(stream, stream.context.peer(), PRINCIPAL.get())
         except Refusal as problem:
             raise refused(problem) from None
 
@@ -53,9 +57,10 @@ class RegistrationService:
         """Register a plugin and grant it a lease."""
         request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
         try:
-            granted = await self._remotes.leases.register(request)
+            granted = await self._remotes.leases.register(request, PRINCIPAL.get())
         except Refusal as problem:
             raise refused(problem) from None
+        record("registered", PRINCIPAL.get(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.lease_id, contract_version=CONTRACT, server_id=self._remotes.server_id
         )
@@ -67,7 +72,7 @@ class RegistrationService:
         """Renew leases, one answer per request, in order."""
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
-            state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks)
+            state, ttl = self._renew(request.lease_id, request.active_tasks)
             response = _pb.KeepAliveResponse(
                 lease_id=request.lease_id,
                 state=int(state),  # type: ignore[arg-type]
@@ -80,7 +85,7 @@ class RegistrationService:
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
         request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
-        state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks)
+        state, ttl = self._renew(request.lease_id, request.active_tasks)
         response = _pb.RenewLeaseResponse(
             state=int(state),  # type: ignore[arg-type]
             server_id=self._remotes.server_id,
@@ -93,9 +98,12 @@ class RegistrationService:
         """End a lease."""
         request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
         try:
-            await self._remotes.leases.deregister(request.lease_id, drain=request.drain)
+            await self._remotes.leases.deregister(
+                request.lease_id, drain=request.drain, principal=PRINCIPAL.get()
+            )
         except Refusal as problem:
             raise refused(problem) from None
+        record("deregistered", PRINCIPAL.get())
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
@@ -143,6 +151,12 @@ class RegistrationService:
                 await self._or_drained(changed.wait())
         finally:
             unsubscribe()
+
+    def _renew(self, lease_id: str, active_tasks: int) -> tuple[LeaseState, float]:
+        try:
+            return self._remotes.leases.renew(lease_id, active_tasks, PRINCIPAL.get())
+        except Refusal as problem:
+            raise refused(problem) from None
 
     def _changes(self, revision: int) -> list[InstanceChange]:
         try:

@@ -73,6 +73,8 @@ class RpcServer:
         self._calls: set[asyncio.Task[Any] | None] = set()
         self._streams: set[asyncio.Task[Any] | None] = set()
         self._endless: set[asyncio.Task[Any]] = set()
+        # Why streams end that may not go on.
+        self._ending: dict[asyncio.Task[Any], CallError] = {}
         self._stopping = False
         self._holding = False
         self._last_held = 0.0
@@ -130,19 +132,35 @@ class RpcServer:
             try:
                 await handle(request, context)
             except asyncio.CancelledError:
-                if not self._stopping:
+                problem = self._ending.pop(task, None) or (server_stops() if self._stopping else None)
+                if problem is None:
                     raise
                 task.uncancel()
-                problem = server_stops()
                 await abort(context, problem.code, problem.message, problem.details())
             finally:
                 self._endless.discard(task)
 
         return handler
 
-    def unknown(self) -> grpc.GenericRpcHandler:
+    def unknown(self) -> Handler:
         """A handler for methods that do not exist: gRPC's own refusal does not say which."""
-        return _Unknown(self.stream("unknown", "unknown", _refuse_unknown))
+        return self.stream("unknown", "unknown", _refuse_unknown)
+
+    def refusing(self, service: str, method: str, kind: str, handle: StreamHandler) -> Handler:
+        """A handler that refuses a call without reading what it sends. kind: what it is counted as."""
+        tally = self._metrics.rpc(service, method, kind)
+
+        async def call(_requests: object, context: Context) -> None:
+            await handle(RpcStream(context, tally, self._max_message_bytes))
+
+        return grpc.stream_stream_rpc_method_handler(self._wrapped(service, method, tally, call))
+
+    def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
+        """End an open stream with a status, if it has not ended yet."""
+        if not task.done() and task not in self._ending:
+            self._ending[task] = problem
+            task.add_done_callback(lambda done: self._ending.pop(done, None))
+            task.cancel()
 
     async def drain(self, grace_seconds: float) -> None:
         """Refuse new calls and give those in flight so long to finish. Returns when gRPC's server can be stopped,
@@ -237,13 +255,14 @@ class RpcServer:
             self._handled(tally, method, "CANCELLED", began)
             raise asyncio.CancelledError from None
         if isinstance(problem, asyncio.CancelledError):
-            if not self._stopping or context.cancelled():
+            task = asyncio.current_task()
+            assert task is not None
+            ending = self._ending.pop(task, None) or (server_stops() if self._stopping else None)
+            if ending is None or context.cancelled():
                 self._handled(tally, method, "CANCELLED", began)
                 return
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            problem = server_stops()
+            task.uncancel()
+            problem = ending
         elif not isinstance(problem, Exception):
             return
         if isinstance(problem, InvalidContext | InvalidPlan):
@@ -329,14 +348,6 @@ class RpcStream:
         """Send a message."""
         self._tally.sent()
         await self.context.write(data)
-
-
-class _Unknown(grpc.GenericRpcHandler):
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        return self._handler
 
 
 async def _refuse_unknown(_stream: RpcStream) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteRun
@@ -19,7 +19,7 @@ from .suite_checks import check_case, parse_case
 
 T = TypeVar("T")
 
-# Cases between two times that the event loop may do something else, as in batches.
+# Cases, and trials of one, between two times that the event loop may do something else, as in batches.
 _YIELD_EVERY: Final = 4
 
 # The same for cases that are only checked, which takes a fifth of the time.
@@ -177,7 +177,9 @@ class SuiteStream:
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""
-        for trial in run.trials():
+        for number, trial in enumerate(run.trials(), 1):
+            if not number % _YIELD_EVERY:
+                await asyncio.sleep(0)
             if trial.play():
                 continue
             tasks, most = (
@@ -229,17 +231,17 @@ class SuiteStream:
         while self._done:
             if self._more_to_come and len(self._done) < _MAX_CASES:
                 await asyncio.sleep(_LINGER_SECONDS)
-            count = size = 0
+            taking = size = 0
             for answer in self._done[:_MAX_CASES]:
-                if count and size + len(answer.data) > _MAX_BYTES:
+                if taking and size + len(answer.data) > _MAX_BYTES:
                     break
-                count, size = count + 1, size + len(answer.data)
-            answers, self._done = self._done[:count], self._done[count:]
+                taking, size = taking + 1, size + len(answer.data)
+            answers, self._done = self._done[:taking], self._done[taking:]
             self._done_bytes -= size
             stored = [answer.stored for answer in answers if answer.stored is not None]
             taken: set[str] = set()
             if stored:
-                taken = set(await self._patiently(partial(self._store.add, self._key, stored)))
+                taken = await self._store_cases(stored)
             response = wire_pb2.RunSuiteResponse(
                 results=[
                     answer.data
@@ -251,6 +253,11 @@ class SuiteStream:
                 await self._stream.send(response.SerializeToString())
             if taken:
                 raise _duplicate(min(taken))
+
+    async def _store_cases(self, cases: Sequence[StoredCase]) -> set[str]:
+        """Store cases. Returns those of their ids that are taken."""
+        tries = count()
+        return set(await self._patiently(lambda: self._store.add(self._key, cases, again=next(tries) > 0)))
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something with the store, again and again for a while. Raises StoreProblem."""

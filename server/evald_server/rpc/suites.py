@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
@@ -13,6 +15,8 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.result_pb2 import Verdict
 from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
+from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.roles import METHODS
 from evald_server.connectors.connector import AgentConnector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -52,6 +56,9 @@ _READ_AT_ONCE: Final = 50
 # How long a resumption waits for the stream that it takes over from to be noticed as gone.
 _TAKE_OVER_SECONDS: Final = 2.0
 
+# Comparisons at a time: each reads all cases, in one of the few threads that read for everybody.
+_MAX_COMPARISONS: Final = 2
+
 # Between attempts to say of a suite run that it was interrupted.
 _AWAY_SECONDS: Final = 1.0
 
@@ -82,6 +89,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
+        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
 
@@ -220,7 +228,6 @@ class SuiteService:
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
         if not 0 <= max_drop <= 1:  # nor NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
-        runs = []
         for field in ("base_id", "new_id"):
             run_id = getattr(request, field)
             run = await self._store.get(run_id) if run_id else None
@@ -231,20 +238,22 @@ class SuiteService:
                     field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
                 )
 
-            runs.append(run)
+        gone = threading.Event()  # nobody waits for it any more, so that the thread may stop
 
         def consume(
             base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
         ) -> SuiteComparison:
-            sides = (map(CaseResult.FromString, cases) for cases in (left, right))
+            wanted = (takewhile(lambda _: not gone.is_set(), cases) for cases in (left, right))
+            sides = (map(CaseResult.FromString, cases) for cases in wanted)
             return compare(base, new, merge_by_id(*sides), max_drop)
 
         try:
-            comparison = await self._store.both(
-                request.base_id, request.new_id, consume, brief=_judged_alike(*runs)
-            )
+            async with self._comparisons:
+                comparison = await self._store.both(request.base_id, request.new_id, consume)
         except SuiteRunNotFound as problem:  # it was deleted meanwhile
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
+        finally:
+            gone.set()
         return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
@@ -269,7 +278,11 @@ class SuiteService:
             raise refusal(found)
         if opened.connector_id:
             return await self._connectors.load(opened.connector_id, "open.connector_id")
-        return opened.connector if opened.HasField("connector") else None
+        if not opened.HasField("connector"):
+            return None
+        if any("${" in value for value in opened.connector.headers.values()):
+            _check_may_use_secrets()
+        return opened.connector
 
     def _build(self, connector_pb: connector_service_pb2.Connector) -> AgentConnector:
         connector = self._connectors.build(connector_pb, "open.connector")
@@ -338,11 +351,7 @@ class SuiteService:
                 return await self._store.resume(run.id, check)
             return await self._store.create(run, json.dumps(opening).encode()), run
         except IdTaken:
-            problem = BadField(
-                "open.suite_run_id",
-                f'a suite run has the id "{run.id}" already; resume it, or leave the id out',
-            )
-            raise refusal([problem], "RESOURCE_EXISTS") from None
+            raise _taken(run.id) from None
         except SuiteRunNotFound:
             raise _no_run("open.suite_run_id", run.id) from None
         except SuiteRunState as problem:
@@ -354,7 +363,9 @@ class SuiteService:
     async def _take_over(self, run_id: str, *, resume: bool) -> None:
         """Wait for the stream of a suite run to be over. Raises CallError when it goes on."""
         over = self._running.get(run_id)
-        if over is not None and resume:
+        if over is not None:
+            if not resume:
+                raise _taken(run_id)
             try:
                 await asyncio.wait_for(over.wait(), _TAKE_OVER_SECONDS)
             except TimeoutError:
@@ -395,6 +406,22 @@ class SuiteService:
         return True
 
 
+def _check_may_use_secrets() -> None:
+    """Raise CallError unless the caller may write connectors, and so send the server's secrets where it likes."""
+    create = "/evald.v1.ConnectorService/CreateConnector"
+    wanted = METHODS[create]
+    principal = PRINCIPAL.get()
+    if principal.roles.isdisjoint(wanted):
+        roles = ", ".join(sorted(wanted))
+        raise CallError(
+            "ROLE_MISSING",
+            f"open.connector.headers: {principal.name} may not name variables of the server; that is for: {roles}. "
+            "Name a stored connector with connector_id instead",
+            method=create,
+            roles=roles,
+        )
+
+
 def _new_run(opened: SuiteOpen, connector: connector_service_pb2.Connector | None) -> SuiteRun:
     reached = "recorded" if connector is None else connector.name or connector.type
     run = SuiteRun(
@@ -425,12 +452,6 @@ def _opening(opened: SuiteOpen) -> dict[str, str]:
     return digests
 
 
-def _judged_alike(base: SuiteRun, new: SuiteRun) -> bool:
-    """Return whether the suite runs alone say that every case was judged by the same thing on both sides."""
-    names = [one.name for one in base.provenance]
-    return len(set(names)) == len(names) and list(base.provenance) == list(new.provenance)
-
-
 def _check_enum(
     request: pb.ListSuiteRunsRequest | pb.ListCaseResultsRequest, field: str, largest: int
 ) -> None:
@@ -448,6 +469,11 @@ def _name(status: int) -> str:
 def _no_run(field: str, run_id: str) -> CallError:
     text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
     return refusal([BadField(field, text)], "RESOURCE_NOT_FOUND")
+
+
+def _taken(run_id: str) -> CallError:
+    text = f'a suite run has the id "{run_id}" already; resume it, or leave the id out'
+    return refusal([BadField("open.suite_run_id", text)], "RESOURCE_EXISTS")
 
 
 def _wrong_status(field: str, text: str) -> CallError:

@@ -1,5 +1,6 @@
 """Cases of a suite: every trial is a conversation, recorded or had with an agent, whose turns are evaluated."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -31,6 +32,9 @@ _log = logging.getLogger("evald.suites")
 
 MAX_CASE_BYTES: Final = 2 << 20
 """Bytes of a result above which the conversations are left out of it: gRPC clients take 4 MiB by default."""
+
+# Recorded turns of a trial before the event loop may do something else, and then after each.
+_TURNS_AT_ONCE: Final = 8
 
 # Of an agent that goes on after tool calls, for one turn.
 _MOST_CALLS: Final = 10
@@ -146,10 +150,13 @@ class TrialRun:
         self._conversation = Conversation(self._pb.messages) if len(case.turns) > 1 else None
 
     def play(self) -> bool:
-        """Go on with recorded answers until something has to wait. Returns whether the trial has ended."""
+        """Go on with recorded answers for some turns, or until something has to wait. Returns whether the trial has
+        ended."""
         try:
             self._extend(self._case.messages, "messages")
             while not self._ended and self._run is None and self._answers is not None:
+                if self._index == _TURNS_AT_ONCE:
+                    break
                 self._take(self._answers[self._index])
         except Exception as problem:  # noqa: BLE001 - a fault in one case must not end others
             self._break(problem)
@@ -165,6 +172,7 @@ class TrialRun:
                     await self._wait(self._run)
                 elif self._answers is not None:
                     self._take(self._answers[self._index])
+                    await asyncio.sleep(0)
                 else:
                     await self._ask(self._setup.connector)
         except Exception as problem:  # noqa: BLE001 - as above

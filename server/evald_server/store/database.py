@@ -299,6 +299,9 @@ class Database:
     def _read(self, work: Work[T], *, again: bool = True) -> T:
         assert self._engine is not None
         with self._engine.connect() as connection:
+            if self._url is not None:
+                # All statements see the same data, as in SQLite.
+                connection.execution_options(isolation_level="REPEATABLE READ")
             try:
                 with connection.begin():
                     return work(connection)

@@ -35,7 +35,7 @@ _COUNTS: Final = {
 
 _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 
-_ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"))
+_ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.status != _DELETED)
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
 _INSERT_CASE: Final = insert(SUITE_CASES)
 _THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
@@ -141,11 +141,10 @@ class SuiteStore:
 
         return await self._database.write(work)
 
-    async def add(self, key: SuiteRunKey, cases: Sequence[StoredCase]) -> list[str]:
+    async def add(self, key: SuiteRunKey, cases: Sequence[StoredCase], *, again: bool = False) -> list[str]:
         """Store cases, except those whose ids are taken, and return the ids of these.
 
-        What was stored by an earlier call with the same cases is no duplicate, so that a call without an answer can
-        be repeated.
+        again: the call before had the same cases, and no answer; what it has stored is no duplicate.
         """
         rows: dict[str, StoredCase] = {}
         repeated = []
@@ -164,7 +163,9 @@ class SuiteStore:
             ]
             if new:
                 connection.execute(_INSERT_CASE, new)
-            return repeated + [name for name, found in there.items() if found.whole != rows[name].whole]
+            return repeated + [
+                name for name, found in there.items() if not (again and found.whole == rows[name].whole)
+            ]
 
         return await self._database.write(work)
 
@@ -246,12 +247,10 @@ class SuiteStore:
         base_id: str,
         new_id: str,
         consume: Callable[[SuiteRun, SuiteRun, Iterator[bytes], Iterator[bytes]], T],
-        *,
-        brief: bool = False,
     ) -> T:
         """Call `consume`, in a thread, with two suite runs and their cases, ordered by id.
 
-        brief: without trials. Raises SuiteRunNotFound.
+        With their trials: what judged a case is not known from the suite run. Raises SuiteRunNotFound.
         """
 
         def work(connection: Connection) -> T:
@@ -263,7 +262,7 @@ class SuiteStore:
                     raise SuiteRunNotFound(run_id)
                 runs.append(SuiteRun.FromString(row.body))
                 numbers.append(row.number)
-            base, new = (_all(connection, number, brief=brief) for number in numbers)
+            base, new = (_all(connection, number) for number in numbers)
             return consume(runs[0], runs[1], base, new)
 
         return await self._database.read(work)
@@ -359,7 +358,9 @@ def _row(run: SuiteRun) -> dict[str, Any]:
 def _bury(connection: Connection, numbers: Sequence[int]) -> None:
     """Take suite runs out of sight. Their ids are free from now on."""
     for number in numbers:
-        row = {"run": number, "status": _DELETED, "id": f"deleted {number}", "suite": "", "target": ""}
+        # Not printable, so that no caller's suite run has it.
+        buried = f"\n{number}"
+        row = {"run": number, "status": _DELETED, "id": buried, "suite": "", "target": ""}
         connection.execute(_SET, row)
 
 
@@ -400,8 +401,8 @@ def _page(
     return [(row[0], row[1]) for row in connection.execute(statement.order_by(_CASE.case_id).limit(limit))]
 
 
-def _all(connection: Connection, number: int, *, brief: bool) -> Iterator[bytes]:
+def _all(connection: Connection, number: int) -> Iterator[bytes]:
     after = ""
-    while page := _page(connection, number, after, _AT_ONCE, brief=brief):
+    while page := _page(connection, number, after, _AT_ONCE):
         yield from (data for _, data in page)
         after = page[-1][0]

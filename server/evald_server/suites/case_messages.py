@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald import Turn
+from evald.connection import MAX_MESSAGE_BYTES
 from evald.convert.context import fill_expected
 from evald.convert.spec import fill_options, spec_to_pb
 from evald.errors import InvalidInput
@@ -20,6 +21,8 @@ from .transcripts import Transcripts, asked_text
 CRITERIA: Final = "criteria"
 """Name of the evaluator that a case's criteria add."""
 
+# The rest of a message is for what is around the case.
+_MOST_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
 _USERS: Final = ("user", "system", "developer")
 _CRITERIA_KEYS: Final = {"success": "successCriteria", "failure": "failureCriteria"} | {
     f"{one}_criteria": f"{one}Criteria" for one in ("success", "failure")
@@ -56,7 +59,8 @@ def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[eva
 
 def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteCase:
     """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
-    pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"), tags=entry.tags)
+    pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
+    pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
     recorded = _fill_turns(entry, pb)
     _fill_evaluators(entry, shared, pb)
     if entry.weight != 1:
@@ -78,6 +82,8 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     if not recorded and not pb.turns[0].input:
         raise InvalidInput("", "no input, and no recorded answer", "`input`, `messages` or `turns`")
     _fill_trials(entry, shared.entry, len(recorded), pb)
+    if (size := pb.ByteSize()) > _MOST_BYTES:
+        raise InvalidInput("", f"{size} bytes", f"at most {_MOST_BYTES}")
     return pb
 
 

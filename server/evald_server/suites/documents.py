@@ -340,7 +340,8 @@ class _Builder:
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
                 raise self._refused(event, "the merge key << with a value that is no mapping")
-            found = {**one, **found}
+            for key, data in one.items():
+                found.setdefault(key, data)
         return found
 
     @property

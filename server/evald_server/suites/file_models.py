@@ -176,7 +176,7 @@ class CaseEntry(FilePart):
     id: Id = Field(description="Unique in the suite.")
     description: str = Field("", description="For people.")
     tags: Texts = Field(default_factory=list, description="For --tag, --exclude-tag and reports.")
-    weight: float = Field(1, ge=0, description="Share in the suite's pass rate.")
+    weight: float = Field(1, ge=0, allow_inf_nan=False, description="Share in the suite's pass rate.")
     messages: Messages = Field(
         default_factory=list,
         description="Messages before the first turn; without input and turns a conversation whose last turn is the case.",

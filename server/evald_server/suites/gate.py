@@ -57,6 +57,10 @@ def read_gate(path: Path) -> list[GateRule]:
     for index, rule in enumerate(rules):
         if rule.threshold is None and rule.max_drop is None:
             raise _invalid(document, ("gates", index), "nothing to check, wanted `threshold` or `max_drop`")
+        if rule.max_drop is None and rule.min_pairs:
+            raise _invalid(
+                document, ("gates", index, "min_pairs"), "of which comparison? wanted `max_drop`, too"
+            )
     if all(rule.tier == "advisory" for rule in rules):
         raise _invalid(document, ("gates",), "every rule is advisory, so nothing could stop a change")
     return rules
@@ -95,16 +99,17 @@ def check_rule(
     run = judged + new.error_count
     if new.status != suite_service_pb2.SUITE_RUN_STATUS_COMPLETED:
         return GateRuling(rule, new.target, "INCONCLUSIVE", "The new run did not complete")
-    if not judged:
+    if not new.HasField("pass_rate"):
         return GateRuling(rule, new.target, "INCONCLUSIVE", "No case passed or failed")
     if rule.max_error_rate is not None and new.error_count > rule.max_error_rate * run:
         reason = f"{new.error_count} of {run} cases in error, at most {rule.max_error_rate:.1%} accepted"
         return GateRuling(rule, new.target, "INCONCLUSIVE", reason)
     found = []
     if rule.threshold is not None:
-        # A case in error weighs as much as others do on average.
-        passed = new.pass_rate.value * judged
-        found.append(_threshold(passed, judged - passed, new.error_count, rule.threshold))
+        # Older results do not say what cases in error weigh: as much as others on average.
+        errors = new.error_share if new.HasField("error_share") else new.error_count / run
+        passed = new.pass_rate.value * (1 - errors)
+        found.append(_threshold(passed, 1 - errors - passed, errors, rule.threshold))
     if comparison is not None and rule.max_drop is not None:
         found.append(_drop(rule, comparison))
     decision = overall(decision for decision, _ in found)
@@ -112,7 +117,7 @@ def check_rule(
     return GateRuling(rule, new.target, decision, reason)
 
 
-def _threshold(passed: float, failed: float, errors: int, threshold: float) -> tuple[Decision, str]:
+def _threshold(passed: float, failed: float, errors: float, threshold: float) -> tuple[Decision, str]:
     verdict, reason = suite_verdict(passed, failed, errors, threshold)
     if verdict == result_pb2.VERDICT_PASSED:
         return "GO", reason

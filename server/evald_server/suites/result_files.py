@@ -11,6 +11,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from evald.v1 import suite_service_pb2
 
 from .documents import InvalidDocument, parse_json_text, read_text
+from .reports.report import SuiteReport, WrongCases, checked_cases
 
 
 class SuiteResults(NamedTuple):
@@ -35,6 +36,11 @@ def read_results(path: Path) -> list[SuiteResults]:
             raise InvalidDocument(
                 name, 0, f"{run.suite}: {len(cases)} cases, but the suite run counts {run.case_count}"
             )
+        try:
+            for _ in checked_cases(SuiteReport(run, cases)):
+                pass
+        except WrongCases as problem:
+            raise InvalidDocument(name, 0, str(problem)) from None
     return found
 
 
@@ -51,7 +57,8 @@ def _json(text: str, name: str) -> Iterator[SuiteResults]:
 
 def _json_lines(text: str, name: str) -> Iterator[SuiteResults]:
     cases: list[suite_service_pb2.CaseResult] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: texts hold U+2028 and others that end no line of JSON.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         data = parse_json_text(line, name, number)

@@ -4,6 +4,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from evald.convert.resources import CONNECTOR
 from evald.convert.spec import fill_options
 from evald.errors import InvalidInput
-from evald.fields import nearest, shown, snake
+from evald.fields import nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
@@ -208,6 +209,8 @@ class _SuiteReader:
         opening, connectors = suite_service_pb2.SuiteOpen(suite=name), {}
         try:
             _fill_open(entry, opening)
+            for index, target in enumerate(entry.targets):
+                text(target, f"targets[{index}]")
             connectors = _connectors(entry)
         except InvalidInput as problem:
             self._problems.append(_of_input(problem, document, ()))
@@ -220,7 +223,7 @@ class _SuiteReader:
             asked=bool(self._targets or entry.targets) and self._transcripts is None,
             ask_all=bool(self._targets),
         )
-        kept, lines, skipped, count = self._check(shared)
+        kept, lines, skipped, count, opening.cases_digest = self._check(shared)
         opening.case_count = count
         return Suite(
             name,
@@ -274,15 +277,15 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int]:
-        """Check all cases. Returns them if they are few, their lines, those to skip, and how many there are.
+    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int, str]:
+        """Check all cases. Returns them if they are few, their lines, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
         kept: list[bytes] | None = []
         lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
-        seen, size, count, any_case = IdSet(), 0, 0, False
+        seen, size, count, any_case, cases_digest = IdSet(), 0, 0, False, sha256()
         for raw in self._raw_cases():
             any_case = True
             if len(self._problems) >= _MOST_PROBLEMS:
@@ -305,8 +308,10 @@ class _SuiteReader:
             if pb is None:
                 continue
             count += 1
+            data = pb.SerializeToString(deterministic=True)
+            cases_digest.update(b"%d:%b" % (len(data), data))
             if kept is not None:
-                kept.append(pb.SerializeToString())
+                kept.append(data)
                 lines[entry.id] = raw.document.line(raw.path)
                 size += len(kept[-1]) + _CASE_BYTES
                 if size > _KEPT_BYTES:
@@ -314,7 +319,7 @@ class _SuiteReader:
                     lines.clear()
         if not any_case:
             self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
-        return kept, lines, skipped, count
+        return kept, lines, skipped, count, cases_digest.hexdigest()
 
     def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
         where = f", as in line {lines[case_id]}" if case_id in lines else ""
@@ -374,6 +379,8 @@ class _SuiteReader:
         except OSError as problem:
             raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
         with stream:
+            if not stream.seekable():
+                raise InvalidDocument(self.name, 0, "a pipe, which is read once only; wanted a file")
             count = 0
             for number, line in enumerate(stream, start=1):
                 if not line.strip():
@@ -449,7 +456,9 @@ def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
     if entry.threshold is not None:
         pb.threshold = entry.threshold
     pb.max_concurrency = entry.max_concurrency
-    pb.labels.update(entry.labels)
+    pb.labels.update(
+        {text(name, "labels"): text(value, f"labels.{name}") for name, value in entry.labels.items()}
+    )
     if entry.metadata:
         fill_struct(entry.metadata, pb.metadata, "metadata")
 
@@ -460,6 +469,9 @@ def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]
         try:
             found[name] = CONNECTOR.read({"name": name, **data})
         except InvalidInput as problem:
+            if problem.path.startswith("headers"):
+                # They may hold secrets, which a log of CI would show.
+                problem = InvalidInput(problem.path, "another kind of value", problem.wanted)
             raise problem.below(f"connectors.{name}") from None
     return found
 

@@ -6,11 +6,13 @@ Only a digest and the position of each row stay in memory; a row is read again w
 import csv
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from evald.convert.json_shapes import camel
 from evald.fields import shown, snake
 
 from .documents import InvalidDocument, decode, parse_json_text
@@ -30,6 +32,7 @@ _ABOUT: Final = (
     "finish_reason",
     "start_time",
 )
+_ABOUT_NAMES: Final = {name: key for key in _ABOUT for name in (key, camel(key))}
 _NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "cost_usd")
 _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
@@ -123,7 +126,7 @@ def asked_text(asked: Any) -> str | None:
 
 def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
     """Return the answers of a row for so many turns. Raises InvalidDocument."""
-    about = {key: row[key] for key in _ABOUT if row.get(key) is not None}
+    about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
         if answers is None:
@@ -194,6 +197,8 @@ class _TranscriptFile:
         except OSError as problem:
             raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
         with stream:
+            if not stream.seekable():
+                raise InvalidDocument(self.name, 0, "a pipe, which is read once only; wanted a file")
             reading = _Lines(stream, self.name)
             if self._csv:
                 yield from self._csv_rows(reading)
@@ -221,6 +226,9 @@ class _TranscriptFile:
         if not {"output", "response", "answer", "completion", "messages"} & set(self._header):
             got = f"got the columns {', '.join(self._header)[:200] or 'none'}"
             raise InvalidDocument(self.name, 1, f"{got}; wanted a header with output, and id or input")
+        twice = [name for name, count in Counter(self._header).items() if count > 1 and name]
+        if twice:
+            raise InvalidDocument(self.name, 1, f"the column {twice[0][:80]!r} a second time")
 
     def row_at(self, position: int) -> Mapping[str, Any]:
         """Return the row at a position."""

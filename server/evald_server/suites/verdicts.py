@@ -4,6 +4,7 @@ All verdicts are three-valued: what is in error could have passed or failed, so 
 and a verdict that depends on it is ERROR.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -140,6 +141,8 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
         reason = (
             f"{_percent(at_least)} to {_percent(at_most)} of the cases passed, because of errors, {wanted}"
         )
+    if threshold == 1:  # of all cases, however little one of them weighs beside the others
+        return SuiteVerdict(_FAILED if failed else _ERROR if errors else _PASSED, reason)
     if at_least >= threshold - _ROUNDING:
         return SuiteVerdict(_PASSED, reason)
     return SuiteVerdict(_FAILED if at_most < threshold - _ROUNDING else _ERROR, reason)
@@ -196,7 +199,7 @@ class SuiteTotals:
         self.threshold = threshold
         self._verdicts: Counter[int] = Counter()
         self._weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
-        self._squares = 0.0
+        self._norm = 0.0  # root of the sum of the squares of weights, which alone overflow
         self._scores, self._scored = 0.0, 0
         # Cases by number of trials with a verdict, and of those that passed.
         self._trials: Counter[tuple[int, int]] = Counter()
@@ -215,7 +218,7 @@ class SuiteTotals:
         weight = case.weight
         self._weights[verdict] += weight
         if verdict in (_PASSED, _FAILED):
-            self._squares += weight * weight
+            self._norm = math.hypot(self._norm, weight)
         if case.HasField("score"):
             self._scores += case.score
             self._scored += 1
@@ -287,14 +290,16 @@ class SuiteTotals:
         self._judges.fill(run, "evaluator_")
 
     def _fill_means(self, run: suite_service_pb2.SuiteRun) -> None:
-        for name in ("pass_rate", "mean_score", "mean_latency_seconds"):
+        for name in ("pass_rate", "mean_score", "mean_latency_seconds", "error_share"):
             run.ClearField(name)
         judged = self._weights[_PASSED] + self._weights[_FAILED]
         if judged:
             share = self._weights[_PASSED] / judged
             # Kish's effective size: as many cases of equal weight say as much.
-            size = judged * judged / self._squares
+            size = (judged / self._norm) ** 2
             run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))
+        if judged + self._weights[_ERROR]:
+            run.error_share = self._weights[_ERROR] / (judged + self._weights[_ERROR])
         if self._scored:
             run.mean_score = self._scores / self._scored
         if self._latencies:

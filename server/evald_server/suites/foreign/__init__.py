@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ..documents import DataPath, Document, read_document
+from ..documents import DataPath, Document, InvalidDocument, read_document
 from . import agentv, openai_graders, promptfoo
 from .node import Converted
 
@@ -24,7 +24,10 @@ def convert(document: Document) -> Converted | None:
     """
     for is_it, convert_it in _FORMATS:
         if is_it(document.data):
-            return convert_it(document)
+            try:
+                return convert_it(document)
+            except RecursionError:
+                raise InvalidDocument(document.file, 1, "nested too deep") from None
     return None
 
 

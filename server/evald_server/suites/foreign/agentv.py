@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..documents import Document, parse_json_text, read_document, read_text
+from ..documents import Document, read_document
 from .assertions import REFUSED as PROMPTFOO_REFUSED
 from .assertions import Spec, spec_of, string_value
 from .node import Converted, Node, asked
@@ -83,21 +83,14 @@ def convert_jsonl(path: Path) -> Converted:
     )
     document = read_document(beside) if beside is not None else Document({}, {(): 1}, str(path))
     root = Node.of(document)
-    return _Suite(root, path.stem).converted(_lines(path, root.warnings))
-
-
-def _lines(path: Path, warnings: list[str]) -> Iterator[Node]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if line.strip():
-            data = parse_json_text(line, str(path), number)
-            yield Node(Document(data, {(): number}, str(path)), data, (), warnings)
+    return _Suite(root, path.stem).converted(root.json_lines(path))
 
 
 def _cases(root: Node) -> Iterator[Node]:
     found = root.first(*_CASES)
     if isinstance(found.data, str):
         path = found.file()
-        yield from _lines(path, root.warnings) if path.suffix == ".jsonl" else found.open()
+        yield from root.json_lines(path) if path.suffix == ".jsonl" else found.open()
         return
     for one in found:
         if isinstance(one.data, str):
@@ -137,7 +130,7 @@ class _Suite:
         suite |= _trials(self._execution["trials"]) if "trials" in self._execution else {}
         workers = self._execution.first("workers", "max_concurrency")
         if workers.data is not None:
-            suite["max_concurrency"] = int(workers.number())
+            suite["max_concurrency"] = workers.integer()
         found, lines = [], []
         for case in cases:
             found.append(self._case(case))
@@ -154,6 +147,9 @@ class _Suite:
             raise node.refuse("a case without an id")
         made: dict[str, Any] = {"id": node["id"].text()}
         execution = _execution(node)
+        for key in ("trials", "workers", "max_concurrency"):
+            if key in execution:
+                raise execution[key].refuse("holds for the whole suite; wanted it in the suite's `execution`")
         targets = _target_names(node, execution)
         if targets and targets != self._targets:
             raise (execution if "target" in execution else node)["target"].refuse(
@@ -174,7 +170,11 @@ class _Suite:
             made["turns"] = list(self._turns(node))
             if any(key in node for key in _INPUT):
                 made["messages"] = _listed(self._input(node, execution))
+            elif "input" in self._root and not _skips_defaults(execution):
+                made["messages"] = _listed(_messages(self._root["input"]))
         else:
+            if "aggregation" in node:
+                raise node["aggregation"].refuse("goes with `turns`")
             made |= asked(self._input(node, execution))
             if not made["input"]:
                 raise node.first(*_INPUT).refuse("ends with an answer; wanted what the agent is asked")
@@ -201,8 +201,7 @@ class _Suite:
         if given.data is None:
             raise node.refuse("a case without an input")
         messages = _messages(given)
-        skip = execution["skip_defaults"].data
-        if "input" in self._root and not skip:
+        if "input" in self._root and not _skips_defaults(execution):
             before = _messages(self._root["input"])
             return [*_listed(before), *_listed(messages)]
         return messages
@@ -211,7 +210,7 @@ class _Suite:
         """Yield the evaluators of a case: its own, then the suite's; the judge of its criteria when there is none."""
         found: list[Spec] = []
         own = _lists(node, execution)
-        suite = [] if execution["skip_defaults"].data else _lists(self._root, self._execution)
+        suite = [] if _skips_defaults(execution) else _lists(self._root, self._execution)
         for place in (*own, *suite):
             found += judge.specs(place)
         if "rubrics" in node:
@@ -246,7 +245,7 @@ class _Suite:
             made: dict[str, Any] = {"input": _messages(turn.first(*_INPUT))}
             if expected.data is not None:
                 made["expected"] = _expected(expected)
-            criteria = turn.first(*_CRITERIA).data
+            criteria = turn.first(*_CRITERIA).text() if any(key in turn for key in _CRITERIA) else None
             judge = _Judge(criteria, expected.data is not None)
             specs = [spec for place in _lists(turn, turn["execution"]) for spec in judge.specs(place)]
             if criteria is not None and not specs:
@@ -265,6 +264,10 @@ def _execution(node: Node) -> Node:
                     "has no counterpart: evald caches judges alone, and an error is never a verdict"
                 )
     return found
+
+
+def _skips_defaults(execution: Node) -> bool:
+    return "skip_defaults" in execution and execution["skip_defaults"].flag()
 
 
 def _check_texts(node: Node) -> None:
@@ -321,7 +324,7 @@ def _trials(node: Node) -> dict[str, Any]:
         raise node["strategy"].refuse(
             f"{strategy[:40]!r}: evald counts the trials that pass; see `min_passed`"
         )
-    count = int(node["count"].number())
+    count = node["count"].integer()
     return {"trials": count} if strategy == "pass_all" else {"trials": count, "min_passed": 1}
 
 
@@ -400,6 +403,8 @@ class _Judge:
             raise node["type"].refuse(f"{kind}: {_REFUSED.get(kind) or _REFUSED[plain]}")
         keys = dict(node.mapping())
         common = _common(node, keys)
+        if kind != plain and "negate" in common:
+            raise node["negate"].refuse("given together with `not-`; give one of the two")
         if plain in _JUDGES:
             spec = self.spec(node, keys)
         elif plain in ("composite", "assert-set"):
@@ -422,13 +427,18 @@ class _Judge:
                 )
         config: dict[str, Any] = {}
         rubrics = keys.pop("rubrics", None)
-        given = keys.pop("criteria", None) or keys.pop("value", None)
-        if rubrics is not None or isinstance(given, list):
-            config = _items(node["rubrics"] if rubrics is not None else node.first("criteria", "value"), "")[
-                "config"
-            ]
+        # Without keys it may be the case itself, whose criteria are here already.
+        given = node.replaced(None) if not keys else node.first("criteria", "value")
+        for key in ("criteria", "value"):
+            keys.pop(key, None)
+        if rubrics is not None:
+            if given.data is not None:
+                raise given.refuse("given together with rubrics; give one of the two")
+            config = _items(node["rubrics"], "")["config"]
+        elif isinstance(given.data, list):
+            config = _items(given, "")["config"]
         else:
-            criteria = given if isinstance(given, str) else self.criteria
+            criteria = self.criteria if given.data is None else given.text()
             if criteria is None or not criteria.strip():
                 raise node.refuse(
                     "a judge without criteria; wanted `criteria` of the case or of the evaluator"
@@ -459,10 +469,12 @@ class _Judge:
             )
             aggregator.keys(dict.fromkeys(("type", "weights", "threshold"), ""))
             measure = kind
-            weights = aggregator["weights"].data or {}
-            for child in children:
-                if child.get("name") in weights:
-                    child["weight"] = weights[child["name"]]
+            weights = aggregator["weights"]
+            by_name = {child.get("name"): child for child in children}
+            for name in weights.mapping() if "weights" in aggregator else ():
+                if name not in by_name:
+                    raise weights[name].refuse("no evaluator of the set has this name")
+                by_name[name]["weight"] = weights[name].number()
             threshold = aggregator["threshold"].data if "threshold" in aggregator else threshold
         if threshold is None:
             threshold = _DEFAULT_THRESHOLD
@@ -570,7 +582,8 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
     if keys.pop("target", None) is not None:
         raise node["target"].refuse("a script of evald gets no model of the test runner")
     # AgentV passes every further key to the script.
-    further = {**(keys.pop("config", None) or {}), **keys}
+    given = node["config"].mapping() if keys.pop("config", None) is not None else {}
+    further = {**given, **keys}
     keys.clear()
     return {"type": "code", "config": {**config, **({"config": further} if further else {})}}
 

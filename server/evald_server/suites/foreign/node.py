@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..documents import DataPath, Document, InvalidDocument, parse_yaml, read_document, read_text
+from ..documents import (
+    DataPath,
+    Document,
+    InvalidDocument,
+    parse_json_text,
+    parse_yaml,
+    read_document,
+    read_text,
+)
 
 
 class Converted(NamedTuple):
@@ -120,6 +128,12 @@ class Node:
             raise self.refuse(f"got {_shown(self.data)}, wanted a number")
         return self.data
 
+    def integer(self) -> int:
+        """Return the whole number. Raises InvalidDocument."""
+        if isinstance(self.data, bool) or not isinstance(self.data, int):
+            raise self.refuse(f"got {_shown(self.data)}, wanted a whole number")
+        return self.data
+
     def flag(self) -> bool:
         """Return the truth value. Raises InvalidDocument."""
         if not isinstance(self.data, bool):
@@ -148,6 +162,14 @@ class Node:
             return read_text(path)
         except InvalidDocument as problem:
             raise self.refuse(str(problem)) from None
+
+    def json_lines(self, path: Path) -> Iterator["Node"]:
+        """Yield the values of a JSON Lines file. Raises InvalidDocument."""
+        # Not splitlines(): JSON may hold U+2028 and others of its line ends in a text.
+        for number, line in enumerate(read_text(path).split("\n"), 1):
+            if line.strip():
+                data = parse_json_text(line, str(path), number)
+                yield Node(Document(data, {(): number}, str(path)), data, (), self.warnings)
 
     def open(self, name: str | None = None) -> "Node":
         """Return the root of the document that the text names. Raises InvalidDocument."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..documents import Document, parse_json_text, read_text
+from ..documents import Document
 from .assertions import Spec
 from .node import Converted, Node, asked
 
@@ -122,7 +122,7 @@ def _string_check(node: Node) -> Spec:
 def _text_similarity(node: Node) -> Spec:
     _keys(node, "input", "reference", "evaluation_metric", "pass_threshold")
     metric = node["evaluation_metric"]
-    if metric.data in _NO_MEASURE:
+    if metric.text() in _NO_MEASURE:
         raise metric.refuse(f"{metric.data}: {_NO_MEASURE[metric.data]}")
     return {
         "type": "similarity-check",
@@ -164,12 +164,16 @@ def _judge(node: Node, grader: dict[str, Any]) -> Spec:
         "max_completions_tokens": "maxOutputTokens",
         "max_tokens": "maxOutputTokens",
     }
-    for key, value in (node["sampling_params"].data or {}).items():
+    for key, value in _parameters(node).items():
         if key in names and value is not None:
             config[names[key]] = value
         elif value is not None:
             node["sampling_params"][key].warn("is left to the server's judge")
     return {"type": "llm-judge", "config": config}
+
+
+def _parameters(node: Node) -> dict[str, Any]:
+    return node["sampling_params"].mapping() if "sampling_params" in node else {}
 
 
 def _prompt(node: Node) -> list[dict[str, Any]]:
@@ -207,6 +211,8 @@ def _multi(node: Node) -> Spec:
     found = node["graders"]
     if isinstance(found.data, list):
         graders = {one["name"].text(): one for one in found}
+        if len(graders) < len(found.list()):
+            raise found.refuse("two graders of one name, of which the formula can mean only one")
     elif "type" in found:
         graders = {str(found["name"].data or "grader"): found}
     else:
@@ -239,7 +245,7 @@ def _target(source: Node) -> dict[str, Any]:
     if "model" not in source:
         return {}
     model = source["model"].text()
-    parameters = source["sampling_params"].data or {}
+    parameters = _parameters(source)
     if "max_completions_tokens" in parameters:
         parameters = {**parameters, "max_completion_tokens": parameters["max_completions_tokens"]}
         del parameters["max_completions_tokens"]
@@ -263,10 +269,7 @@ def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
     if given.data is not None and given["type"].data == "file_content":
         yield from given["content"]
     elif beside.is_file():
-        for number, line in enumerate(read_text(beside).splitlines(), 1):
-            if line.strip():
-                data = parse_json_text(line, str(beside), number)
-                yield Node(Document(data, {(): number}, str(beside)), data, (), root.warnings)
+        yield from root.json_lines(beside)
     elif given.data is not None:
         raise given.refuse(
             f"the items are on OpenAI's server; download them to {beside.name} beside the file"
@@ -320,8 +323,11 @@ class _Rows:
     def _filled(self, message: Node, item: Mapping[str, Any], row: Node) -> dict[str, Any]:
         def value(found: re.Match[str]) -> str:
             data: Any = item
-            for key in found[1].split(".")[1:]:
-                if not isinstance(data, Mapping) or key not in data or not found[1].startswith("item."):
+            first, *keys = found[1].split(".")
+            if first != "item":
+                raise message.refuse(f"{found[0][:80]!r}: what is asked has the variables of the item alone")
+            for key in keys:
+                if not isinstance(data, Mapping) or key not in data:
                     raise row.refuse(f"the item has no value for {found[0][:80]!r}")
                 data = data[key]
             return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)

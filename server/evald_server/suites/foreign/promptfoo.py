@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
@@ -114,7 +115,7 @@ def convert(document: Document) -> Converted:
 def _run_options(node: Node) -> dict[str, Any]:
     node.keys(_RUN_KEYS)
     names = {"maxConcurrency": "max_concurrency", "repeat": "trials"}
-    return {name: int(node[key].number()) for key, name in names.items() if key in node}
+    return {name: node[key].integer() for key, name in names.items() if key in node}
 
 
 # --- providers
@@ -224,9 +225,11 @@ def _http(url: str, config: Node) -> dict[str, Any] | str:
         made["textPath"] = path[1].replace("?", "").removeprefix(".")
     headers = {
         str(name): re.sub(r"\{\{\s*env\.(\w+)\s*\}\}", r"${\1}", str(value))
-        for name, value in (config["headers"].data or {}).items()
+        for name, value in (config["headers"].mapping() if "headers" in config else {}).items()
         if str(name).lower() != "content-type"
     }
+    if any("{{" in text for text in (url, *headers.values())):
+        return "the address or a header has a variable, and evald fills in those of the environment in headers alone"
     made_headers = {"headers": headers} if headers else {}
     return {"type": "http", "baseUrl": url, **made_headers, **({"config": made} if made else {})}
 
@@ -252,7 +255,10 @@ def _prompt_file(node: Node, suffix: str) -> Iterator[_Prompt]:
     if ".".join(("", *suffix.split(":", maxsplit=1)[0].split(".")[1:])) in _CODE_FILES:
         raise node.refuse(_NO_CODE)
     if suffix in (".yaml", ".yml"):
-        yield _Prompt(node.open().data, node)
+        opened = node.open()
+        if not isinstance(opened.data, str | list):
+            raise opened.refuse("no prompt; wanted text or a list of messages")
+        yield _Prompt(opened.data, node)
     elif suffix == ".txt":
         for text in re.split(r"^---[ \t]*$", node.file_text(), flags=re.MULTILINE):
             if text.strip():
@@ -306,6 +312,8 @@ def _test_files(node: Node) -> Iterator[Node]:
     if "://" in name:
         raise node.refuse(f"{name[:80]!r} is not beside the suite; download the tests")
     if any(mark in name for mark in "*?["):
+        if PurePath(name).is_absolute():
+            raise node.refuse("a pattern of files is relative to the suite")
         found = [str(path.relative_to(node.folder)) for path in sorted(node.folder.glob(name))]
         if not found:
             raise node.refuse(f"no file matches {name[:200]!r}")
@@ -316,12 +324,7 @@ def _test_files(node: Node) -> Iterator[Node]:
         if suffix == ".csv":
             yield from _csv_tests(node, one)
         elif suffix == ".jsonl":
-            for number, line in enumerate(node.file_text(one).splitlines(), 1):
-                if line.strip():
-                    document = Document(
-                        parse_json_text(line, one, number), {(): number}, str(node.folder / one)
-                    )
-                    yield Node(document, document.data, (), node.warnings)
+            yield from node.json_lines(node.file(one))
         elif suffix in (".yaml", ".yml", ".json"):
             yield from node.open(one)
         else:
@@ -334,6 +337,10 @@ def _csv_tests(node: Node, name: str) -> Iterator[Node]:
     reader = csv.DictReader(io.StringIO(node.file_text(name)), strict=True)
     file = str(node.folder / name)
     try:
+        columns = Counter(column.strip() for column in reader.fieldnames or ())
+        twice = [name for name, count in columns.items() if count > 1 and name]
+        if twice:
+            raise InvalidDocument(file, 1, f"the column {twice[0][:80]!r} a second time")
         for row in reader:
             document = Document({}, {(): reader.line_num}, file)
             place = Node(document, {}, (), node.warnings)
@@ -350,13 +357,13 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
         name = column.strip()
         if re.fullmatch(r"__expected\d*", name):
             if cell.strip():
-                test["assert"].append(_csv_assertion(cell.strip()))
+                test["assert"].append(_csv_assertion(cell.strip(), node))
         elif name in ("__prefix", "__suffix"):
             test["options"][name[2:]] = cell
         elif name == "__description":
             test["description"] = cell
         elif name == "__threshold":
-            test["threshold"] = float(cell) if re.fullmatch(r"[0-9.]+", cell) else cell
+            test["threshold"] = _cell_number(cell, node) if cell.strip() else ""
         elif name.startswith("__metadata:"):
             key = name.removeprefix("__metadata:")
             listed = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", cell)]
@@ -373,7 +380,7 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
     return {key: value for key, value in test.items() if value not in ({}, [], "")}
 
 
-def _csv_assertion(cell: str) -> dict[str, Any]:
+def _csv_assertion(cell: str, node: Node) -> dict[str, Any]:
     """Return the assertion of a cell: `type(threshold): value`, or a text that the answer equals."""
     code = re.match(r"(javascript|fn|eval|python):", cell)
     if code:
@@ -386,8 +393,15 @@ def _csv_assertion(cell: str) -> dict[str, Any]:
         return {"type": cell} if bare else {"type": "equals", "value": cell}
     made: dict[str, Any] = {"type": found[1], "value": found[3]} if found[3] else {"type": found[1]}
     if found[1] in ("latency", "cost"):
-        return {"type": found[1], "threshold": float(found[2] or found[3])}
-    return {**made, "threshold": float(found[2])} if found[2] else made
+        return {"type": found[1], "threshold": _cell_number(found[2] or found[3], node)}
+    return {**made, "threshold": _cell_number(found[2], node)} if found[2] else made
+
+
+def _cell_number(text: str, node: Node) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise node.refuse(f"got {text[:60]!r}, wanted a number") from None
 
 
 class _Test:
@@ -448,14 +462,16 @@ class _Test:
             if "assert" not in place:
                 continue
             for given in place["assert"]:
-                one = self._template(given["$ref"]) if "$ref" in given else given
+                one = self._template(given) if "$ref" in given else given
                 data = _rendered(one.data, variables, one)
                 kind = data.get("type") if isinstance(data, dict) else None
-                if kind in JUDGED and "provider" in self._options:
+                if isinstance(kind, str) and kind in JUDGED and "provider" in self._options:
                     data = {"provider": self._options["provider"], **data}
                 yield assertion(one.replaced(data))
 
-    def _template(self, node: Node) -> Node:
+    def _template(self, given: Node) -> Node:
+        given.keys({"$ref": ""})
+        node = given["$ref"]
         name = node.text().removeprefix("#/assertionTemplates/")
         if name not in self._templates:
             raise node.refuse(f"no assertion template {name[:80]!r}")
@@ -493,7 +509,9 @@ class _Test:
 
 
 def _variable(node: Node) -> Any:
-    """Return the value of a variable, of a file where it names one."""
+    """Return the value of a variable, of a file where it or an item of its list names one."""
+    if isinstance(node.data, list):
+        return [_variable(one) if isinstance(one.data, str) else one.data for one in node]
     if not isinstance(node.data, str) or not node.data.startswith("file://"):
         return node.data
     suffix = PurePath(node.data).suffix.lower()

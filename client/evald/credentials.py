@@ -1,0 +1,157 @@
+"""How a client proves who it is, and checks who the server is: TLS, and a token."""
+
+import ipaddress
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from .errors import InvalidInput
+
+Token: TypeAlias = str | Path | Callable[[], str]
+"""A token, the file that holds it, or a function that returns it; the latter two are asked again for every call."""
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+_ON: Final = frozenset(("1", "true", "yes", "on"))
+_OFF: Final = frozenset(("", "0", "false", "no", "off"))
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Encryption of a connection. All files are PEM.
+
+    ca: file with the CA of the server's certificate; None means gRPC's own roots.
+    cert, key: files with the client's certificate and its key, for servers that ask for one.
+    server_name: name in the server's certificate, where it is not the one that is called.
+    """
+
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise InvalidInput("tls", "one of cert and key", "both or neither")
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Read the files. Raises InvalidInput for one that cannot be read."""
+        return grpc.ssl_channel_credentials(
+            _read("tls.ca", self.ca), _read("tls.key", self.key), _read("tls.cert", self.cert)
+        )
+
+
+@dataclass(frozen=True)
+class Access:
+    """The credentials of a client or worker. credentials: None for plaintext. metadata: sent with every call."""
+
+    credentials: grpc.ChannelCredentials | None
+    server_name: str | None
+    token: Token | None
+    metadata: Metadata
+
+    def headers(self) -> Metadata:
+        """Return the metadata of a call, with the token as it is now. Raises InvalidInput."""
+        if not self.token:
+            return self.metadata
+        return (*self.metadata, ("authorization", f"Bearer {_current(self.token)}"))
+
+    def options(self) -> list[tuple[str, Any]]:
+        """Return gRPC's options of a channel."""
+        return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+
+
+def tls_of_environment() -> Tls | None:
+    """Return what EVALD_TLS, EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE say; None for plaintext.
+
+    A file alone turns TLS on; EVALD_TLS=0 turns it off all the same.
+    """
+    wanted = os.environ.get("EVALD_TLS", "").strip().lower()
+    if wanted not in _ON | _OFF:
+        raise InvalidInput("EVALD_TLS", f"{wanted[:20]!r}", "1 or 0")
+    files = [os.environ.get(f"EVALD_{name}_FILE") or None for name in ("CA", "CERT", "KEY")]
+    if wanted in _ON or (not wanted and any(files)):
+        return Tls(*files)
+    return None
+
+
+def is_this_machine(server: str) -> bool:
+    """Return whether only this machine can read what is sent to a target of gRPC's. Other names may be anywhere."""
+    scheme, colon, rest = server.partition(":")
+    if colon and scheme in ("unix", "unix-abstract"):
+        return True
+    if "://" in server and scheme != "dns":
+        return False
+    addresses = rest.split(",") if colon and scheme in ("ipv4", "ipv6") else [server]
+    return all(_is_loopback(one.removeprefix("dns:").rpartition("/")[2]) for one in addresses)
+
+
+def _is_loopback(address: str) -> bool:
+    host = address if address.count(":") > 1 and "]" not in address else address.rpartition(":")[0] or address
+    host = host.strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def token_of_environment() -> Token | None:
+    """Return what EVALD_TOKEN and EVALD_TOKEN_FILE say."""
+    token, file = os.environ.get("EVALD_TOKEN"), os.environ.get("EVALD_TOKEN_FILE")
+    if token and file:
+        raise InvalidInput("EVALD_TOKEN", "both EVALD_TOKEN and EVALD_TOKEN_FILE", "one of them")
+    return token or (Path(file) if file else None)
+
+
+class _TokenFiles:
+    """The contents of files, read again when they change."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[tuple[int, int, int], str]] = {}
+
+    def text(self, path: Path) -> str:
+        found = path.stat()
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        with self._lock:
+            known = self._read.get(path)
+            if known is None or known[0] != seen:
+                known = self._read[path] = (seen, path.read_text(encoding="ascii").strip())
+        return known[1]
+
+
+_FILES: Final = _TokenFiles()
+
+
+def _current(token: Token) -> str:
+    if isinstance(token, Path):
+        try:
+            text = _FILES.text(token)
+        except (OSError, UnicodeDecodeError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else "is not a text of ASCII"
+            raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None
+    else:
+        text = token if isinstance(token, str) else token()
+    # Never shown, not even in part.
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise InvalidInput("token", "a text that cannot be sent", "printable ASCII without spaces")
+    return text
+
+
+def _read(name: str, path: str | Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        data = Path(path).read_bytes()
+    except OSError as problem:
+        raise InvalidInput(name, f"{path}: {problem.strerror}", "a PEM file") from None
+    if b"-----BEGIN " not in data:
+        raise InvalidInput(name, f"{path}, which is no PEM file", "a PEM file")
+    return data

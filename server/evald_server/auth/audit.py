@@ -1,0 +1,77 @@
+"""The audit log: who was refused, and who changed what. Names, ids and reasons; no credential, digest or content."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from .principal import LOCAL, Principal
+
+_log = logging.getLogger("evald.audit")
+
+_PER_SECOND: Final = 10
+_MAX_PEERS: Final = 1000
+
+# A key's first use in this time is logged.
+_FIRST_USE_SECONDS: Final = 3600.0
+
+
+class Audit:
+    """Writes to the logger `evald.audit`. clock: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._peers: dict[str, tuple[int, int]] = {}  # second, lines in it
+        self._used: dict[str, float] = {}
+        self._left_out = 0
+
+    def refused(self, method: str, peer: str, reason: str, why: str, principal: Principal | None) -> None:
+        """Log a refused call: 10 a second from one address; `left_out` says how many were not logged."""
+        second, host = int(self._clock()), _host(peer)
+        if len(self._peers) >= _MAX_PEERS and host not in self._peers:
+            self._peers = {key: value for key, value in self._peers.items() if value[0] == second}
+        last, lines = self._peers.get(host, (second, 0))
+        lines = lines if last == second else 0
+        if lines >= _PER_SECOND or len(self._peers) >= _MAX_PEERS:
+            self._left_out += 1
+            return
+        self._peers[host] = (second, lines + 1)
+        left_out, self._left_out = self._left_out, 0
+        record("refused", principal, method=method, peer=peer, reason=reason, why=why, left_out=left_out)
+
+    def used(self, method: str, principal: Principal) -> None:
+        """Log a key's first use in an hour."""
+        now = self._clock()
+        last = self._used.get(principal.key_id)
+        if last is None or now - last >= _FIRST_USE_SECONDS:
+            self._used[principal.key_id] = now
+            record("used", principal, method=method)
+
+
+def record(outcome: str, principal: Principal | None, **fields: str | int) -> None:
+    """Log one event. outcome: what happened. A server that asks for no credentials has nobody to name."""
+    if principal is LOCAL:
+        return
+    name = principal.name if principal else ""
+    key_id = principal.key_id if principal else ""
+    shown = {key: _printable(value) for key, value in fields.items() if value}
+    text = " ".join(f"{key}={value}" for key, value in shown.items())
+    _log.info(
+        "%s principal=%s key=%s %s",
+        outcome,
+        name or "-",
+        key_id or "-",
+        text,
+        extra={"outcome": outcome, "principal": name, "key_id": key_id, **shown},
+    )
+
+
+def _host(peer: str) -> str:
+    """Return a peer's address without its port."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
+
+
+def _printable(value: str | int) -> str | int:
+    if isinstance(value, int):
+        return value
+    return "".join(character if character.isprintable() else "?" for character in value[:200])

@@ -1,0 +1,363 @@
+"""API keys: 256 random bits each, of which the server keeps a digest in a file.
+
+A key reads `evald_<id 12>_<secret 43><crc 8>`, so that secret scanners find it. SHA-256 is enough, and cheap,
+because the secret is random: nobody can guess it more slowly than by trying them all.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import string
+import tempfile
+import time
+import tomllib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from .principal import Principal, Role
+
+PREFIX: Final = "evald_"
+
+_ID_LENGTH: Final = 12
+_ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}")
+_ALPHABET: Final = string.ascii_lowercase + string.digits
+_ID_END: Final = len(PREFIX) + _ID_LENGTH
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
+_TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
+_FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
+
+# 5,000 keys; a larger file is a mistake.
+_MAX_BYTES: Final = 4 << 20
+
+# What an unknown id is compared with, so that it takes as long as a known one.
+_NO_DIGEST: Final = bytes(32)
+
+_HEADER: Final = (
+    "# API keys of evald, written by `evald keys`. Digests only: the keys themselves are nowhere.\n"
+)
+
+
+class KeyFileProblem(Exception):
+    """A file of keys cannot be read or written. The text names the file and the place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
+
+    rate, in_flight: limits of the principal that calls with it.
+    """
+
+    id: str
+    digest: str
+    principal: str
+    roles: tuple[Role, ...]
+    types: tuple[str, ...] = ()
+    created: float = 0.0
+    expires: float | None = None
+    revoked: float | None = None
+    note: str = ""
+    rate: float | None = None
+    in_flight: int | None = None
+
+    def state(self, now: float) -> str:
+        """Return "active", "expired" or "revoked"."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and self.expires <= now else "active"
+
+
+def new_key(
+    principal: str,
+    roles: Iterable[Role],
+    *,
+    types: Iterable[str] = (),
+    expires: float | None = None,
+    note: str = "",
+    rate: float | None = None,
+    in_flight: int | None = None,
+) -> tuple[str, ApiKey]:
+    """Return a new key, which nothing can show again, and what is kept of it. Raises ValueError."""
+    key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
+    body = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+    text = f"{body}{zlib.crc32(body.encode()):08x}"
+    key = ApiKey(
+        key_id,
+        hashlib.sha256(text.encode()).hexdigest(),
+        principal,
+        tuple(roles),
+        tuple(types),
+        float(int(time.time())),
+        expires,
+        None,
+        note,
+        rate,
+        in_flight,
+    )
+    _check(key)
+    return text, key
+
+
+def is_well_formed(text: str) -> bool:
+    """Return whether a text can be a key: its form, and its checksum, which finds typos."""
+    return _FORM.fullmatch(text) is not None and zlib.crc32(text[:-8].encode()) == int(text[-8:], 16)
+
+
+class KeyRing:
+    """Keys by id, ready to be compared."""
+
+    def __init__(self, keys: Mapping[str, ApiKey]) -> None:
+        self.keys = keys
+        self._known = {
+            key.id: (
+                bytes.fromhex(key.digest),
+                key,
+                Principal(key.principal, frozenset(key.roles), key.types, key.id, key.rate, key.in_flight),
+            )
+            for key in keys.values()
+        }
+
+    def find(self, text: str) -> tuple[ApiKey, Principal] | None:
+        """Return the key with this text, whatever its state. Unknown and forged ones take the same time."""
+        # Sent by anybody: not only ASCII.
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        known = self._known.get(text[len(PREFIX) : _ID_END])
+        if known is None:
+            hmac.compare_digest(digest, _NO_DIGEST)
+            return None
+        expected, key, principal = known
+        return (key, principal) if hmac.compare_digest(digest, expected) else None
+
+
+class KeyFile:
+    """The keys of one file, read again when it changes. Raises KeyFileProblem if it cannot be used at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = _signature(path)
+        self.ring = KeyRing(read_keys(path))
+
+    def reload(self) -> bool:
+        """Read the file if it has changed. Returns whether it has.
+
+        Raises KeyFileProblem if the new one cannot be used; the keys are then those of before. Each change raises
+        once.
+        """
+        found = _signature(self.path)
+        if found == self._seen:
+            return False
+        self._seen = found
+        self.ring = KeyRing(read_keys(self.path))
+        return True
+
+
+def read_keys(path: Path) -> dict[str, ApiKey]:
+    """Return the keys of a file by id. Raises KeyFileProblem."""
+    try:
+        found = path.stat()
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise KeyFileProblem(f"{path}: others than its owner may write it; chmod 600 it")
+        if found.st_size > _MAX_BYTES:
+            raise KeyFileProblem(f"{path}: {found.st_size} bytes; at most {_MAX_BYTES} are allowed")
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KeyFileProblem(
+            f"{path}: there is no such file; evald keys create --keys-file {path} makes it"
+        ) from None
+    except OSError as problem:
+        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        # Without the library's words, which may repeat what stands in the file.
+        raise KeyFileProblem(f"{path}: not a TOML file as evald keys writes it") from None
+    tables = data.pop("keys", {})
+    if data or not isinstance(tables, dict):
+        raise KeyFileProblem(f"{path}: wanted tables [keys.ID] and nothing else")
+    keys: dict[str, ApiKey] = {}
+    for key_id, table in tables.items():
+        try:
+            keys[key_id] = _key(key_id, table)
+        except (KeyError, TypeError, ValueError) as problem:
+            what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
+            raise KeyFileProblem(f"{path}: keys.{key_id[:40]}: {what}") from None
+    return keys
+
+
+def add_key(path: Path, key: ApiKey) -> None:
+    """Add a key to a file, which is made if there is none. Raises KeyFileProblem."""
+    with _changing(path) as keys:
+        keys[key.id] = key
+
+
+def revoke_key(path: Path, key_id: str) -> ApiKey | None:
+    """Revoke a key. Returns it as it was before; None if the file has none of that id. Raises KeyFileProblem."""
+    with _changing(path) as keys:
+        key = keys.get(key_id)
+        if key is not None and key.revoked is None:
+            keys[key_id] = replace(key, revoked=float(int(time.time())))
+        return key
+
+
+def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
+    known = {field.name for field in fields(ApiKey)} - {"id"}
+    if not isinstance(table, dict):
+        raise TypeError("wanted a table")
+    if unknown := table.keys() - known:
+        raise ValueError(f"{min(unknown)[:40]} is no field of a key")
+    try:
+        roles = tuple(Role(role) for role in _strings("roles", table["roles"]))
+    except ValueError:
+        raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
+    key = ApiKey(
+        key_id,
+        _string("digest", table["digest"]),
+        _string("principal", table["principal"]),
+        roles,
+        _strings("types", table.get("types", [])),
+        _seconds("created", table["created"]),
+        _seconds("expires", table["expires"]) if "expires" in table else None,
+        _seconds("revoked", table["revoked"]) if "revoked" in table else None,
+        _string("note", table.get("note", "")),
+        _number("rate", table.get("rate"), float),
+        _number("in_flight", table.get("in_flight"), int),
+    )
+    _check(key)
+    return key
+
+
+def _check(key: ApiKey) -> None:
+    """Raise ValueError for a key that cannot be."""
+    if not _ID.fullmatch(key.id):
+        raise ValueError(f"wanted an id of {_ID_LENGTH} small letters and digits")
+    if not _DIGEST.fullmatch(key.digest):
+        raise ValueError("digest: wanted 64 hexadecimal digits")
+    if not _NAME.fullmatch(key.principal):
+        raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
+    if not key.roles:
+        raise ValueError(f"roles: wanted at least one of {', '.join(Role)}")
+    for one in key.types:
+        if not _TYPE.fullmatch(one):
+            raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
+    if key.rate is not None and not 0 < key.rate <= 1e6:
+        raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
+    if key.in_flight is not None and not 1 <= key.in_flight <= 1_000_000:
+        raise ValueError("in_flight: wanted 1 to 1000000 calls")
+    if len(key.note) > 200 or not key.note.isprintable():
+        raise ValueError("note: wanted at most 200 printable characters")
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: wanted a text")
+    return value
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{name}: wanted a list of texts")
+    return tuple(_string(name, one) for one in value)
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _number(name: str, value: Any, kind: type[_N]) -> _N | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise TypeError(f"{name}: wanted a number")
+    return kind(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{name}: wanted a time with its zone, such as 2027-01-31T12:00:00Z")
+    return value.timestamp()
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
+    """Yield the keys of a file to be changed, and write them as a whole. One process at a time."""
+    import fcntl
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as problem:
+        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = read_keys(path) if path.exists() else {}
+        yield keys
+        _write(path, keys)
+    finally:
+        os.close(lock)
+
+
+def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
+    text = _HEADER + "".join(_table(key) for key in keys.values())
+    try:
+        # mkstemp's files have the mode 0600.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as problem:
+        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
+
+
+def _table(key: ApiKey) -> str:
+    lines = [
+        f"\n[keys.{key.id}]",
+        f'digest = "{key.digest}"',
+        f"principal = {_text(key.principal)}",
+        f"roles = [{', '.join(_text(role) for role in key.roles)}]",
+        f"created = {_time(key.created)}",
+    ]
+    if key.types:
+        lines.append(f"types = [{', '.join(map(_text, key.types))}]")
+    if key.expires is not None:
+        lines.append(f"expires = {_time(key.expires)}")
+    if key.revoked is not None:
+        lines.append(f"revoked = {_time(key.revoked)}")
+    if key.rate is not None:
+        lines.append(f"rate = {key.rate}")
+    if key.in_flight is not None:
+        lines.append(f"in_flight = {key.in_flight}")
+    if key.note:
+        lines.append(f"note = {_text(key.note)}")
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    """Return a string of TOML: what JSON escapes is escaped alike, and the rest is printable."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _signature(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the file, also where it is a link that is set anew; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)

@@ -1,0 +1,162 @@
+"""The server's certificate, its key and the CA of its clients: read from PEM files, checked, read again on change."""
+
+import hashlib
+import ssl
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+# A chain of a few certificates, and a CA bundle with hundreds.
+_MAX_BYTES: Final = 4 << 20
+
+_SSL_CODES: Final = {9: "is not valid yet", 10: "has expired"}
+
+
+class CertificateProblem(Exception):
+    """Files that cannot be used. The text names the setting and the file, and nothing that is in it."""
+
+
+class CertificateFiles(NamedTuple):
+    """PEM files. client_ca: of the CA that has signed the certificates of clients."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Certificates(NamedTuple):
+    """What was read, and works. context: for HTTP. expiries: Unix times in seconds, by setting."""
+
+    chain: bytes
+    key: bytes
+    client_ca: bytes | None
+    context: ssl.SSLContext
+    expiries: dict[str, float]
+
+
+def read_certificates(files: CertificateFiles) -> Certificates:
+    """Read the files, and try them in a handshake in memory. Raises CertificateProblem."""
+    chain = _read("tls_cert_file", files.cert)
+    key = _read("tls_key_file", files.key)
+    ca = None if files.client_ca is None else _read("tls_client_ca_file", files.client_ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # As gRPC's: forward secrecy, and ciphers that authenticate.
+    context.set_ciphers("ECDHE+AESGCM")
+    try:
+        # A password would be asked for at the terminal.
+        context.load_cert_chain(files.cert, files.key, password=_no_password)
+    except _Encrypted:
+        raise CertificateProblem(
+            f"tls_key_file {files.key}: is encrypted; wanted a key without a password"
+        ) from None
+    except (ssl.SSLError, OSError):
+        raise CertificateProblem(
+            f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate and its key, in PEM; these "
+            "are none, or do not belong together"
+        ) from None
+    expiries = {"tls_cert_file": _expiry(context, chain, files.cert)}
+    if ca is not None and files.client_ca is not None:
+        expiries["tls_client_ca_file"] = _ca_expiry(ca, files.client_ca)
+    return Certificates(chain, key, ca, context, expiries)
+
+
+class CertificateStore:
+    """The certificates in use. `current` are those that worked last. Raises CertificateProblem at first."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        self._files = files
+        self._seen = self._digest()
+        self.current = read_certificates(files)
+
+    def reload(self) -> bool:
+        """Read the files if they have changed. Returns whether they have.
+
+        Raises CertificateProblem if the new ones cannot be used; `current` stays. Each change raises once.
+        """
+        found = self._digest()
+        if found == self._seen:
+            return False
+        self._seen = found
+        self.current = read_certificates(self._files)
+        return True
+
+    def _digest(self) -> bytes:
+        """Return a digest of the files. Their contents, because links to mounted secrets are set anew."""
+        digest = hashlib.sha256()
+        for path in self._files:
+            if path is not None:
+                try:
+                    data = path.read_bytes()
+                except OSError:
+                    data = b""
+                digest.update(b"%d:" % len(data) + data)
+        return digest.digest()
+
+
+class _Encrypted(Exception):
+    """The key has a password."""
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _read(setting: str, path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise CertificateProblem(f"{setting} {path}: {problem.strerror}") from None
+    if len(data) > _MAX_BYTES or b"-----BEGIN " not in data:
+        raise CertificateProblem(f"{setting} {path}: wanted PEM, of at most {_MAX_BYTES} bytes")
+    return data
+
+
+def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
+    """Return when the certificate expires. Raises CertificateProblem if no client could accept it."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    # The certificate itself is trusted, whoever has signed it.
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        client.load_verify_locations(cadata=chain.decode("ascii", "replace"))
+        peer = _handshake(client, context)
+    except ssl.SSLCertVerificationError as problem:
+        what = _SSL_CODES.get(problem.verify_code, f"is refused: {problem.verify_message}")
+        raise CertificateProblem(f"tls_cert_file {path}: the certificate {what}") from None
+    except ssl.SSLError as problem:
+        raise CertificateProblem(f"tls_cert_file {path}: no handshake works: {problem.reason}") from None
+    return peer
+
+
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> float:
+    """Shake hands in memory. Returns when the server's certificate expires. Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    caller = client.wrap_bio(to_client, to_server)
+    answerer = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(10):
+        for side in (caller, answerer):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            if side is caller:
+                peer = caller.getpeercert()
+                assert peer is not None
+                return ssl.cert_time_to_seconds(str(peer["notAfter"]))
+    raise ssl.SSLError("the handshake does not end")
+
+
+def _ca_expiry(ca: bytes, path: Path) -> float:
+    """Return when the last certificate of a CA expires. Raises CertificateProblem if there is none that counts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=ca.decode("ascii", "replace"))
+    except ssl.SSLError:
+        raise CertificateProblem(f"tls_client_ca_file {path}: wanted certificates in PEM") from None
+    expiries = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
+    if not expiries:
+        raise CertificateProblem(f"tls_client_ca_file {path}: holds no certificate of a CA")
+    if max(expiries) <= time.time():
+        raise CertificateProblem(f"tls_client_ca_file {path}: every certificate in it has expired")
+    return max(expiries)

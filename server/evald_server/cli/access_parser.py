@@ -1,0 +1,116 @@
+"""The options of `evald keys` and `evald certs`."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+_KEYS = """\
+Makes, lists and revokes API keys. The file holds digests only: a key is shown
+once, when it is made. A running server reads the file again when it changes.
+"""
+
+_KEYS_EXAMPLES = """\
+examples:
+  evald keys create --keys-file keys.toml --principal ci --role caller
+  evald keys create --keys-file keys.toml --principal pii-plugin --role plugin --types 'acme.*'
+  evald keys list --keys-file keys.toml
+  evald keys revoke --keys-file keys.toml 7f3k2m9q4x1z
+
+roles:
+  caller   evaluates, and plays conversations     viewer   reads what is stored, and metrics
+  plugin   offers evaluators                      admin    writes connectors and personas, reads all
+  ingest   sends traces
+"""
+
+
+_CERTS = """\
+Makes a CA of its own and certificates that it has signed, with the program
+openssl. For trying TLS out: a server that others depend on gets its certificate
+from the CA of its organisation.
+"""
+
+_CERTS_EXAMPLES = """\
+examples:
+  evald certs dev certs
+  evald certs dev certs --name evald.example.org --name 10.0.0.7 --days 90
+"""
+
+
+def _days(text: str) -> int | None:
+    """Parse a time of life in days: 90d, or never."""
+    if text == "never":
+        return None
+    number = text.removesuffix("d")
+    if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= 3650:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted 1d to 3650d, or never")
+    return int(number)
+
+
+def _count_of_days(text: str) -> int:
+    days = _days(text)
+    if days is None:
+        raise argparse.ArgumentTypeError("a certificate always expires; wanted 1 to 3650")
+    return days
+
+
+def add_server_option(add: Callable[..., object], text: str) -> None:
+    """Add --server and how to reach it. add: `add_argument` of a parser or of a group."""
+    add("--server", metavar="HOST:PORT", help=text)
+    add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
+    add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
+    add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
+    add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
+    add("--token-file", metavar="FILE", help="file with the API key [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+
+
+def add_access_commands(command: Callable[..., Any]) -> None:
+    """Add `evald keys` and `evald certs`. command: adds one, with its help."""
+    certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)
+    making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
+    dev = making.add_parser("dev", help="make a CA, a server's and a client's certificate")
+    dev.add_argument("directory", metavar="DIR", help="where the files are written")
+    dev.add_argument(
+        "--name",
+        metavar="HOST",
+        action="append",
+        dest="names",
+        default=[],
+        help="host name or address of the server, besides localhost and this machine's name; repeatable",
+    )
+    dev.add_argument(
+        "--days", metavar="DAYS", type=_count_of_days, default=30, help="how long they are valid [30]"
+    )
+    keys = command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES)
+    actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
+    create = actions.add_parser("create", help="make a key, and show it once")
+    create.add_argument(
+        "--principal", metavar="NAME", required=True, help="who will call; several keys may have the same one"
+    )
+    create.add_argument(
+        "--role",
+        metavar="ROLE",
+        action="append",
+        dest="roles",
+        required=True,
+        choices=("caller", "plugin", "viewer", "admin", "ingest"),
+        help="caller, plugin, viewer, admin or ingest; repeatable",
+    )
+    create.add_argument(
+        "--types",
+        metavar="TYPE|PREFIX*",
+        action="append",
+        default=[],
+        help="for plugins: evaluator types that they may offer; repeatable",
+    )
+    create.add_argument(
+        "--expires", metavar="DAYS", type=_days, default=90, help="time of life: 30d, or never [90d]"
+    )
+    create.add_argument("--rate", metavar="N", type=float, help="calls a second that may begin")
+    create.add_argument("--in-flight", metavar="N", type=int, help="calls that may go on at a time")
+    create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
+    listed = actions.add_parser("list", help="list all keys, without their secrets")
+    listed.add_argument("--json", action="store_true", help="as JSON")
+    revoke = actions.add_parser("revoke", help="have servers refuse a key from now on")
+    revoke.add_argument("id", metavar="ID", help="the key's id")
+    for action in (create, listed, revoke):
+        action.add_argument("--keys-file", metavar="FILE", help="the file of keys [EVALD_KEYS_FILE]")

@@ -1,0 +1,70 @@
+"""Metrics of who is let in: checked credentials, certificates and their reloads."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from .prometheus import add_count, counter
+
+# Kinds of credentials and outcomes are closed lists; the pairs that occur are fewer than these series.
+MAX_SERIES = 16
+
+
+class AccessMetrics:
+    """Counts checks of credentials and reloads of certificates. A server without either has none of the series."""
+
+    def __init__(self) -> None:
+        self._checks: dict[tuple[str, str], int] = {}
+        self._limits: dict[str, int] = {}
+        self._reloads: dict[str, int] = {}
+        self._expiries: Mapping[str, float] = {}
+
+    def checked(self, kind: str, outcome: str) -> None:
+        """Count one check of credentials."""
+        key = (kind, outcome)
+        self._checks[key] = self._checks.get(key, 0) + 1
+
+    def limited(self, limit: str) -> None:
+        """Count a call that a principal's limit has refused."""
+        self._limits[limit] = self._limits.get(limit, 0) + 1
+
+    def reloaded(self, outcome: str) -> None:
+        """Count one reload of certificates: "ok" or "failed"."""
+        self._reloads[outcome] = self._reloads.get(outcome, 0) + 1
+
+    def expire_at(self, expiries: Mapping[str, float]) -> None:
+        """Set when the certificates in use expire, by setting: Unix times in seconds."""
+        self._expiries = expiries
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the current families."""
+        if self._checks:
+            checks = counter(
+                "evald_auth", "Checks of credentials, by their kind and the outcome. A call is checked once."
+            )
+            for (kind, outcome), count in self._checks.copy().items():
+                add_count(checks, {"kind": kind, "outcome": outcome}, count)
+            yield checks
+        if self._limits:
+            limits = counter(
+                "evald_principal_limited", "Calls refused because of their principal's limits, by the limit."
+            )
+            for limit, count in self._limits.copy().items():
+                add_count(limits, {"limit": limit}, count)
+            yield limits
+        if self._reloads:
+            reloads = counter(
+                "evald_tls_reloads", "Times that changed certificates were read again, by the outcome."
+            )
+            for outcome, count in self._reloads.copy().items():
+                add_count(reloads, {"outcome": outcome}, count)
+            yield reloads
+        if self._expiries:
+            expiry = GaugeMetricFamily(
+                "evald_tls_certificate_expiry_seconds",
+                "When the certificate in use expires, as Unix time.",
+                labels=["file"],
+            )
+            for file, seconds in self._expiries.items():
+                expiry.add_metric([file], seconds)
+            yield expiry

@@ -1,0 +1,193 @@
+"""Keys: their form, their file, and `evald keys`."""
+
+import json
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evald_server.auth.keys import (
+    KeyFile,
+    KeyFileProblem,
+    KeyRing,
+    add_key,
+    is_well_formed,
+    new_key,
+    read_keys,
+)
+from evald_server.auth.principal import Role
+from evald_server.cli import main
+
+Keys = Callable[..., "Done"]
+
+
+class Done:
+    """What a command wrote, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture(name="keys")
+def _keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Keys:
+    def run(*arguments: str) -> Done:
+        try:
+            code = main(["keys", *arguments, "--keys-file", str(tmp_path / "keys.toml")])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+def test_a_key_has_a_form_of_its_own_and_every_typo_shows() -> None:
+    for _ in range(20):
+        text, _key = new_key("ci", [Role.CALLER])
+        assert len(text) == 70
+        assert is_well_formed(text)
+        for place in range(len(text)):
+            other = text[:place] + ("b" if text[place] != "b" else "c") + text[place + 1 :]
+            assert not is_well_formed(other), place
+
+
+@pytest.mark.parametrize("text", ["", "evald_", "é" * 70, "\ud800" * 70, "evald_" + "a" * 64, "a" * 100_000])
+def test_garbage_is_no_key(text: str) -> None:
+    good, key = new_key("ci", [Role.CALLER])
+    ring = KeyRing({key.id: key})
+    assert ring.find(text) is None
+    assert ring.find(good + text) is None or not text
+    assert not is_well_formed(text)
+
+
+def test_a_key_is_made_once_listed_without_its_secret_and_revoked(keys: Keys, tmp_path: Path) -> None:
+    made = keys("create", "--principal", "ci", "--role", "caller", "--note", 'the "build" 🏗')
+    assert made.code == 0
+    text = made.out.strip()
+    assert is_well_formed(text)
+    assert text not in made.err
+    file = tmp_path / "keys.toml"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert text[19:62] not in file.read_text()
+    listed = keys("list")
+    assert "ci" in listed.out
+    assert text[19:62] not in listed.out
+    [shown] = json.loads(keys("list", "--json").out)
+    assert (shown["principal"], shown["roles"], shown["state"]) == ("ci", ["caller"], "active")
+    assert shown["note"] == 'the "build" 🏗'
+    assert "digest" not in shown
+    assert shown["expires"] > shown["created"], "a key expires unless asked otherwise"
+    assert keys("revoke", shown["id"]).code == 0
+    assert json.loads(keys("list", "--json").out)[0]["state"] == "revoked"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("create", "--role", "caller"), "--principal"),
+        (("create", "--principal", "x"), "--role"),
+        (("create", "--principal", "x", "--role", "boss"), "boss"),
+        (("create", "--principal", "x y", "--role", "caller"), "principal: wanted 1 to 64"),
+        (("create", "--principal", "x", "--role", "plugin"), "needs --types"),
+        (("create", "--principal", "x", "--role", "plugin", "--types", "a*b"), "types: wanted"),
+        (("create", "--principal", "x", "--role", "caller", "--expires", "soon"), "wanted 1d to 3650d"),
+        (("create", "--principal", "x", "--role", "caller", "--note", "a\nb"), "note: wanted"),
+        (("revoke", "nothing"), "no key has the id"),
+        (("list",), "there is no such file"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None,
+)
+def test_a_wrong_command_says_what_is_wanted(arguments: tuple[str, ...], said: str, keys: Keys) -> None:
+    done = keys(*arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+GOOD: dict[str, Any] = {
+    "digest": '"' + "0" * 64 + '"',
+    "principal": '"ci"',
+    "roles": '["caller"]',
+    "created": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"digest": '"abc"'}, "digest: wanted 64"),
+        ({"digest": "5"}, "digest: wanted a text"),
+        ({"principal": '"a b"'}, "principal: wanted"),
+        ({"roles": "[]"}, "roles: wanted at least one"),
+        ({"roles": '["boss"]'}, "roles: wanted some of caller"),
+        ({"roles": '"caller"'}, "roles: wanted a list"),
+        ({"created": "1"}, "created: wanted a time"),
+        ({"created": "2026-01-01T00:00:00"}, "created: wanted a time with its zone"),
+        ({"expires": "true"}, "expires: wanted a time"),
+        ({"types": '["*x"]'}, "types: wanted names"),
+        ({"secret": '"s"'}, "secret is no field"),
+        ({"digest": None}, "digest is missing"),
+    ],
+    ids=str,
+)
+def test_a_wrong_file_of_keys_names_the_key_and_the_field(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.toml"
+    fields = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    path.write_text(
+        "[keys.abcdefghijkl]\n" + "\n".join(f"{name} = {value}" for name, value in fields.items())
+    )
+    path.chmod(0o600)
+    with pytest.raises(KeyFileProblem, match=r"keys\.abcdefghijkl: ") as refused:
+        read_keys(path)
+    assert said in str(refused.value)
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    add_key(path, new_key("ci", [Role.CALLER])[1])
+    path.chmod(0o660)
+    with pytest.raises(KeyFileProblem, match="chmod 600"):
+        KeyFile(path)
+
+
+def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        add_key(tmp_path / name / "keys.toml", new_key(name, [Role.CALLER])[1])
+    data, path = tmp_path / "data", tmp_path / "keys.toml"
+    data.symlink_to("first")
+    path.symlink_to("data/keys.toml")
+    keys = KeyFile(path)
+    assert not keys.reload()
+    fresh = tmp_path / "fresh"
+    fresh.symlink_to("second")
+    fresh.replace(data)
+    assert keys.reload()
+    assert {key.principal for key in keys.ring.keys.values()} == {"second"}
+
+
+def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    made = [new_key(f"p{number}", [Role.CALLER])[1] for number in range(20)]
+    threads = [threading.Thread(target=add_key, args=(path, key)) for key in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_keys(path) == {key.id: key for key in made}
+
+
+def test_limits_are_kept_and_shown(keys: Keys) -> None:
+    assert (
+        keys("create", "--principal", "ci", "--role", "caller", "--rate", "2.5", "--in-flight", "7").code == 0
+    )
+    [shown] = json.loads(keys("list", "--json").out)
+    assert (shown["rate"], shown["inFlight"]) == (2.5, 7)
+    for limit in ("--rate", "--in-flight"):
+        done = keys("create", "--principal", "ci", "--role", "caller", limit, "0")
+        assert done.code == 2
+        assert "wanted" in done.err

@@ -1,0 +1,133 @@
+"""What a principal has brought is its own, and plugins offer only what their keys say."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from evald.plugin.v1 import registry_service_pb2 as registry_pb2
+from evald.v1 import suite_service_pb2
+from evald_server.auth.principal import Role
+
+from ..remote.scripted import REGISTRY, listening, plugin_info
+from ..rpc.live import Live, refusal, until
+from .keyring import bearer, guarded, make_key
+
+LOOPBACK = ["127.0.0.1/32"]
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+def _hello(instance_id: str, *types: str) -> bytes:
+    hello = registry_pb2.WorkerHello(instance_id=instance_id, plugin=plugin_info(*types), initial_credit=1)
+    return registry_pb2.ConnectRequest(hello=hello).SerializeToString()
+
+
+async def _call(live: Live, method: str, key: str, message: Any) -> bytes:
+    return await live.raw(REGISTRY + method, message.SerializeToString(), metadata=bearer(key))
+
+
+async def _connect(live: Live, key: str, instance_id: str, *types: str) -> Any:
+    call: Any = live.channel.stream_stream(f"{REGISTRY}Connect")(metadata=bearer(key))
+    await call.write(_hello(instance_id, *types))
+    await call.read()
+    return call
+
+
+async def test_a_plugin_offers_only_types_of_its_prefixes(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "acme", Role.PLUGIN, types=("acme.*", "exact"))
+    async with guarded(path, remote_allowed=LOOPBACK) as live:
+        for types, wanted in (
+            (("acme.word", "exact"), ""),
+            (("other.word",), "hello.plugin.evaluator_types[0].type"),
+            (("acme.word", "exactly"), "hello.plugin.evaluator_types[1].type"),
+            (("acmes",), "hello.plugin.evaluator_types[0].type"),
+        ):
+            if not wanted:
+                (await _connect(live, key, "one", *types)).cancel()
+                continue
+            refused = await refusal(_connect(live, key, "one", *types))
+            assert (refused.code, refused.reason, refused.fields) == (DENIED, "TYPE_NOT_ALLOWED", [wanted])
+            assert "acme.*, exact" in refused.message
+        async with listening("other.word") as plugin:
+            request = registry_pb2.RegisterRequest(
+                instance_id="two", plugin=plugin.info, target=plugin.address
+            )
+            assert (await refusal(_call(live, "Register", key, request))).reason == "TYPE_NOT_ALLOWED"
+
+
+async def test_sessions_and_leases_are_nobody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    mine = make_key(path, "mine", Role.PLUGIN, types=("*",))
+    also_mine = make_key(path, "mine", Role.PLUGIN, types=("*",))
+    other = make_key(path, "other", Role.PLUGIN, types=("*",))
+    admin = make_key(path, "root", Role.ADMIN)
+    async with guarded(path, remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+        session = await _connect(live, mine, "session", "acme.other")
+        refused = await refusal(_connect(live, other, "session", "acme.other"))
+        assert (refused.code, refused.reason) == (DENIED, "NOT_OWNER")
+        assert not session.done()
+        replaced = await _connect(live, also_mine, "session", "acme.other")
+        assert await session.code() is grpc.StatusCode.ABORTED, "the same principal's new session replaces it"
+        replaced.cancel()
+
+        request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
+        lease_id = registry_pb2.RegisterResponse.FromString(
+            await _call(live, "Register", mine, request)
+        ).lease_id
+        renewal = registry_pb2.RenewLeaseRequest(lease_id=lease_id)
+        leaving = registry_pb2.DeregisterRequest(lease_id=lease_id)
+        for method, message in (("Register", request), ("RenewLease", renewal), ("Deregister", leaving)):
+            refused = await refusal(_call(live, method, other, message))
+            assert (refused.code, refused.reason) == (DENIED, "NOT_OWNER"), method
+        keep: Any = live.channel.stream_stream(f"{REGISTRY}KeepAlive")(metadata=bearer(other))
+        await keep.write(registry_pb2.KeepAliveRequest(lease_id=lease_id).SerializeToString())
+        assert (await refusal(keep.read())).reason == "NOT_OWNER"
+        await _call(live, "RenewLease", also_mine, renewal)
+        await _call(live, "Deregister", admin, leaving)
+        await until(lambda: "lease" not in live.app.remotes.instances.by_id)
+
+
+async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))
+    other = make_key(path, "other", Role.PLUGIN, types=("other.*",))
+    late = make_key(path, "late", Role.PLUGIN, types=("*",))
+    settings: dict[str, Any] = {"remote_allowed": LOOPBACK, "data_dir": tmp_path / "data"}
+    async with listening("acme.word") as plugin:
+        request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
+        async with guarded(path, **settings) as live:
+            data = await _call(live, "Register", mine, request)
+        renewal = registry_pb2.RenewLeaseRequest(
+            lease_id=registry_pb2.RegisterResponse.FromString(data).lease_id
+        )
+        async with guarded(path, **settings) as live:
+            assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
+            await _call(live, "RenewLease", mine, renewal)
+            assert (await refusal(_call(live, "RenewLease", late, renewal))).reason == "NOT_OWNER"
+
+
+async def test_only_who_may_write_connectors_sends_the_servers_secrets_with_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    caller = make_key(path, "ci", Role.CALLER)
+    both = make_key(path, "lead", Role.CALLER, Role.ADMIN)
+    async with guarded(path, connector_secrets=["AGENT"]) as live:
+        for key, header, wanted in (
+            (caller, "Bearer ${AGENT}", "ROLE_MISSING"),
+            (both, "Bearer ${AGENT}", ""),
+            (caller, "acme", ""),
+        ):
+            opening = suite_service_pb2.SuiteOpen(suite="s", evaluators=[{"type": "is-json"}])
+            opening.connector.type, opening.connector.base_url = "http", "http://127.0.0.1:9/"
+            opening.connector.headers["Authorization" if "$" in header else "X-Tenant"] = header
+            request = suite_service_pb2.RunSuiteRequest(open=opening)
+            call: Any = live.channel.stream_stream("/evald.v1.SuiteService/RunSuite")
+            stream = call(iter([request.SerializeToString()]), metadata=bearer(key))
+            if wanted:
+                assert (await refusal(_drained(stream))).reason == wanted
+            else:
+                assert await _drained(stream)
+
+
+async def _drained(stream: Any) -> list[bytes]:
+    return [data async for data in stream]
