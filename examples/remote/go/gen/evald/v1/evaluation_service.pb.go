@@ -1097,9 +1097,10 @@ type BatchOpen struct {
 	Options *EvaluateOptions `protobuf:"bytes,2,opt,name=options,proto3" json:"options,omitempty"`
 	// Labels, as in EvaluateRequest.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Leave every result's reason, checks and metadata out of answers to items
-	// that passed: for large back-fills that look only at failures. A metric that
-	// was unavailable keeps them, or its value 0 would look like a measurement.
+	// Leave every result's reason, checks, metadata and provenance out of answers
+	// to items that passed: for large back-fills that look only at failures. A
+	// metric that was unavailable keeps them, or its value 0 would look like a
+	// measurement.
 	Brief         bool `protobuf:"varint,4,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

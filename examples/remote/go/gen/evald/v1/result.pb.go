@@ -148,7 +148,7 @@ func (x EvaluationError_Category) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EvaluationError_Category.Descriptor instead.
 func (EvaluationError_Category) EnumDescriptor() ([]byte, []int) {
-	return file_evald_v1_result_proto_rawDescGZIP(), []int{2, 0}
+	return file_evald_v1_result_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // EvaluationResult is what one evaluator said about one turn.
@@ -209,7 +209,10 @@ type EvaluationResult struct {
 	// True on a FAILED result of a turn that is not final when a later turn can
 	// still make it pass: a tool not called yet, a success criterion not met yet.
 	// The verdict counts all the same; a run goes on instead of ending on it.
-	Pending       bool `protobuf:"varint,23,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending bool `protobuf:"varint,23,opt,name=pending,proto3" json:"pending,omitempty"`
+	// What made this result, so that two results can be compared: only those with
+	// the same type, version and provenance were judged by the same thing.
+	Provenance    *Provenance `protobuf:"bytes,24,opt,name=provenance,proto3" json:"provenance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,6 +408,95 @@ func (x *EvaluationResult) GetPending() bool {
 	return false
 }
 
+func (x *EvaluationResult) GetProvenance() *Provenance {
+	if x != nil {
+		return x.Provenance
+	}
+	return nil
+}
+
+// Provenance says what made a result, beside the evaluator's type and version.
+// It is the same for every result of a plan, also where nobody had to be asked.
+type Provenance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Lower-case hex SHA-256 of the config that ran, as canonical JSON: keys
+	// sorted, no white space. Of evaluators in the server the config counts as
+	// validated, with camelCase keys and every default, so that it does not matter
+	// how it was spelled; of remote ones as it was sent. The spec's negate and
+	// threshold count where they are set. The config of a combinator has its
+	// children's types, versions, weights and digests.
+	ConfigSha256 string `protobuf:"bytes,1,opt,name=config_sha256,json=configSha256,proto3" json:"config_sha256,omitempty"`
+	// Judges: the models of the config or the operator's settings, in order, each
+	// once. Combinators: those of the children.
+	JudgeModels []string `protobuf:"bytes,2,rep,name=judge_models,json=judgeModels,proto3" json:"judge_models,omitempty"`
+	// Judges: lower-case hex SHA-256 of the prompt without the judged texts.
+	PromptSha256 string `protobuf:"bytes,3,opt,name=prompt_sha256,json=promptSha256,proto3" json:"prompt_sha256,omitempty"`
+	// Judges: id of the calibration card that the spec names, else of the one that
+	// the operator names for the model. Several judges: their ids joined by ", ",
+	// and nothing when one of them has none.
+	CalibrationCard string `protobuf:"bytes,4,opt,name=calibration_card,json=calibrationCard,proto3" json:"calibration_card,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Provenance) Reset() {
+	*x = Provenance{}
+	mi := &file_evald_v1_result_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Provenance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Provenance) ProtoMessage() {}
+
+func (x *Provenance) ProtoReflect() protoreflect.Message {
+	mi := &file_evald_v1_result_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Provenance.ProtoReflect.Descriptor instead.
+func (*Provenance) Descriptor() ([]byte, []int) {
+	return file_evald_v1_result_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Provenance) GetConfigSha256() string {
+	if x != nil {
+		return x.ConfigSha256
+	}
+	return ""
+}
+
+func (x *Provenance) GetJudgeModels() []string {
+	if x != nil {
+		return x.JudgeModels
+	}
+	return nil
+}
+
+func (x *Provenance) GetPromptSha256() string {
+	if x != nil {
+		return x.PromptSha256
+	}
+	return ""
+}
+
+func (x *Provenance) GetCalibrationCard() string {
+	if x != nil {
+		return x.CalibrationCard
+	}
+	return ""
+}
+
 // Check is one finding of an evaluator: a hit when met, else a miss.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -420,7 +512,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_evald_v1_result_proto_msgTypes[1]
+	mi := &file_evald_v1_result_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +524,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_v1_result_proto_msgTypes[1]
+	mi := &file_evald_v1_result_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +537,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_evald_v1_result_proto_rawDescGZIP(), []int{1}
+	return file_evald_v1_result_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Check) GetText() string {
@@ -490,7 +582,7 @@ type EvaluationError struct {
 
 func (x *EvaluationError) Reset() {
 	*x = EvaluationError{}
-	mi := &file_evald_v1_result_proto_msgTypes[2]
+	mi := &file_evald_v1_result_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +594,7 @@ func (x *EvaluationError) String() string {
 func (*EvaluationError) ProtoMessage() {}
 
 func (x *EvaluationError) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_v1_result_proto_msgTypes[2]
+	mi := &file_evald_v1_result_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +607,7 @@ func (x *EvaluationError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluationError.ProtoReflect.Descriptor instead.
 func (*EvaluationError) Descriptor() ([]byte, []int) {
-	return file_evald_v1_result_proto_rawDescGZIP(), []int{2}
+	return file_evald_v1_result_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EvaluationError) GetCode() string {
@@ -607,7 +699,7 @@ type AggregatedEvaluation struct {
 
 func (x *AggregatedEvaluation) Reset() {
 	*x = AggregatedEvaluation{}
-	mi := &file_evald_v1_result_proto_msgTypes[3]
+	mi := &file_evald_v1_result_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +711,7 @@ func (x *AggregatedEvaluation) String() string {
 func (*AggregatedEvaluation) ProtoMessage() {}
 
 func (x *AggregatedEvaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_v1_result_proto_msgTypes[3]
+	mi := &file_evald_v1_result_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +724,7 @@ func (x *AggregatedEvaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AggregatedEvaluation.ProtoReflect.Descriptor instead.
 func (*AggregatedEvaluation) Descriptor() ([]byte, []int) {
-	return file_evald_v1_result_proto_rawDescGZIP(), []int{3}
+	return file_evald_v1_result_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AggregatedEvaluation) GetVerdict() Verdict {
@@ -758,7 +850,7 @@ var File_evald_v1_result_proto protoreflect.FileDescriptor
 
 const file_evald_v1_result_proto_rawDesc = "" +
 	"\n" +
-	"\x15evald/v1/result.proto\x12\bevald.v1\x1a\x18evald/v1/evaluator.proto\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x06\n" +
+	"\x15evald/v1/result.proto\x12\bevald.v1\x1a\x18evald/v1/evaluator.proto\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\a\n" +
 	"\x10EvaluationResult\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -787,9 +879,18 @@ const file_evald_v1_result_proto_rawDesc = "" +
 	"\x06checks\x18\x15 \x03(\v2\x0f.evald.v1.CheckR\x06checks\x128\n" +
 	"\vraw_request\x18\x16 \x01(\v2\x17.google.protobuf.StructR\n" +
 	"rawRequest\x12\x18\n" +
-	"\apending\x18\x17 \x01(\bR\apendingB\b\n" +
+	"\apending\x18\x17 \x01(\bR\apending\x124\n" +
+	"\n" +
+	"provenance\x18\x18 \x01(\v2\x14.evald.v1.ProvenanceR\n" +
+	"provenanceB\b\n" +
 	"\x06_valueB\b\n" +
-	"\x06_score\"I\n" +
+	"\x06_score\"\xa4\x01\n" +
+	"\n" +
+	"Provenance\x12#\n" +
+	"\rconfig_sha256\x18\x01 \x01(\tR\fconfigSha256\x12!\n" +
+	"\fjudge_models\x18\x02 \x03(\tR\vjudgeModels\x12#\n" +
+	"\rprompt_sha256\x18\x03 \x01(\tR\fpromptSha256\x12)\n" +
+	"\x10calibration_card\x18\x04 \x01(\tR\x0fcalibrationCard\"I\n" +
 	"\x05Check\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x10\n" +
 	"\x03met\x18\x02 \x01(\bR\x03met\x12\x1a\n" +
@@ -861,50 +962,52 @@ func file_evald_v1_result_proto_rawDescGZIP() []byte {
 }
 
 var file_evald_v1_result_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_evald_v1_result_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_evald_v1_result_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_evald_v1_result_proto_goTypes = []any{
 	(Verdict)(0),                  // 0: evald.v1.Verdict
 	(EvaluationError_Category)(0), // 1: evald.v1.EvaluationError.Category
 	(*EvaluationResult)(nil),      // 2: evald.v1.EvaluationResult
-	(*Check)(nil),                 // 3: evald.v1.Check
-	(*EvaluationError)(nil),       // 4: evald.v1.EvaluationError
-	(*AggregatedEvaluation)(nil),  // 5: evald.v1.AggregatedEvaluation
-	nil,                           // 6: evald.v1.EvaluationError.MetadataEntry
-	nil,                           // 7: evald.v1.AggregatedEvaluation.MetricsEntry
-	(EvaluatorKind)(0),            // 8: evald.v1.EvaluatorKind
-	(Enforcement)(0),              // 9: evald.v1.Enforcement
-	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*TokenUsage)(nil),            // 13: evald.v1.TokenUsage
-	(*Cost)(nil),                  // 14: evald.v1.Cost
+	(*Provenance)(nil),            // 3: evald.v1.Provenance
+	(*Check)(nil),                 // 4: evald.v1.Check
+	(*EvaluationError)(nil),       // 5: evald.v1.EvaluationError
+	(*AggregatedEvaluation)(nil),  // 6: evald.v1.AggregatedEvaluation
+	nil,                           // 7: evald.v1.EvaluationError.MetadataEntry
+	nil,                           // 8: evald.v1.AggregatedEvaluation.MetricsEntry
+	(EvaluatorKind)(0),            // 9: evald.v1.EvaluatorKind
+	(Enforcement)(0),              // 10: evald.v1.Enforcement
+	(*structpb.Struct)(nil),       // 11: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*TokenUsage)(nil),            // 14: evald.v1.TokenUsage
+	(*Cost)(nil),                  // 15: evald.v1.Cost
 }
 var file_evald_v1_result_proto_depIdxs = []int32{
-	8,  // 0: evald.v1.EvaluationResult.kind:type_name -> evald.v1.EvaluatorKind
-	9,  // 1: evald.v1.EvaluationResult.enforcement:type_name -> evald.v1.Enforcement
+	9,  // 0: evald.v1.EvaluationResult.kind:type_name -> evald.v1.EvaluatorKind
+	10, // 1: evald.v1.EvaluationResult.enforcement:type_name -> evald.v1.Enforcement
 	0,  // 2: evald.v1.EvaluationResult.verdict:type_name -> evald.v1.Verdict
-	10, // 3: evald.v1.EvaluationResult.metadata:type_name -> google.protobuf.Struct
-	4,  // 4: evald.v1.EvaluationResult.error:type_name -> evald.v1.EvaluationError
-	11, // 5: evald.v1.EvaluationResult.start_time:type_name -> google.protobuf.Timestamp
-	12, // 6: evald.v1.EvaluationResult.duration:type_name -> google.protobuf.Duration
-	13, // 7: evald.v1.EvaluationResult.token_usage:type_name -> evald.v1.TokenUsage
-	14, // 8: evald.v1.EvaluationResult.cost:type_name -> evald.v1.Cost
-	3,  // 9: evald.v1.EvaluationResult.checks:type_name -> evald.v1.Check
-	10, // 10: evald.v1.EvaluationResult.raw_request:type_name -> google.protobuf.Struct
-	1,  // 11: evald.v1.EvaluationError.category:type_name -> evald.v1.EvaluationError.Category
-	6,  // 12: evald.v1.EvaluationError.metadata:type_name -> evald.v1.EvaluationError.MetadataEntry
-	0,  // 13: evald.v1.AggregatedEvaluation.verdict:type_name -> evald.v1.Verdict
-	2,  // 14: evald.v1.AggregatedEvaluation.results:type_name -> evald.v1.EvaluationResult
-	7,  // 15: evald.v1.AggregatedEvaluation.metrics:type_name -> evald.v1.AggregatedEvaluation.MetricsEntry
-	12, // 16: evald.v1.AggregatedEvaluation.duration:type_name -> google.protobuf.Duration
-	13, // 17: evald.v1.AggregatedEvaluation.token_usage:type_name -> evald.v1.TokenUsage
-	14, // 18: evald.v1.AggregatedEvaluation.cost:type_name -> evald.v1.Cost
-	11, // 19: evald.v1.AggregatedEvaluation.start_time:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	11, // 3: evald.v1.EvaluationResult.metadata:type_name -> google.protobuf.Struct
+	5,  // 4: evald.v1.EvaluationResult.error:type_name -> evald.v1.EvaluationError
+	12, // 5: evald.v1.EvaluationResult.start_time:type_name -> google.protobuf.Timestamp
+	13, // 6: evald.v1.EvaluationResult.duration:type_name -> google.protobuf.Duration
+	14, // 7: evald.v1.EvaluationResult.token_usage:type_name -> evald.v1.TokenUsage
+	15, // 8: evald.v1.EvaluationResult.cost:type_name -> evald.v1.Cost
+	4,  // 9: evald.v1.EvaluationResult.checks:type_name -> evald.v1.Check
+	11, // 10: evald.v1.EvaluationResult.raw_request:type_name -> google.protobuf.Struct
+	3,  // 11: evald.v1.EvaluationResult.provenance:type_name -> evald.v1.Provenance
+	1,  // 12: evald.v1.EvaluationError.category:type_name -> evald.v1.EvaluationError.Category
+	7,  // 13: evald.v1.EvaluationError.metadata:type_name -> evald.v1.EvaluationError.MetadataEntry
+	0,  // 14: evald.v1.AggregatedEvaluation.verdict:type_name -> evald.v1.Verdict
+	2,  // 15: evald.v1.AggregatedEvaluation.results:type_name -> evald.v1.EvaluationResult
+	8,  // 16: evald.v1.AggregatedEvaluation.metrics:type_name -> evald.v1.AggregatedEvaluation.MetricsEntry
+	13, // 17: evald.v1.AggregatedEvaluation.duration:type_name -> google.protobuf.Duration
+	14, // 18: evald.v1.AggregatedEvaluation.token_usage:type_name -> evald.v1.TokenUsage
+	15, // 19: evald.v1.AggregatedEvaluation.cost:type_name -> evald.v1.Cost
+	12, // 20: evald.v1.AggregatedEvaluation.start_time:type_name -> google.protobuf.Timestamp
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_result_proto_init() }
@@ -915,14 +1018,14 @@ func file_evald_v1_result_proto_init() {
 	file_evald_v1_evaluator_proto_init()
 	file_evald_v1_message_proto_init()
 	file_evald_v1_result_proto_msgTypes[0].OneofWrappers = []any{}
-	file_evald_v1_result_proto_msgTypes[3].OneofWrappers = []any{}
+	file_evald_v1_result_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_v1_result_proto_rawDesc), len(file_evald_v1_result_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
