@@ -22,6 +22,7 @@ from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.store.database import FILE_NAME
+from evald_server.store.suites import SuiteStore
 
 from ..engine.scripted import SCRIPTED, WAITING, definition
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
@@ -570,6 +571,31 @@ async def test_a_stopping_server_leaves_an_interrupted_suite_run_that_the_next_o
         assert (run.status, run.case_count, run.verdict) == (INTERRUPTED, 6, 0)
         outcome = await play(stub, opened(suite_run_id="one", resume=True), cases)
         assert (outcome.run.verdict, outcome.run.passed_count, len(outcome.results)) == (PASSED, 10, 10)
+
+
+@pytest.mark.parametrize("who", ["the call", "the connection", "the server"])
+async def test_a_suite_whose_end_did_not_come_from_its_caller_gets_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    finished: list[str] = []
+    finish = SuiteStore.finish
+
+    async def counted(store: SuiteStore, key: Any, run: pb.SuiteRun) -> None:
+        finished.append(run.id)
+        await finish(store, key, run)
+
+    monkeypatch.setattr(SuiteStore, "finish", counted)
+    for _ in range(5):
+        async with floor() as (live, stub):
+            async with half_run(stub, opened(suite_run_id="one"), [_case()], 1) as told:
+                assert told.results
+                if who == "the connection":
+                    await live.channel.close()
+                elif who == "the server":
+                    await live.app.stop(0)
+            if who == "the call":
+                await until(lambda: _is(stub, "one", INTERRUPTED))
+    assert not finished
 
 
 async def test_suite_runs_are_listed_compared_and_deleted() -> None:
