@@ -18,9 +18,11 @@ from evald.result import passed
 from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
 from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
+from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.store.database import FILE_NAME
+from evald_server.store.suites import SuiteStore
 
 from ..engine.scripted import SCRIPTED, WAITING, definition
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
@@ -571,6 +573,31 @@ async def test_a_stopping_server_leaves_an_interrupted_suite_run_that_the_next_o
         assert (outcome.run.verdict, outcome.run.passed_count, len(outcome.results)) == (PASSED, 10, 10)
 
 
+@pytest.mark.parametrize("who", ["the call", "the connection", "the server"])
+async def test_a_suite_whose_end_did_not_come_from_its_caller_gets_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    finished: list[str] = []
+    finish = SuiteStore.finish
+
+    async def counted(store: SuiteStore, key: Any, run: pb.SuiteRun) -> None:
+        finished.append(run.id)
+        await finish(store, key, run)
+
+    monkeypatch.setattr(SuiteStore, "finish", counted)
+    for _ in range(5):
+        async with floor() as (live, stub):
+            async with half_run(stub, opened(suite_run_id="one"), [_case()], 1) as told:
+                assert told.results
+                if who == "the connection":
+                    await live.channel.close()
+                elif who == "the server":
+                    await live.app.stop(0)
+            if who == "the call":
+                await until(lambda: _is(stub, "one", INTERRUPTED))
+    assert not finished
+
+
 async def test_suite_runs_are_listed_compared_and_deleted() -> None:
     async with floor() as (_, stub):
         cases = [recorded(f"case {number:03}", "hello") for number in range(60)]
@@ -620,6 +647,37 @@ async def test_a_case_that_is_judged_by_less_is_not_as_good(lenient: list[Any]) 
         found = (await stub.CompareSuiteRuns(both)).comparison
         wanted = pb.COMPARISON_VERDICT_PASS if CONTAINS in lenient else pb.COMPARISON_VERDICT_INCONCLUSIVE
         assert found.verdict == wanted, found.reason
+
+
+LENIENT = EvaluateOptions(aggregation=2, threshold=0.1)  # by weighted mean
+
+# What differs: the suite's evaluators, other fields of the suite, fields of its cases.
+_CONDITIONS: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
+    "nothing": ([CONTAINS], {}, {}),
+    "what decides nothing": ([CONTAINS], {"max_concurrency": 3}, {"weight": 2.0, "tags": ["a"]}),
+    "options of the suite": ([CONTAINS], {"options": LENIENT}, {}),
+    "options of the case": ([CONTAINS], {}, {"options": LENIENT}),
+    "trials that must pass": ([CONTAINS], {"min_passed": 1}, {}),
+    "metadata": ([CONTAINS], {}, {"metadata": {"item": "x"}}),
+    "earlier messages": ([CONTAINS], {}, {"messages": [{"role": "system", "text": "Be kind."}]}),
+    "weight of an evaluator": ([spec("contains", {"text": "hello"}, weight=0.5)], {}, {}),
+}
+
+
+@pytest.mark.parametrize("what", _CONDITIONS)
+async def test_cases_that_were_asked_something_else_cannot_be_compared(what: str) -> None:
+    evaluators, shared, own = _CONDITIONS[what]
+    async with floor() as (_, stub):
+        base = await play(stub, opened(CONTAINS), [recorded(f"case {n:02}", "hello") for n in range(40)])
+        cases = [recorded(f"case {n:02}", "hello", **own) for n in range(40)]
+        new = await play(stub, opened(*evaluators, **shared), cases)
+        both = pb.CompareSuiteRunsRequest(base_id=base.run.id, new_id=new.run.id)
+        found = (await stub.CompareSuiteRuns(both)).comparison
+        if list(_CONDITIONS).index(what) < 2:
+            assert (found.verdict, list(found.provenance_changes)) == (pb.COMPARISON_VERDICT_PASS, [])
+        else:
+            assert found.verdict == pb.COMPARISON_VERDICT_INCONCLUSIVE
+            assert "the case: other input" in found.provenance_changes[0]
 
 
 _ENDED = (

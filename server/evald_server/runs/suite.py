@@ -1,6 +1,7 @@
 """Cases of a suite: every trial is a conversation, recorded or had with an agent, whose turns are evaluated."""
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -13,8 +14,9 @@ from evald.blocks import UnreadableContent
 from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.foreign import raised_by
+from evald.result import Kind
 from evald.scope import Scope
-from evald.v1 import context_pb2, message_pb2, result_pb2, suite_service_pb2
+from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, suite_service_pb2
 from evald_server import wire_pb2
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
 from evald_server.engine.contexts import InvalidContext, check_invocation
@@ -76,6 +78,41 @@ class SuiteSetup(NamedTuple):
         """Return how the turns of a case are evaluated."""
         return case.options or self.options
 
+    def conditions(self, case: wire_pb2.SuiteCase) -> str:
+        """Return `CaseResult.conditions_sha256`."""
+        options = evaluation_service_pb2.EvaluateOptions.FromString(self.options_of(case))
+        parts = [
+            repr((self.trials(case), self.min_passed(case), len(case.messages))).encode(),
+            *(message.SerializeToString(deterministic=True) for message in case.messages),
+            case.metadata.SerializeToString(deterministic=True),
+            repr(
+                (
+                    options.aggregation,
+                    options.threshold if options.HasField("threshold") else None,
+                    options.fail_fast,
+                    options.skip_auto_evaluators,
+                )
+            ).encode(),
+        ]
+        for index, turn in enumerate(case.turns):
+            parts.append(repr((len(turn.input), self._weights(case, index))).encode())
+            parts += [message.SerializeToString(deterministic=True) for message in turn.input]
+            parts.append(turn.expected.SerializeToString(deterministic=True))
+        # With its length before each part, so that no two lists of parts give the same bytes.
+        return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()
+
+    def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> list[tuple[str, float, bool, bool, bool]]:
+        """Return what the specs of a turn's enforced assertions say beyond their provenance."""
+        try:
+            plan = self.plan(case, turn)
+        except InvalidPlan:
+            return []  # the case ends in error
+        return [
+            (one.name, one.weight, one.required, one.fail_open, one.final_only)
+            for one in (plan.evaluators if plan is not None else ())
+            if one.enforced and one.definition.kind is Kind.ASSERTION
+        ]
+
     def plan(self, case: wire_pb2.SuiteCase, turn: int) -> Plan | None:
         """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
         specs = self.specs_of(case, turn)
@@ -101,6 +138,7 @@ class CaseRun:
             weight=case.weight if case.HasField("weight") else 1.0,
             tags=case.tags,
             metadata=case.metadata if case.HasField("metadata") else None,
+            conditions_sha256=setup.conditions(case),
         )
 
     def trials(self) -> Iterator["TrialRun"]:

@@ -146,6 +146,10 @@ class _Comparison:
         changes = self._run_changes
         if base.trials and new.trials:
             changes = _judge_changes(_of_case(base), _of_case(new))
+        conditions = base.conditions_sha256, new.conditions_sha256
+        # Without one it was written by an earlier version.
+        if all(conditions) and len(set(conditions)) == 2:
+            changes = [*changes, "the case: other input, expected answer, options, weights or trials"]
         self.judges.update(changes)
         if not changes:
             self.alike[passed] += 1
