@@ -261,7 +261,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
         stderr=subprocess.PIPE,
         text=True,
         # A shell's background job, as which these tests may run, ignores the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert process.stdout
         first = [json.loads(process.stdout.readline())["caseId"] for _ in range(3)]
