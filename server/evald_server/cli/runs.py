@@ -7,7 +7,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from evald.convert.runs import event_to_json, run_to_json
 from evald.errors import EvaldError, Unavailable
@@ -20,6 +19,7 @@ from .run_view import RunView, parties, reason, runs_table, show_run, verdict_na
 from .sanitize import clean, print_json, to_json
 from .server_connection import run_async
 from .store_client import KINDS, StoreClient, StoredKind, open_store
+from .stored_files import is_id
 from .stored_import import import_files
 from .stored_parser import STATUSES, VERDICTS
 from .totals import VerdictCount
@@ -162,7 +162,7 @@ async def _filters(store: StoreClient, args: argparse.Namespace) -> dict[str, An
     }
     for word, kind in KINDS.items():
         name = getattr(args, word)
-        wanted[f"{word}_id"] = name if not name or _is_id(name) else await _id_of(store, kind, name)
+        wanted[f"{word}_id"] = name if not name or is_id(name) else await _id_of(store, kind, name)
     for name in ("since", "until"):
         text = getattr(args, name)
         if text:
@@ -177,14 +177,6 @@ async def _id_of(store: StoreClient, kind: StoredKind, name: str) -> str:
         warn(f'no {kind.word} has the name "{clean(name)}" now; it is taken as an id')
         return name
     return str(found.id)
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _time(text: str, option: str) -> datetime:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from evald.fields import nearest, shown
 
@@ -220,3 +221,12 @@ def _record(data: Any, word: str, place: str) -> FileRecord:
         wanted = word or ", ".join(_WORDS)
         raise usage_error(f"{place}: kind: {shown(given)}, wanted {wanted}")
     return FileRecord(said, {key: value for key, value in data.items() if key != "kind"}, place)
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text can be an id that a server has made, and not a name."""
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

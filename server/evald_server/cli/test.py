@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from google.protobuf.json_format import MessageToDict
 
@@ -22,7 +22,7 @@ from .exit_codes import ExitCode, usage_error
 from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
 from .sanitize import clean, print_json
 from .server_connection import run_async
-from .stored_files import read_files
+from .stored_files import is_id, read_files
 from .suite_client import SuiteClient, open_suites
 from .suite_view import (
     SHOWN_CASES,
@@ -94,17 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_resume(args: argparse.Namespace) -> None:
     """Tell the id of a suite run from a suite that stands after --resume."""
-    if args.resume not in (None, _LATEST) and not _is_id(args.resume):
+    if args.resume not in (None, _LATEST) and not is_id(args.resume):
         args.files.append(args.resume)
         args.resume = _LATEST
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:

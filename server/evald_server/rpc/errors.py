@@ -130,6 +130,13 @@ def invalid(field: str, message: str) -> CallError:
     return refusal([BadField(field, message)])
 
 
+def check_enum(request: Message, field: str, largest: int) -> None:
+    """Raise CallError for a value of an enum that this server does not know."""
+    got = getattr(request, field)
+    if not 0 <= got <= largest:
+        raise invalid(field, f"got {got}, wanted a value this server knows")
+
+
 def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
     """Return the error of one or more wrong fields. Its message is the first's, with the field before it."""
     field, message, _ = found[0]

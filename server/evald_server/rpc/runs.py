@@ -32,7 +32,7 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .pages import page_size, page_token, read_token
@@ -188,8 +188,7 @@ class RunService:
         request = parse(pb.ListRunsRequest, data, "evald.v1.ListRunsRequest")
         size = page_size(request.page_size, _USUAL_PAGE)
         for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
-            if not 0 <= getattr(request, field) <= largest:
-                raise invalid(field, f"got {getattr(request, field)}, wanted a value this server knows")
+            check_enum(request, field, largest)
         place = read_token(request.page_token, "[0-9]{1,18}")
         wanted = RunFilter(
             scenario_id=request.scenario_id,

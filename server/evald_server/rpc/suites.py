@@ -35,7 +35,7 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
@@ -167,8 +167,8 @@ class SuiteService:
         """Return a page of suite runs."""
         request = parse(pb.ListSuiteRunsRequest, data, "evald.v1.ListSuiteRunsRequest")
         size = page_size(request.page_size, _USUAL_PAGE)
-        _check_enum(request, "status", max(pb.SuiteRunStatus.values()))
-        _check_enum(request, "verdict", max(Verdict.values()))
+        check_enum(request, "status", max(pb.SuiteRunStatus.values()))
+        check_enum(request, "verdict", max(Verdict.values()))
         place = read_token(request.page_token, "[0-9]{1,18}")
         wanted = SuiteFilter(
             suite=request.suite,
@@ -197,7 +197,7 @@ class SuiteService:
         """Return a page of the cases of a suite run."""
         request = parse(pb.ListCaseResultsRequest, data, "evald.v1.ListCaseResultsRequest")
         size = page_size(request.page_size, _USUAL_PAGE)
-        _check_enum(request, "verdict", max(Verdict.values()))
+        check_enum(request, "verdict", max(Verdict.values()))
         after = read_token(request.page_token)
         response = wire_pb2.ListCaseResultsResponse()
         held, limit = 0, min(size + 1, _READ_AT_ONCE)
@@ -450,14 +450,6 @@ def _opening(opened: SuiteOpen) -> dict[str, str]:
                     alone.ClearField(other.name)
             digests[field.name] = hashlib.sha256(alone.SerializeToString(deterministic=True)).hexdigest()
     return digests
-
-
-def _check_enum(
-    request: pb.ListSuiteRunsRequest | pb.ListCaseResultsRequest, field: str, largest: int
-) -> None:
-    got = getattr(request, field)
-    if not 0 <= got <= largest:
-        raise invalid(field, f"got {got}, wanted a value this server knows")
 
 
 def _name(status: int) -> str:

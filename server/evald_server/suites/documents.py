@@ -8,9 +8,10 @@ carry lines, and deep nesting cannot exhaust the stack.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -371,3 +372,16 @@ class _Builder:
     def _refused(self, event: Event, what: str) -> InvalidDocument:
         mark = event.start_mark
         return InvalidDocument(self._file, mark.line + 1, f"not valid YAML: got {what}", mark.column + 1)
+
+
+@contextmanager
+def open_lines(path: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a file that is read more than once. Raises InvalidDocument."""
+    try:
+        stream = path.open("rb")
+    except OSError as problem:
+        raise InvalidDocument(name, 0, problem.strerror or "cannot be read") from None
+    with stream:
+        if not stream.seekable():
+            raise InvalidDocument(name, 0, "a pipe, which is read once only; wanted a file")
+        yield stream

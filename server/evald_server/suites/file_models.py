@@ -14,9 +14,7 @@ MAX_ID_BYTES: Final = 256
 MAX_TRIALS: Final = 100
 
 _EXPECTED_KEYS: Final = ("text", "data", "messages", "tool_calls")
-_OUTPUT_KEYS: Final = (
-    "text",
-    "messages",
+ABOUT_KEYS: Final = (
     "latency_ms",
     "latency_seconds",
     "time_to_first_token_ms",
@@ -26,8 +24,9 @@ _OUTPUT_KEYS: Final = (
     "model",
     "finish_reason",
     "start_time",
-    "metadata",
 )
+"""What a recorded answer may say about itself, beside its text or messages."""
+_OUTPUT_KEYS: Final = ("text", "messages", *ABOUT_KEYS, "metadata")
 _TEXT: Final = {"type": "string"}
 _MESSAGES: Final = {"type": "array", "items": {"type": "object"}}
 

@@ -21,7 +21,7 @@ from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from . import foreign
 from .case_messages import CaseShared, case_to_pb, specs_to_pb
-from .documents import Document, InvalidDocument, decode, parse_json_text, read_document
+from .documents import Document, InvalidDocument, decode, open_lines, parse_json_text, read_document
 from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
 from .transcripts import Transcripts, digest
 
@@ -374,13 +374,7 @@ class _SuiteReader:
 
     def _json_lines(self) -> Iterator[tuple[int, Document]]:
         """Yield every value of JSON Lines with its number, from 0."""
-        try:
-            stream = self._path.open("rb")
-        except OSError as problem:
-            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
-        with stream:
-            if not stream.seekable():
-                raise InvalidDocument(self.name, 0, "a pipe, which is read once only; wanted a file")
+        with open_lines(self._path, self.name) as stream:
             count = 0
             for number, line in enumerate(stream, start=1):
                 if not line.strip():

@@ -15,24 +15,13 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from evald.convert.json_shapes import camel
 from evald.fields import shown, snake
 
-from .documents import InvalidDocument, decode, parse_json_text
+from .documents import InvalidDocument, decode, open_lines, parse_json_text
+from .file_models import ABOUT_KEYS
 from .recorded_turns import first_of, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
-# What of a row goes with its answer.
-_ABOUT: Final = (
-    "latency_ms",
-    "latency_seconds",
-    "time_to_first_token_ms",
-    "usage",
-    "cost_usd",
-    "cost",
-    "model",
-    "finish_reason",
-    "start_time",
-)
-_ABOUT_NAMES: Final = {name: key for key in _ABOUT for name in (key, camel(key))}
+_ABOUT_NAMES: Final = {name: key for key in ABOUT_KEYS for name in (key, camel(key))}
 _NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "cost_usd")
 _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
@@ -192,13 +181,7 @@ class _TranscriptFile:
 
     def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield all rows with their positions and lines. Raises InvalidDocument."""
-        try:
-            stream = self._path.open("rb")
-        except OSError as problem:
-            raise InvalidDocument(self.name, 0, problem.strerror or "cannot be read") from None
-        with stream:
-            if not stream.seekable():
-                raise InvalidDocument(self.name, 0, "a pipe, which is read once only; wanted a file")
+        with open_lines(self._path, self.name) as stream:
             reading = _Lines(stream, self.name)
             if self._csv:
                 yield from self._csv_rows(reading)
