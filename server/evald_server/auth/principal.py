@@ -22,7 +22,8 @@ class Principal:
 
     name: what owns leases, sessions and request ids; several keys may share it. types: evaluator types that it may
     offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with. rate: calls a second
-    that it may begin; in_flight: calls that may go on at a time; None for no limit.
+    that it may begin; in_flight: calls that may go on at a time; judge_usd_per_day: US
+    dollars that it may spend on judges, from midnight to midnight UTC; None for no limit.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Principal:
     key_id: str = ""
     rate: float | None = None
     in_flight: int | None = None
+    judge_usd_per_day: float | None = None
 
     def may_offer(self, type_name: str) -> bool:
         """Return whether it may offer evaluators of this type."""
