@@ -96,7 +96,7 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
 
     def opened() -> Budget:
         return Budget(
-            per_day_usd=2.0,
+            per_day_usd=3.0,
             store=SpendStore(path),
             today=calendar,
             caller=lambda: who,
@@ -123,7 +123,7 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
         budget.reserve(0.6, CallSpending())
     who = Caller("rich", 100.0)
     with pytest.raises(JudgeError, match="server's ceiling"):
-        budget.reserve(1.0, CallSpending())
+        budget.reserve(2.0, CallSpending())
     assert limited == [1, 1, 1], "the server's ceiling is no principal's limit"
     calendar.day = "2026-11-22"
     budget.reserve(1.0, CallSpending())
@@ -173,7 +173,7 @@ def test_a_store_that_cannot_be_written_is_told_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SpendStore(tmp_path / "missing" / "spending.json")
-    store.save("2026-11-21", 0.5)
+    store.save("2026-11-21", {"": 0.5})
     store.close()
     assert len(caplog.records) == 1
 
