@@ -15,6 +15,7 @@ func (p *Plugin) Main() {
 	listen := flag.String("listen", "127.0.0.1:50061", "`HOST:PORT` to listen on; port 0 picks one")
 	register := flag.String("register", "", "`HOST:PORT` of an evald server to register at, when listening")
 	target := flag.String("target", "", "`TARGET` under which that server reaches this plugin, when not the address itself")
+	profile := flag.String("tls-profile", "", "`NAME` of that server's TLS profile for this plugin, when it listens with TLS")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -22,7 +23,7 @@ func (p *Plugin) Main() {
 	if *connect != "" {
 		err = p.Connect(ctx, *connect)
 	} else {
-		err = p.Listen(ctx, *listen, *register, *target)
+		err = p.Listen(ctx, *listen, Registration{*register, *target, *profile})
 	}
 	if errors.Is(err, ErrRevoked) {
 		log.Print(err) // no failure: whoever starts failed programs again should not start this one
