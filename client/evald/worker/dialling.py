@@ -11,7 +11,7 @@ import grpc
 
 from ..connection import open_to
 from ..credentials import Tls, Token
-from ..errors import from_rpc_error
+from ..errors import InvalidInput, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
 from .connecting import Backoff, is_final, new_channel, resolve_targets
@@ -112,7 +112,7 @@ class DiallingWorker:
         return sorted(self._sessions)
 
     async def connected(self) -> None:
-        """Wait for the first session. Raises EvaldError if the server refuses it for good."""
+        """Wait for the first session. Raises EvaldError if the server refuses it for good, or a file cannot be read."""
         waiting = asyncio.create_task(self._connected.wait())
         assert self._dialling is not None
         try:
@@ -153,6 +153,13 @@ class DiallingWorker:
                 slowly = searching or is_final(problem.code())
                 delay = (self._search if slowly else self._backoff).next()
                 self._log_retry(f"{problem.code().name} {problem.details()}", delay)
+            except InvalidInput as problem:
+                # Files of certificates and tokens are replaced while a worker runs.
+                if not self._connected.is_set():
+                    _log.error("%s: %s", self.server, problem)
+                    raise
+                delay = self._search.next()
+                self._log_retry(str(problem), delay)
             except (SessionLost, TimeoutError) as problem:
                 delay = self._backoff.next()
                 self._log_retry(str(problem) or "no welcome", delay)
