@@ -98,12 +98,26 @@ def listen_credentials_of_environment() -> grpc.ServerCredentials | None:
     The certificate of a worker that listens, and the CA of those that its callers must show: as for a server, and
     apart from the certificate that the same worker shows when it dials one.
     """
-    names = ("EVALD_TLS_CERT_FILE", "EVALD_TLS_KEY_FILE", "EVALD_TLS_CLIENT_CA_FILE")
-    chain, key, client_ca = (_read(name, os.environ.get(name) or None) for name in names)
-    if chain is None and key is None and client_ca is None:
+    names = ("EVALD_TLS_CLIENT_CA_FILE", "EVALD_TLS_CERT_FILE", "EVALD_TLS_KEY_FILE")
+    client_ca, cert, key = (os.environ.get(name) or None for name in names)
+    if client_ca is None and cert is None and key is None:
         return None
+    if cert is None or key is None:
+        raise InvalidInput(names[1], "not all of the files", f"{names[1]} and {names[2]}")
+    return server_credentials(Tls(client_ca, cert, key), names)
+
+
+def server_credentials(
+    tls: Tls, names: tuple[str, str, str] = ("tls.ca", "tls.cert", "tls.key")
+) -> grpc.ServerCredentials:
+    """Return the credentials of a server that shows `cert`, and requires certificates of `ca` if there is one.
+
+    names: of ca, cert and key in errors. Raises InvalidInput for a file that is missing or cannot be read.
+    """
+    files = zip(names, (tls.ca, tls.cert, tls.key), strict=True)
+    client_ca, chain, key = (_read(name, path) for name, path in files)
     if chain is None or key is None:
-        raise InvalidInput(names[0], "not all of the files", f"{names[0]} and {names[1]}")
+        raise InvalidInput(names[1], "no certificate", f"{names[1]} and {names[2]}")
     return grpc.ssl_server_credentials([(key, chain)], client_ca, client_ca is not None)
 
 
