@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -239,3 +240,24 @@ async def test_a_file_that_is_not_there_ends_a_worker_at_its_start(way: str, tmp
                     await listening.wait()
         assert server.registered.empty()
         assert not server.hellos
+
+
+async def test_a_worker_serves_three_servers_and_a_fourth_that_starts_later(
+    certs: Path, tmp_path: Path
+) -> None:
+    plugin, caller = (key_of(tmp_path, role) for role in (Role.PLUGIN, Role.CALLER))
+    keys = tmp_path / "keys.toml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        fourth = f"127.0.0.1:{probe.getsockname()[1]}"
+    async with secured(certs, keys) as one, secured(certs, keys) as two, secured(certs, keys) as three:
+        apps = [one, two, three]
+        server = "ipv4:" + ",".join([*(app.address for app in apps), fourth])
+        async with DiallingWorker(polite, server=server, tls=client_files(certs), token=plugin) as worker:
+            for app in apps:
+                await until(lambda app=app: app.remotes.instances.by_id)
+                assert await evaluates(app, certs, caller)
+            async with secured(certs, keys, fourth) as four:
+                await until(lambda: four.remotes.instances.by_id, 35)
+                assert await evaluates(four, certs, caller)
+                assert len(worker.server_ids) == 4

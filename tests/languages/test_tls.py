@@ -1,20 +1,25 @@
 """The example plugins and callers in other languages use TLS and tokens as the environment says it."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import evald
+from evald_server.app import App
 from evald_server.auth.principal import Role
 
 from ..auth.keyring import make_key
+from ..auth.test_workers import client_files, key_of, secured
+from ..rpc.live import until as async_until
 from .conftest import Certificates
 from .examples import Language, run, started
 from .scripted_registry import Registry
-from .test_live import Server, check, is_active, serving, until
+from .test_live import Server, check, conversation, is_active, serving, until
 
 pytestmark = pytest.mark.interop
 
@@ -80,6 +85,34 @@ def test_a_plugin_evaluates_over_tls_with_a_key(way: str, language: Language, se
             assert ended.returncode == 0, ended
         assert plugin.terminate() == 0
         until(lambda: not is_active(client, language.assertion), seconds=5)
+
+
+async def test_a_plugin_serves_three_servers_and_a_fourth_that_starts_later(
+    language: Language, certificates: Certificates, tmp_path: Path
+) -> None:
+    plugin, caller = (key_of(tmp_path, role) for role in (Role.PLUGIN, Role.CALLER))
+    keys, folder = tmp_path / "keys.toml", certificates.folder
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        fourth = f"127.0.0.1:{probe.getsockname()[1]}"
+    async with secured(folder, keys) as one, secured(folder, keys) as two, secured(folder, keys) as three:
+        apps = [one, two, three]
+        arguments = [word for app in apps for word in ("--connect", app.address)]
+        environment = {**certificates.dialling, "EVALD_TOKEN_FILE": str(plugin)}
+        with started(language, *arguments, "--connect", fourth, environment=environment) as process:
+            await works(apps, language, folder, caller)
+            async with secured(folder, keys, fourth) as four:
+                await works([four], language, folder, caller)
+                assert await asyncio.to_thread(process.terminate) == 0
+                assert not any(app.remotes.instances.by_id for app in (*apps, four))
+
+
+async def works(apps: Sequence[App], language: Language, certs: Path, caller: Path) -> None:
+    """The plugin evaluates at each server, within the 35 s that one which has just started may wait."""
+    for app in apps:
+        await async_until(lambda app=app: app.remotes.instances.by_id, 35)
+        async with evald.AsyncClient(app.address, tls=client_files(certs), token=caller) as client:
+            assert (await client.evaluate(conversation(language.good), [language.metric])).passed
 
 
 def test_what_is_not_right_is_refused_by_one_side_or_the_other(language: Language, secured: Secured) -> None:

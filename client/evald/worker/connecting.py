@@ -86,14 +86,20 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
     return grpc.aio.secure_channel(server, credentials, options=options)
 
 
+def listed_addresses(server: str) -> list[str]:
+    """Return the addresses of a target that lists them, as targets; an empty list for others."""
+    scheme, _, rest = server.partition(":")
+    return [f"{scheme}:{address}" for address in rest.split(",")] if scheme in ("ipv4", "ipv6") else []
+
+
 async def resolve_targets(server: str) -> list[str]:
     """Resolve a server's name to its addresses, in random order, so that workers spread over them.
 
     Returns the name itself if it has one address, or a scheme that only gRPC understands.
     """
-    scheme, colon, rest = server.partition(":")
-    if colon and scheme in ("ipv4", "ipv6"):
-        found = [f"{scheme}:{address}" for address in rest.split(",")]
+    scheme = server.partition(":")[0]
+    if listed := listed_addresses(server):
+        found = listed
     elif scheme in ("unix", "unix-abstract", "xds", "vsock"):
         found = [server]
     else:

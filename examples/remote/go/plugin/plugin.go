@@ -305,10 +305,28 @@ func (p *Plugin) renew(
 	}
 }
 
-// Connect dials out to evald and works on what it sends, until ctx ends and
-// the open tasks are finished. It connects again whenever the connection
-// breaks, and ends before that only when the first try is refused for good.
-func (p *Plugin) Connect(ctx context.Context, server string) error {
+// Connect dials out to each of the servers and works on what they send, until
+// ctx ends and the open tasks are finished. It connects again whenever a
+// connection breaks, and ends before that only when a first try is refused for
+// good. Each server may have MaxConcurrency tasks open.
+func (p *Plugin) Connect(ctx context.Context, servers ...string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error)
+	for _, server := range servers {
+		go func() { ended <- p.connect(ctx, server) }()
+	}
+	var refused error
+	for range servers {
+		if err := <-ended; err != nil && refused == nil {
+			refused = err
+			stop()
+		}
+	}
+	return refused
+}
+
+func (p *Plugin) connect(ctx context.Context, server string) error {
 	connection, err := dial(server)
 	if err != nil {
 		return err

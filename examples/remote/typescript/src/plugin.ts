@@ -416,7 +416,7 @@ export function failed(score: number, reason: string): EvaluationOutput {
 export async function main(plugin: Plugin): Promise<void> {
   const { values } = parseArgs({
     options: {
-      connect: { type: 'string' }, // HOST:PORT of an evald server to dial out to
+      connect: { type: 'string', multiple: true }, // HOST:PORT of an evald server to dial out to; may be several
       listen: { type: 'string', default: '127.0.0.1:50061' }, // HOST:PORT; port 0 picks one
       register: { type: 'string' }, // HOST:PORT of an evald server to register at, when listening
       target: { type: 'string' }, // how that server reaches this plugin, when not by the address itself
@@ -426,8 +426,10 @@ export async function main(plugin: Plugin): Promise<void> {
   const stop = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT']) process.once(signal, () => stop.abort());
   try {
-    if (values.connect !== undefined) await connect(plugin, values.connect, stop.signal);
-    else {
+    if (values.connect !== undefined) {
+      const session = (server: string) => connect(plugin, server, stop.signal).finally(() => stop.abort());
+      await Promise.all(values.connect.map(session));
+    } else {
       const { listen: address, register: server, target, 'tls-profile': tlsProfile } = values;
       await listen(plugin, address, stop.signal, server === undefined ? undefined : { server, target, tlsProfile });
     }

@@ -53,6 +53,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -328,6 +329,20 @@ public final class Plugin {
     channel.shutdownNow();
   }
 
+  /** The same with several servers, each of which may have maxConcurrency tasks open. */
+  public void connect(List<String> servers) throws Throwable {
+    List<CompletableFuture<Void>> ended =
+        servers.stream()
+            .map(server -> CompletableFuture.runAsync(() -> connect(server), each -> new Thread(each).start()))
+            .map(each -> each.whenComplete((done, problem) -> stop.complete(null)))
+            .toList();
+    try {
+      CompletableFuture.allOf(ended.toArray(CompletableFuture[]::new)).join();
+    } catch (CompletionException problem) {
+      throw problem.getCause();
+    }
+  }
+
   /** One session, from hello to the end of the stream. */
   private final class Session implements StreamObserver<ConnectResponse> {
     private final Map<String, CompletableFuture<EvaluationOutput>> open = new HashMap<>();
@@ -532,18 +547,22 @@ public final class Plugin {
   }
 
   /**
-   * Runs the plugin as its command line says, until SIGTERM or SIGINT: {@code --connect SERVER}, or
+   * Runs the plugin as its command line says, until SIGTERM or SIGINT: {@code --connect SERVER}, once or more, or
    * {@code [--listen ADDRESS] [--register SERVER [--target TARGET] [--tls-profile NAME]]}. Does not return.
    */
   public void main(String[] args) {
     Map<String, String> options = new HashMap<>();
+    List<String> servers = new ArrayList<>();
     for (int i = 0; i < args.length; i += 2) {
       if (!OPTIONS.contains(args[i]) || i + 1 == args.length) {
-        log("usage: [--connect HOST:PORT | --listen HOST:PORT"
+        log("usage: [--connect HOST:PORT ... | --listen HOST:PORT"
             + " [--register HOST:PORT [--target TARGET] [--tls-profile NAME]]]");
         System.exit(2);
       }
       options.put(args[i], args[i + 1]);
+      if (args[i].equals("--connect")) {
+        servers.add(args[i + 1]);
+      }
     }
     // A JVM ends with 143 on SIGTERM, however orderly it stops, unless it is halted.
     CompletableFuture<Integer> exit = new CompletableFuture<>();
@@ -552,8 +571,8 @@ public final class Plugin {
       Runtime.getRuntime().halt(exit.join());
     }));
     exit.complete(exitCode(() -> {
-      if (options.containsKey("--connect")) {
-        connect(options.get("--connect"));
+      if (!servers.isEmpty()) {
+        connect(servers);
       } else {
         listen(options.getOrDefault("--listen", "127.0.0.1:50061"), Optional.ofNullable(options.get("--register")).map(
             server -> new Registration(
@@ -564,7 +583,7 @@ public final class Plugin {
   }
 
   private interface Body {
-    void run() throws Exception;
+    void run() throws Throwable;
   }
 
   private static int exitCode(Body body) {
@@ -574,7 +593,7 @@ public final class Plugin {
     } catch (Revoked problem) {
       log("%s", problem.getMessage());
       return 0; // no failure: whoever starts failed programs again should not start this one
-    } catch (Exception problem) {
+    } catch (Throwable problem) {
       log("%s", problem.getMessage());
       return 1;
     }
