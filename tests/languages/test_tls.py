@@ -66,23 +66,20 @@ def _secured(
         yield Secured(server, certificates, keys)
 
 
-@pytest.mark.parametrize("way", ["connect", "register"])
-def test_a_plugin_evaluates_over_tls_with_a_key(way: str, language: Language, secured: Secured) -> None:
-    arguments = ["--connect", secured.address]
-    environment = secured.environment(Role.PLUGIN)
-    if way == "register":
-        arguments = ["--listen", "127.0.0.1:0", "--register", secured.address, "--tls-profile", "plugins"]
-        environment |= secured.certificates.listening
+def test_a_plugin_registers_over_tls_with_a_key_and_is_dialled_and_called_over_tls(
+    language: Language, secured: Secured
+) -> None:
+    environment = secured.environment(Role.PLUGIN) | secured.certificates.listening
+    arguments = ["--listen", "127.0.0.1:0", "--register", secured.address, "--tls-profile", "plugins"]
     with started(language, *arguments, environment=environment) as plugin, secured.client() as client:
         until(lambda: is_active(client, language.assertion))
         check(client, language)
-        if way == "connect":
-            ended = run(
-                language,
-                [*language.caller, secured.address, language.metric],
-                environment=secured.environment(Role.CALLER),
-            )
-            assert ended.returncode == 0, ended
+        ended = run(
+            language,
+            [*language.caller, secured.address, language.metric],
+            environment=secured.environment(Role.CALLER),
+        )
+        assert ended.returncode == 0, ended
         assert plugin.terminate() == 0
         until(lambda: not is_active(client, language.assertion), seconds=5)
 
