@@ -121,7 +121,7 @@ def open_to(
             "tls=Tls(...) or EVALD_TLS=1, so that nobody on the way reads the token; or insecure=True in a closed "
             "network",
         )
-    return address, Access(credentials, found.server_name if found else None, token, sent)
+    return address, Access(credentials, found, token, sent)
 
 
 _WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a target of gRPC\'s such as "dns:///evald:50051"'

@@ -48,12 +48,24 @@ class Tls:
 
 @dataclass(frozen=True)
 class Access:
-    """The credentials of a client or worker. credentials: None for plaintext. metadata: sent with every call."""
+    """The credentials of a client or worker.
+
+    credentials: None for plaintext. tls: the files that they were read from. metadata: sent with every call.
+    """
 
     credentials: grpc.ChannelCredentials | None
-    server_name: str | None
+    tls: Tls | None
     token: Token | None
     metadata: Metadata
+
+    @property
+    def server_name(self) -> str | None:
+        """The name in the server's certificate, where it is not the one that is called."""
+        return self.tls.server_name if self.tls else None
+
+    def current_credentials(self) -> grpc.ChannelCredentials | None:
+        """Return the credentials of another channel, with the certificates as they are now. Raises InvalidInput."""
+        return self.tls.channel_credentials() if self.tls else self.credentials
 
     def headers(self) -> Metadata:
         """Return the metadata of a call, with the token as it is now. Raises InvalidInput."""
@@ -78,6 +90,35 @@ def tls_of_environment() -> Tls | None:
     if wanted in _ON or (not wanted and any(files)):
         return Tls(*files)
     return None
+
+
+def listen_credentials_of_environment() -> grpc.ServerCredentials | None:
+    """Return what EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE and EVALD_TLS_CLIENT_CA_FILE say; None for plaintext.
+
+    The certificate of a worker that listens, and the CA of those that its callers must show: as for a server, and
+    apart from the certificate that the same worker shows when it dials one.
+    """
+    names = ("EVALD_TLS_CLIENT_CA_FILE", "EVALD_TLS_CERT_FILE", "EVALD_TLS_KEY_FILE")
+    client_ca, cert, key = (os.environ.get(name) or None for name in names)
+    if client_ca is None and cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise InvalidInput(names[1], "not all of the files", f"{names[1]} and {names[2]}")
+    return server_credentials(Tls(client_ca, cert, key), names)
+
+
+def server_credentials(
+    tls: Tls, names: tuple[str, str, str] = ("tls.ca", "tls.cert", "tls.key")
+) -> grpc.ServerCredentials:
+    """Return the credentials of a server that shows `cert`, and requires certificates of `ca` if there is one.
+
+    names: of ca, cert and key in errors. Raises InvalidInput for a file that is missing or cannot be read.
+    """
+    files = zip(names, (tls.ca, tls.cert, tls.key), strict=True)
+    client_ca, chain, key = (_read(name, path) for name, path in files)
+    if chain is None or key is None:
+        raise InvalidInput(names[1], "no certificate", f"{names[1]} and {names[2]}")
+    return grpc.ssl_server_credentials([(key, chain)], client_ca, client_ca is not None)
 
 
 def is_this_machine(server: str) -> bool:

@@ -115,6 +115,17 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
         ),
         pytest.param(["--target", "x:1", "--config", "acme"], 2, "wanted TYPE=JSON", id="no config"),
         pytest.param(["--target", "x:1", "--slow", "a={"], 2, "--slow a: ", id="no JSON"),
+        pytest.param(["--target", "x:1", "--token-file", "k"], 2, "is for --connect", id="token to a target"),
+        pytest.param(["--target", "x:1", "--cert", "c"], 2, "both or neither", id="half a certificate"),
+        pytest.param(["--target", "x:1", "--ca", "/nowhere"], 2, "/nowhere: No such file", id="no CA"),
+        pytest.param(["--connect", "--ca", "c"], 2, "needs --cert and --key", id="no certificate to show"),
+        pytest.param(
+            ["--connect", "--cert", "/nowhere", "--key", "/nowhere"],
+            2,
+            "/nowhere: No such",
+            id="no certificate",
+        ),
+        pytest.param(["--connect", "--token-file", "/nowhere"], 2, "/nowhere: No such file", id="no token"),
     ],
 )
 def test_other_endings_have_their_own_exit_code(
@@ -124,6 +135,19 @@ def test_other_endings_have_their_own_exit_code(
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_plugin_without_the_token_is_not_taken(evald: Any, start: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("canary-token")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    start(address)
+    done = evald("conformance", "--connect", "--listen", address, "--token-file", str(token), "--wait", "3")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "came without the token" in done.stderr
+    assert "canary" not in done.stdout + done.stderr
 
 
 def test_a_config_for_a_type_that_is_not_offered_is_wrong_usage(

@@ -4,15 +4,18 @@ Written against the generated code alone, because the SDK would not let it.
 """
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
 from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from evald.credentials import Tls, server_credentials
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb
 from evald.plugin.v1 import evaluator_plugin_service_pb2_grpc, registry_service_pb2_grpc, task_pb2
 from evald.plugin.v1 import registry_service_pb2 as pb
@@ -224,13 +227,17 @@ class Listening(
 
 
 @asynccontextmanager
-async def listening(plugin: Plugin) -> AsyncIterator[str]:
-    """Serve it; gives the address."""
+async def listening(plugin: Plugin, tls: Tls | None = None) -> AsyncIterator[str]:
+    """Serve it; gives the address. tls: its certificate, and the CA of those that callers must show."""
     servicer = Listening(plugin)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     evaluator_plugin_service_pb2_grpc.add_EvaluatorPluginServiceServicer_to_server(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if tls is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        asked = replace(tls, ca=None) if plugin.breaks == "EV71" else tls
+        port = server.add_secure_port("127.0.0.1:0", server_credentials(asked))
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
@@ -241,9 +248,10 @@ async def listening(plugin: Plugin) -> AsyncIterator[str]:
 class Dialling:
     """The plugin on a session, which it opens again and again."""
 
-    def __init__(self, plugin: Plugin, server: str) -> None:
+    def __init__(self, plugin: Plugin, server: str, tls: Tls | None = None) -> None:
         self.plugin = plugin
         self.server = server
+        self.tls = tls
         self.instance_id = "" if plugin.breaks == "EV60" else "instance-1"
         self.session_id = ""
         self.open_tasks: dict[str, asyncio.Task[None]] = {}
@@ -255,9 +263,9 @@ class Dialling:
             await asyncio.sleep(delay)
             delay = 0.02
             try:
-                async with grpc.aio.insecure_channel(
-                    self.server, options=[("grpc.use_local_subchannel_pool", 1)]
-                ) as channel:
+                if self.plugin.breaks == "EV70":
+                    await self._trust_whoever_answers()
+                async with self._channel() as channel:
                     delay = await self._session(channel)
                     if delay < 0:
                         return
@@ -266,6 +274,22 @@ class Dialling:
                 if self.plugin.breaks == "EV66" and gone and self.session_id:
                     # Longer than the kit waits, and yet back for the rules that follow.
                     await asyncio.sleep(4.0)
+
+    def _channel(self) -> grpc.aio.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if self.tls is None:
+            return grpc.aio.insecure_channel(self.server, options=options)
+        return grpc.aio.secure_channel(self.server, self.tls.channel_credentials(), options=options)
+
+    async def _trust_whoever_answers(self) -> None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        host, _, port = self.server.rpartition(":")
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            writer.close()
+            await writer.wait_closed()
 
     async def _session(self, channel: grpc.aio.Channel) -> float:
         breaks = self.plugin.breaks
@@ -331,9 +355,9 @@ class Dialling:
 
 
 @asynccontextmanager
-async def dialling(plugin: Plugin, server: str) -> AsyncIterator[None]:
-    """Have it dial."""
-    worker = Dialling(plugin, server)
+async def dialling(plugin: Plugin, server: str, tls: Tls | None = None) -> AsyncIterator[None]:
+    """Have it dial. tls: its certificate, and the CA of the server's."""
+    worker = Dialling(plugin, server, tls)
     running = asyncio.create_task(worker.run())
     try:
         yield

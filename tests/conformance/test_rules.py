@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
 import evald
+from evald.credentials import server_credentials
 from evald_server.conformance.link import Mode
 from evald_server.conformance.report import ConformanceReport, RuleOutcome
 from evald_server.conformance.rules import RULES, Severity
@@ -14,6 +15,7 @@ from evald_server.conformance.session_link import SessionLink
 from evald_server.conformance.suite import UnknownSample, check
 from evald_server.conformance.target_link import TargetLink
 from evald_server.conformance.trial import Pace
+from evald_server.dev_certificates import make_certificates
 
 from ..loop import run
 from ..worker.evaluators import Sleepy, length
@@ -26,9 +28,31 @@ SLOW = ("acme.check", {"seconds": SLOW_SECONDS})
 # Plugins that are tried side by side: they mostly wait, but have to be answered in time.
 AT_ONCE = 12
 
+# Only for these, because certificates take openssl a while.
+OF_TLS = ("EV70", "EV71")
+
 Key: TypeAlias = tuple[str, Mode]
 
 BREAKING = "test_a_plugin_that_breaks_one_rule_breaks_no_other"
+
+
+class Certificates(NamedTuple):
+    """What the one side shows that listens, and the one that dials; each requires a certificate of the other."""
+
+    listens: evald.Tls
+    dials: evald.Tls
+
+
+@pytest.fixture(scope="module", name="certificates")
+def _certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder, ["127.0.0.1"], days=1)
+    return Certificates(
+        *(
+            evald.Tls(folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}.key")
+            for name in ("server", "client")
+        )
+    )
 
 
 async def report_on(
@@ -36,19 +60,21 @@ async def report_on(
     mode: Mode,
     slow: tuple[str, Mapping[str, Any]] | None = SLOW,
     pace: Pace = QUICK,
+    tls: Certificates | None = None,
     **configs: Any,
 ) -> ConformanceReport:
+    listens, dials = tls or (None, None)
     if mode == "target":
-        async with listening(plugin) as address:
-            target = TargetLink(address)
+        async with listening(plugin, listens) as address:
+            target = TargetLink(address, dials)
             try:
                 return await check(await target.open(), configs, slow, pace=pace)
             finally:
                 await target.close()
-    session = SessionLink("127.0.0.1:0")
+    session = SessionLink("127.0.0.1:0", listens)
     await session.open()
     try:
-        async with dialling(plugin, session.address):
+        async with dialling(plugin, session.address, dials):
             await session.arrived(10)
             return await check(session, configs, slow, pace=pace)
     finally:
@@ -56,16 +82,29 @@ async def report_on(
 
 
 def unmet(report: ConformanceReport) -> list[tuple[str, str, str]]:
+    """What does not hold, besides the rules that need TLS where there is none."""
     return [
         (finding.rule.number, finding.outcome.value, finding.text)
         for finding in report.findings
-        if finding.outcome is not RuleOutcome.PASSED
+        if finding.outcome is not RuleOutcome.PASSED and "give --cert and --key" not in finding.text
     ]
 
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
-def test_a_plugin_that_breaks_nothing_passes_every_rule(mode: Mode) -> None:
-    assert unmet(run(report_on(Plugin(), mode, pace=PATIENT))) == []
+def test_a_plugin_that_breaks_nothing_passes_every_rule(mode: Mode, certificates: Certificates) -> None:
+    report = run(report_on(Plugin(), mode, pace=PATIENT, tls=certificates))
+    assert unmet(report) == []
+    assert report.count(RuleOutcome.PASSED) == len(report.findings)
+
+
+@pytest.mark.parametrize("mode", ["target", "connect"])
+def test_without_tls_its_rules_are_not_tried_and_say_what_is_needed(mode: Mode) -> None:
+    report = run(report_on(Plugin(), mode, pace=PATIENT))
+    left = [finding for finding in report.findings if finding.outcome is not RuleOutcome.PASSED]
+    assert [(finding.rule.number, finding.outcome.value) for finding in left] == [
+        ("EV71" if mode == "target" else "EV70", "not_shown")
+    ]
+    assert "give --cert and --key" in left[0].text
 
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
@@ -79,22 +118,22 @@ def test_no_more_is_asked_of_a_plugin_than_it_claims(mode: Mode, places: int) ->
 
 
 @pytest.fixture(scope="module", name="reports")
-def _reports(request: pytest.FixtureRequest) -> dict[Key, ConformanceReport]:
+def _reports(request: pytest.FixtureRequest, certificates: Certificates) -> dict[Key, ConformanceReport]:
     """What the kit says of every plugin that a selected test wants."""
     wanted: list[Key] = [
         (item.callspec.params["number"], item.callspec.params["mode"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.originalname == BREAKING
     ]
-    return run(_report_on_all(wanted))
+    return run(_report_on_all(wanted, certificates))
 
 
-async def _report_on_all(keys: list[Key]) -> dict[Key, ConformanceReport]:
+async def _report_on_all(keys: list[Key], certificates: Certificates) -> dict[Key, ConformanceReport]:
     places = asyncio.Semaphore(AT_ONCE)
 
     async def report(number: str, mode: Mode) -> ConformanceReport:
         async with places:
-            return await report_on(Plugin(number), mode)
+            return await report_on(Plugin(number), mode, tls=certificates if number in OF_TLS else None)
 
     reports = await asyncio.gather(*(report(number, mode) for number, mode in keys))
     return dict(zip(keys, reports, strict=True))
@@ -116,26 +155,34 @@ def test_a_plugin_that_breaks_one_rule_breaks_no_other(
 
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
-def test_the_sdk_passes_every_rule(mode: Mode) -> None:
+def test_the_sdk_passes_every_rule(mode: Mode, certificates: Certificates) -> None:
+    listens, dials = certificates
+
     async def main() -> ConformanceReport:
         slow = ("acme.sleepy", {"seconds": 30})
         if mode == "target":
-            async with evald.ListeningWorker(Sleepy, length) as worker:
-                target = TargetLink(worker.address)
+            async with evald.ListeningWorker(
+                Sleepy, length, listen_credentials=server_credentials(listens)
+            ) as worker:
+                target = TargetLink(worker.address, dials)
                 try:
                     return await check(await target.open(), {}, slow, pace=PATIENT)
                 finally:
                     await target.close()
-        session = SessionLink("127.0.0.1:0")
+        session = SessionLink("127.0.0.1:0", listens, "the-token")
         await session.open()
         try:
-            async with evald.DiallingWorker(Sleepy, length, server=session.address):
+            async with evald.DiallingWorker(
+                Sleepy, length, server=session.address, tls=dials, token="the-token"
+            ):
                 await session.arrived(10)
                 return await check(session, {}, slow, pace=PATIENT)
         finally:
             await session.close()
 
-    assert unmet(run(main())) == []
+    report = run(main())
+    assert unmet(report) == []
+    assert report.count(RuleOutcome.PASSED) == len(report.findings)
 
 
 def test_numbers_are_unique_and_in_order() -> None:

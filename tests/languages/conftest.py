@@ -1,9 +1,12 @@
-"""The languages whose tools are installed."""
+"""The languages whose tools are installed, and certificates for them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+
+from evald_server.dev_certificates import make_certificates
 
 from .examples import LANGUAGES, Language, build, missing_tools
 
@@ -33,3 +36,38 @@ def language(request: Any, built: dict[str, str | None]) -> Language:
     problem = built[request.param.name]
     assert problem is None, problem
     return request.param
+
+
+class Certificates(NamedTuple):
+    """A folder with a CA, a server's certificate for 127.0.0.1 alone, and a client's."""
+
+    folder: Path
+
+    def file(self, name: str) -> str:
+        return str(self.folder / name)
+
+    @property
+    def dialling(self) -> dict[str, str]:
+        """The environment of a program that dials."""
+        return {
+            "EVALD_CA_FILE": self.file("ca.pem"),
+            "EVALD_CERT_FILE": self.file("client.pem"),
+            "EVALD_KEY_FILE": self.file("client.key"),
+        }
+
+    @property
+    def listening(self) -> dict[str, str]:
+        """The environment of a program that listens, and requires certificates."""
+        return {
+            "EVALD_TLS_CERT_FILE": self.file("server.pem"),
+            "EVALD_TLS_KEY_FILE": self.file("server.key"),
+            "EVALD_TLS_CLIENT_CA_FILE": self.file("ca.pem"),
+        }
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Of one CA."""
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder, ["127.0.0.1"], days=1)
+    return Certificates(folder)

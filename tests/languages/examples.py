@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 EXAMPLES = Path(__file__).parents[2] / "examples/remote"
@@ -124,13 +125,16 @@ def build(language: Language) -> str | None:
 
 
 def run(
-    language: Language, command: Sequence[str], seconds: float = 30
+    language: Language,
+    command: Sequence[str],
+    seconds: float = 30,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command of a language's folder to its end."""
     return subprocess.run(
         command,
         cwd=language.folder,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -192,13 +196,17 @@ class Plugin:
 
 @contextmanager
 def started(
-    language: Language, *arguments: str, waiting: bool = False, command: Sequence[str] = ()
+    language: Language,
+    *arguments: str,
+    waiting: bool = False,
+    command: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Plugin]:
     """A plugin, or another command, with these arguments; killed in the end where it has not ended by itself."""
     process = subprocess.Popen(
         [*(command or (language.waiting if waiting else language.plugin)), *arguments],
         cwd=language.folder,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -21,6 +21,7 @@ class Session:
     def __init__(self, hello: pb.WorkerHello, context: grpc.ServicerContext) -> None:
         self.hello = hello
         self.peer = context.peer()
+        self.authorization = [value for key, value in context.invocation_metadata() if key == "authorization"]
         self._context = context
         self._incoming: queue.Queue[pb.ConnectRequest | None] = queue.Queue()
         self._outgoing: queue.Queue[pb.ConnectResponse | None] = queue.Queue()

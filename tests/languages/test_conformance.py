@@ -3,10 +3,12 @@
 import json
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .conftest import Certificates
 from .examples import ENVIRONMENT, Language, started
 
 pytestmark = pytest.mark.interop
@@ -52,26 +54,52 @@ def require_all(found: dict[str, list[str]], untried: Sequence[str]) -> None:
     assert {text.split()[0] for text in found.get("not_shown", [])} <= set(untried), found["not_shown"]
 
 
-# What needs a slow evaluator; what needs a config that can be wrong.
-SLOW, CONFIG = ("EV40", "EV41", "EV42"), ("EV30",)
+# What needs a slow evaluator; what needs a config that can be wrong, or TLS.
+SLOW, CONFIG_OR_TLS = ("EV40", "EV41", "EV42"), ("EV30", "EV70", "EV71")
+
+# The examples over TLS, with certificates and a token; the others in plaintext.
+WAYS = pytest.mark.parametrize("waiting", [False, True], ids=["example-tls", "waiting"])
 
 
-@pytest.mark.parametrize("waiting", [False, True], ids=["example", "waiting"])
-def test_a_listening_plugin_keeps_every_rule(language: Language, evald_command: str, waiting: bool) -> None:
-    with started(language, "--listen", "127.0.0.1:0", waiting=waiting) as plugin:
-        checking = kit(evald_command, "--target", plugin.listening(), *options(language, waiting))
-        require_all(findings(checking), CONFIG if waiting else SLOW)
+@WAYS
+def test_a_listening_plugin_keeps_every_rule(
+    language: Language, evald_command: str, waiting: bool, certificates: Certificates
+) -> None:
+    environment, tls = (
+        ({}, []) if waiting else (certificates.listening, certificate_options(certificates, "client"))
+    )
+    with started(language, "--listen", "127.0.0.1:0", waiting=waiting, environment=environment) as plugin:
+        checking = kit(evald_command, "--target", plugin.listening(), *tls, *options(language, waiting))
+        require_all(findings(checking), CONFIG_OR_TLS if waiting else SLOW)
 
 
-@pytest.mark.parametrize("waiting", [False, True], ids=["example", "waiting"])
+@WAYS
 def test_a_plugin_that_dials_out_keeps_every_rule(
-    language: Language, evald_command: str, waiting: bool, free_port: int
+    language: Language,
+    evald_command: str,
+    waiting: bool,
+    free_port: int,
+    certificates: Certificates,
+    tmp_path: Path,
 ) -> None:
     address = f"127.0.0.1:{free_port}"
+    environment: dict[str, str] = {}
+    tls: list[str] = []
+    if not waiting:
+        token = tmp_path / "token"
+        token.write_text("a-token\n")
+        environment = {**certificates.dialling, "EVALD_TOKEN_FILE": str(token)}
+        tls = [*certificate_options(certificates, "server"), "--token-file", str(token)]
     # The plugin comes first: it has to wait for its server anyway.
-    with started(language, "--connect", address, waiting=waiting):
-        checking = kit(evald_command, "--connect", "--listen", address, *options(language, waiting))
-        require_all(findings(checking), CONFIG if waiting else SLOW)
+    with started(language, "--connect", address, waiting=waiting, environment=environment):
+        checking = kit(evald_command, "--connect", "--listen", address, *tls, *options(language, waiting))
+        require_all(findings(checking), CONFIG_OR_TLS if waiting else SLOW)
+
+
+def certificate_options(certificates: Certificates, name: str) -> list[str]:
+    """What the kit has to be told to show a certificate, and to require one of the plugin."""
+    files = {"--ca": "ca.pem", "--cert": f"{name}.pem", "--key": f"{name}.key"}
+    return [word for option, file in files.items() for word in (option, certificates.file(file))]
 
 
 @pytest.fixture

@@ -59,10 +59,12 @@ def is_final(code: grpc.StatusCode) -> bool:
 
 
 def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Channel:
-    """Open a channel with its own connection.
+    """Open a channel with its own connection. Raises InvalidInput for certificates that cannot be read.
 
     authority: name for TLS and HTTP, where `server` is only one address of it.
     """
+    # Read again: a worker outlives its certificate.
+    credentials = access.current_credentials()
     options: list[tuple[str, Any]] = [
         # A shared connection would lead to the server that is connected already, and share its backoff.
         ("grpc.use_local_subchannel_pool", 1),
@@ -76,12 +78,18 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
     ]
     if authority:
         options.append(("grpc.default_authority", authority))
-        if access.credentials is not None and access.server_name is None:
+        if credentials is not None and access.server_name is None:
             options.append(("grpc.ssl_target_name_override", authority.rpartition(":")[0] or authority))
     options += access.options()
-    if access.credentials is None:
+    if credentials is None:
         return grpc.aio.insecure_channel(server, options=options)
-    return grpc.aio.secure_channel(server, access.credentials, options=options)
+    return grpc.aio.secure_channel(server, credentials, options=options)
+
+
+def listed_addresses(server: str) -> list[str]:
+    """Return the addresses of a target that lists them, as targets; an empty list for others."""
+    scheme, _, rest = server.partition(":")
+    return [f"{scheme}:{address}" for address in rest.split(",")] if scheme in ("ipv4", "ipv6") else []
 
 
 async def resolve_targets(server: str) -> list[str]:
@@ -89,9 +97,9 @@ async def resolve_targets(server: str) -> list[str]:
 
     Returns the name itself if it has one address, or a scheme that only gRPC understands.
     """
-    scheme, colon, rest = server.partition(":")
-    if colon and scheme in ("ipv4", "ipv6"):
-        found = [f"{scheme}:{address}" for address in rest.split(",")]
+    scheme = server.partition(":")[0]
+    if listed := listed_addresses(server):
+        found = listed
     elif scheme in ("unix", "unix-abstract", "xds", "vsock"):
         found = [server]
     else:

@@ -11,10 +11,10 @@ import grpc
 
 from ..connection import open_to
 from ..credentials import Tls, Token
-from ..errors import from_rpc_error
+from ..errors import InvalidInput, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
-from .connecting import Backoff, is_final, new_channel, resolve_targets
+from .connecting import Backoff, is_final, listed_addresses, new_channel, resolve_targets
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
 from .offer import AnyEvaluator, Offer
 from .session import ServerSession, SessionLost, greet
@@ -33,11 +33,12 @@ _MAX_AWAY_SECONDS: Final = 60.0
 class DiallingWorker:
     """Dials a server and evaluates for it, until the `async with` block ends.
 
-    Reconnects for as long as it takes, and connects to every replica that the server reports.
+    Reconnects for as long as it takes, and connects to every replica that the server reports, and to every address
+    that `server` lists.
 
     evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
-    server: "HOST:PORT", a gRPC target such as "dns:///evald.svc:50051", or None for $EVALD_SERVER,
-        else 127.0.0.1:50051.
+    server: "HOST:PORT", a gRPC target such as "dns:///evald.svc:50051", several servers as
+        "ipv4:10.0.0.1:50051,10.0.0.2:50051", or None for $EVALD_SERVER, else 127.0.0.1:50051.
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, over all sessions; 1 or more.
     grace_seconds: time for open tasks when the worker stops.
@@ -73,7 +74,8 @@ class DiallingWorker:
         # Including sessions that finish their last tasks.
         self._attending: dict[ServerSession, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
-        self._wanted = 1
+        self._listed = len(listed_addresses(self.server)) or 1
+        self._wanted = self._listed
         # The last session whose stream broke: the next hello offers to resume it.
         self._broken: ServerSession | None = None
         self._stay_away_until = 0.0
@@ -112,7 +114,7 @@ class DiallingWorker:
         return sorted(self._sessions)
 
     async def connected(self) -> None:
-        """Wait for the first session. Raises EvaldError if the server refuses it for good."""
+        """Wait for the first session. Raises EvaldError if the server refuses it for good, or a file cannot be read."""
         waiting = asyncio.create_task(self._connected.wait())
         assert self._dialling is not None
         try:
@@ -153,6 +155,13 @@ class DiallingWorker:
                 slowly = searching or is_final(problem.code())
                 delay = (self._search if slowly else self._backoff).next()
                 self._log_retry(f"{problem.code().name} {problem.details()}", delay)
+            except InvalidInput as problem:
+                # Files of certificates and tokens are replaced while a worker runs.
+                if not self._connected.is_set():
+                    _log.error("%s: %s", self.server, problem)
+                    raise
+                delay = self._search.next()
+                self._log_retry(str(problem), delay)
             except (SessionLost, TimeoutError) as problem:
                 delay = self._backoff.next()
                 self._log_retry(str(problem) or "no welcome", delay)
@@ -199,7 +208,7 @@ class DiallingWorker:
 
     def _welcomed(self, session: ServerSession, channel: Any, server_count: int) -> bool:
         """Add a session. Returns False if its server is connected already."""
-        self._wanted = max(1, server_count)
+        self._wanted = max(self._listed, server_count)
         known = self._sessions.get(session.server_id)
         # The newest one stays, because the server may have replaced the older one.
         self._sessions[session.server_id] = session

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from ..credentials import Access
-from ..errors import EvaldError, from_rpc_error
+from ..errors import EvaldError, InvalidInput, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
 from ..stream_status import StreamStatus
@@ -68,8 +68,9 @@ class Registration:
             async with self._channel() as channel:
                 stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
                 await stub.Deregister(request, timeout=_CALL_SECONDS, metadata=self._access.headers())
-        except grpc.aio.AioRpcError as problem:
-            _log.warning("%s could not be told that this worker stops: %s", self.server, problem.details())
+        except (grpc.aio.AioRpcError, InvalidInput) as problem:
+            why = problem if isinstance(problem, InvalidInput) else problem.details()
+            _log.warning("%s could not be told that this worker stops: %s", self.server, why)
 
     async def granted(self) -> None:
         """Wait for the first lease. Raises EvaldError if the server refuses for good."""
@@ -103,9 +104,14 @@ class Registration:
                 continue
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, self.server)
-                if self._refused_for_good(problem, error):
+                if is_final(problem.code()) and self._gives_up(f"{self.server} refuses this worker", error):
                     return
                 code, text = problem.code().name, problem.details()
+            except InvalidInput as problem:
+                # Files of certificates and tokens are replaced while a worker runs.
+                if self._gives_up(self.server, problem):
+                    return
+                code, text = "", str(problem)
             except TimeoutError:
                 code, text = "DEADLINE_EXCEEDED", "no answer"
             except asyncio.InvalidStateError:
@@ -114,16 +120,16 @@ class Registration:
             _log.warning("registration with %s: %s %s; trying again in %.1fs", self.server, code, text, delay)
             await asyncio.sleep(delay)
 
-    def _refused_for_good(self, problem: grpc.aio.AioRpcError, error: EvaldError) -> bool:
-        """Stop if the first registration is refused. Later refusals are retried: the configuration may change."""
-        if self._granted.is_set() or not is_final(problem.code()):
+    def _gives_up(self, what: str, error: EvaldError) -> bool:
+        """Stop if the first registration fails for good. Later ones are retried: the configuration may change."""
+        if self._granted.is_set():
             return False
         assert self._refusal is not None
         if not self._refusal.done():
             self._refusal.set_exception(error)
             # Mark as retrieved, because nobody has to wait for it.
             self._refusal.exception()
-        _log.error("%s refuses this worker: %s", self.server, error)
+        _log.error("%s: %s", what, error)
         return True
 
     async def _register(self) -> None:

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ..addresses import is_loopback
 from ..connection import MAX_MESSAGE_BYTES, open_to
-from ..credentials import Tls, Token
+from ..credentials import Tls, Token, listen_credentials_of_environment
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
@@ -41,7 +41,8 @@ class ListeningWorker:
     name, version: of the plugin; by default those of the first evaluator.
     max_concurrency: most tasks at a time, 1 or more.
     grace_seconds: time for open tasks when the worker stops.
-    listen_credentials: TLS for `listen`; without it only loopback addresses are taken.
+    listen_credentials: TLS for `listen`; by default with the files of EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE
+        and EVALD_TLS_CLIENT_CA_FILE. Without TLS only loopback addresses are taken.
     insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
     tls, token, insecure, credentials, metadata: for the calls to the server, as for `Client`.
     tls_profile: name of the profile in the server's config for dialling back.
@@ -74,7 +75,7 @@ class ListeningWorker:
         self._tasks = Tasks(self._offer, own_loop=own_loop)
         self._listen = listen
         self._grace = grace_seconds
-        self._listen_credentials = listen_credentials
+        self._listen_credentials = listen_credentials or listen_credentials_of_environment()
         self._advertise = advertise
         self._registration: Registration | None = None
         self._info = self._offer.info()
@@ -82,10 +83,10 @@ class ListeningWorker:
         self._server: Any = None
         self._stopping = asyncio.Event()
         host = listen.rpartition(":")[0]
-        if not (insecure_public or listen_credentials or host.startswith("unix") or is_loopback(host)):
+        if not (insecure_public or self._listen_credentials or host.startswith("unix") or is_loopback(host)):
             raise ValueError(
-                f"listen: {listen} can be reached by others, and there is no encryption; give "
-                f"listen_credentials, or insecure_public=True where the network is closed"
+                f"listen: {listen} can be reached by others, and there is no encryption; set EVALD_TLS_CERT_FILE and "
+                "EVALD_TLS_KEY_FILE, or give listen_credentials, or insecure_public=True where the network is closed"
             )
         if register is not None:
             self._registration = Registration(

@@ -1,27 +1,20 @@
 """`evald certs dev`: a CA, a server's and a client's certificate, for trying TLS out."""
 
 import argparse
-import ipaddress
-import os
-import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+
+from evald_server.dev_certificates import FILES, OpensslProblem, make_certificates
 
 from .exit_codes import CommandError, ExitCode, usage_error
-
-_FILES: Final = ("ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.key")
-_CURVE: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the files."""
     folder = Path(args.directory)
-    if found := [name for name in _FILES if (folder / name).exists()]:
+    if found := [name for name in FILES if (folder / name).exists()]:
         raise usage_error(f"{folder / found[0]}: is there already", "name another directory, or remove it")
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *args.names]
     for name in names:
@@ -31,9 +24,11 @@ def run(args: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         # Together or not at all.
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            _make(Path(place), names, args.days)
-            for name in _FILES:
+            make_certificates(Path(place), names, args.days)
+            for name in FILES:
                 (Path(place) / name).replace(folder / name)
+    except OpensslProblem as problem:
+        raise CommandError(ExitCode.USAGE, f"evald certs: {problem}", "apt-get install openssl") from None
     except OSError as problem:
         raise usage_error(f"{folder}: {problem.strerror}") from None
     sys.stdout.write(
@@ -42,55 +37,3 @@ def run(args: argparse.Namespace) -> int:
         "For trying out: ca.key can sign for any name, so keep it, or delete it, but do not share it\n"
     )
     return ExitCode.PASSED
-
-
-def _make(place: Path, names: Sequence[str], days: int) -> None:
-    sans = ",".join(dict.fromkeys(map(_san, names)))
-    subject = "/O=evald dev"
-    _openssl(
-        place, "req", "-x509", *_CURVE, "-keyout", "ca.key", "-out", "ca.pem", "-days", str(days), "-subj",
-        f"{subject}/CN=evald dev CA", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-    )  # fmt: skip
-    for name, usage, alternative in (
-        ("server", "serverAuth", sans),
-        ("client", "clientAuth", "URI:spiffe://evald.dev/client"),
-    ):
-        _openssl(
-            place, "req", *_CURVE, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"{subject}/CN={name}"
-        )  # fmt: skip
-        (place / "extensions").write_text(
-            f"subjectAltName={alternative}\nextendedKeyUsage={usage}\nbasicConstraints=critical,CA:FALSE\n"
-            "keyUsage=critical,digitalSignature\n"
-        )
-        _openssl(
-            place, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-            "-out", f"{name}.pem", "-days", str(days), "-extfile", "extensions",
-        )  # fmt: skip
-    for name in _FILES:
-        (place / name).chmod(0o600 if name.endswith(".key") else 0o644)
-
-
-def _san(name: str) -> str:
-    try:
-        return f"IP:{ipaddress.ip_address(name)}"
-    except ValueError:
-        return f"DNS:{name}"
-
-
-def _openssl(place: Path, *arguments: str) -> None:
-    program = shutil.which("openssl")
-    if program is None:
-        raise CommandError(
-            ExitCode.USAGE,
-            "evald certs needs the program openssl, which is not there",
-            "apt-get install openssl",
-        )
-    before = os.umask(0o077)
-    try:
-        done = subprocess.run(  # noqa: S603 - no shell, and names are checked
-            [program, *arguments], cwd=place, capture_output=True, text=True, check=False, timeout=60
-        )
-    finally:
-        os.umask(before)
-    if done.returncode:
-        raise CommandError(ExitCode.USAGE, f"openssl {arguments[0]} failed: {done.stderr.strip()[-300:]}")

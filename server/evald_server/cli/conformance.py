@@ -16,6 +16,7 @@ from .exit_codes import CommandError, ExitCode, usage_error
 from .sanitize import clean, print_json
 
 if TYPE_CHECKING:
+    from evald import Tls
     from evald_server.conformance.link import Link
     from evald_server.conformance.report import ConformanceReport
     from evald_server.conformance.rules import ContractRule
@@ -78,16 +79,22 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
     from evald_server.conformance.session_link import SessionLink
     from evald_server.conformance.target_link import TargetLink
 
+    tls = _tls(args)
     if args.target:
-        target = TargetLink(args.target)
+        try:
+            target = TargetLink(args.target, tls)
+        except ValueError as problem:
+            raise usage_error(str(problem)) from None
         try:
             yield await target.open(args.wait or 10.0)
         finally:
             await target.close()
         return
-    session = SessionLink(args.listen)
+    session = SessionLink(args.listen, tls, _token(args.token_file) if args.token_file else "")
     try:
         await session.open()
+    except ValueError as problem:
+        raise usage_error(str(problem)) from None
     except OSError as problem:
         raise usage_error(f"--listen {problem}", "port 0 picks a free one") from None
     try:
@@ -96,6 +103,35 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
         yield session
     finally:
         await session.close()
+
+
+def _tls(args: argparse.Namespace) -> "Tls | None":
+    """Return the files of the options; None for plaintext. Raises CommandError for options that do not fit."""
+    from evald import Tls
+
+    if args.target and args.token_file:
+        raise usage_error("--token-file is for --connect: evald sends no key to a plugin that listens")
+    if not (args.tls or args.ca or args.cert or args.key):
+        return None
+    if bool(args.cert) is not bool(args.key):
+        raise usage_error("one of --cert and --key is given, both or neither are wanted")
+    if args.connect and not args.cert:
+        raise usage_error(
+            "--connect with TLS needs --cert and --key, which the plugin gets to see",
+            "evald certs dev makes some",
+        )
+    return Tls(args.ca, args.cert, args.key)
+
+
+def _token(file: str) -> str:
+    try:
+        text = Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "is not a text of ASCII"
+        raise usage_error(f"--token-file {file}: {why}") from None
+    if not text:
+        raise usage_error(f"--token-file {file}: is empty")
+    return text
 
 
 def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:

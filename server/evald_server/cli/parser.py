@@ -129,6 +129,7 @@ examples:
   evald conformance --connect --listen 127.0.0.1:50051
   evald conformance --target 127.0.0.1:50061 --config 'acme.pii-leak={"kinds": ["iban"]}'
   evald conformance --target 127.0.0.1:50061 --slow 'acme.judge={"samples": 9}' --junit report.xml
+  evald conformance --connect --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
 """
 
 
@@ -427,6 +428,17 @@ def build_parser() -> Parser:
         "--slow",
         metavar="TYPE=JSON",
         help="a type with a config that takes at least 5 s, to test deadlines, cancellation and pings",
+    )
+    conformance.add_argument("--tls", action="store_true", help="with TLS")
+    conformance.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="CA of the plugin's certificate, PEM; with --connect plugins have to show one",
+    )
+    conformance.add_argument("--cert", metavar="FILE", help="certificate that the plugin gets to see, PEM")
+    conformance.add_argument("--key", metavar="FILE", help="key of that certificate, PEM")
+    conformance.add_argument(
+        "--token-file", metavar="FILE", help="with --connect: file with the key that the plugin has to bring"
     )
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from .checks import description, results, sessions, times, turns
+from .checks import description, encryption, results, sessions, times, turns
 from .link import Mode
 from .trial import Trial
 
@@ -109,6 +109,20 @@ RULES: Final = (
         sessions.keeps_to_the_protocol,
         _CONNECT,
         looks_back=True,
+    ),
+    # TLS.
+    ContractRule(
+        "EV70",
+        "A server with a certificate of another CA gets no connection.",
+        encryption.refuses_another_ca,
+        _CONNECT,
+    ),
+    ContractRule(
+        "EV71",
+        "Callers without a certificate get no answer.",
+        encryption.wants_a_certificate,
+        _TARGET,
+        Severity.SHOULD,
     ),
     # What holds for every output so far.
     ContractRule(

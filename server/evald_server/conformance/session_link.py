@@ -6,6 +6,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
+from evald.credentials import Tls, server_credentials
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
@@ -143,12 +144,19 @@ class ConnectStream:
 
 
 class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
-    """A plugin that dials the kit. Call `open`, then `arrived`."""
+    """A plugin that dials the kit. Call `open`, then `arrived`.
+
+    tls: the kit's certificate, and the CA of those that plugins must show, if they must; None for plaintext.
+    token: what plugins must bring; "" for nothing.
+    """
 
     mode = "connect"
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, tls: Tls | None = None, token: str = "") -> None:
         super().__init__()
+        self.tls = tls
+        self._token = token
+        self._refused = 0
         self.info = task_pb2.PluginInfo()  # until its hello
         self.address = listen
         self.streams: list[ConnectStream] = []
@@ -157,7 +165,8 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         self._server: Any = None
 
     async def open(self) -> None:
-        """Listen. Raises OSError if the address cannot be bound."""
+        """Listen. Raises OSError if the address cannot be bound, InvalidInput for a file that cannot be read."""
+        credentials = None if self.tls is None else server_credentials(self.tls)
         server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
@@ -169,7 +178,11 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
             [grpc.method_handlers_generic_handler("evald.plugin.v1.RegistryService", {"Connect": handler})]
         )
         try:
-            port = server.add_insecure_port(self.address)
+            port = (
+                server.add_insecure_port(self.address)
+                if credentials is None
+                else server.add_secure_port(self.address, credentials)
+            )
         except RuntimeError:
             raise OSError(f"{self.address} cannot be had; is another program using it?") from None
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
@@ -183,7 +196,10 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait_for(lambda: len(self.streams) > after)
             except TimeoutError:
-                raise PluginGone(f"no plugin has dialled {self.address} within {seconds:g}s") from None
+                without = f"; {self._refused} came without the token" if self._refused else ""
+                raise PluginGone(
+                    f"no plugin has dialled {self.address} within {seconds:g}s{without}"
+                ) from None
         stream = self.streams[-1]
         if stream.hello is not None:
             self.info = stream.hello.plugin
@@ -242,6 +258,10 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
             await self._server.stop(_GOODBYE_SECONDS)
 
     async def _connect(self, _frames: Any, context: Any) -> None:
+        brought = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        if self._token and brought != [f"Bearer {self._token}"]:
+            self._refused += 1
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wanted the token of --token-file")
         data = await context.read()
         hello = None
         if data is not grpc.aio.EOF:

@@ -7,6 +7,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from evald.credentials import Tls
 from evald.plugin.v1 import evaluator_plugin_service_pb2, evaluator_plugin_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
 
@@ -19,18 +20,32 @@ _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 
 class TargetLink(Link):
-    """A plugin that listens. Call `open` first."""
+    """A plugin that listens. Call `open` first.
+
+    tls: the CA of the plugin's certificate, and the kit's own certificate; None for plaintext.
+    Raises InvalidInput for a file that cannot be read.
+    """
 
     mode = "target"
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         super().__init__()
         self.address = address
-        # Above the servers' limit, so that the kit can report what is too large.
-        options = [("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES)]
-        self.channel: Any = grpc.aio.insecure_channel(address, options=options)
+        self.tls = tls
+        self.channel = self.channel_with(tls)
         self._stub = evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(self.channel)
         self._evaluate: Any = self.channel.unary_unary(f"/{SERVICE}/Evaluate")
+
+    def channel_with(self, tls: Tls | None) -> Any:
+        """Return a channel to the plugin."""
+        options = [
+            # Above the servers' limit, so that the kit can report what is too large.
+            ("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if tls is None:
+            return grpc.aio.insecure_channel(self.address, options=options)
+        return grpc.aio.secure_channel(self.address, tls.channel_credentials(), options=options)
 
     async def open(self, seconds: float = _CALL_SECONDS) -> Self:
         """Connect and call Describe. Raises PluginGone after so many seconds."""
@@ -40,7 +55,8 @@ class TargetLink(Link):
             self.info = await self.describe()
         except TimeoutError:
             await self.close()
-            raise PluginGone(f"nobody answers at {self.address} within {seconds:g}s") from None
+            over = " over TLS with these certificates" if self.tls else ""
+            raise PluginGone(f"nobody answers at {self.address}{over} within {seconds:g}s") from None
         except grpc.aio.AioRpcError as problem:
             await self.close()
             raise PluginGone(
@@ -48,10 +64,15 @@ class TargetLink(Link):
             ) from None
         return self
 
-    async def describe(self) -> task_pb2.PluginInfo:
-        """Call Describe. Raises AioRpcError."""
+    async def describe(self, channel: Any = None) -> task_pb2.PluginInfo:
+        """Call Describe, over another channel if one is given. Raises AioRpcError."""
         request = evaluator_plugin_service_pb2.DescribeRequest(contract_versions=[CONTRACT])
-        response = await self._stub.Describe(request, timeout=_CALL_SECONDS)
+        stub = (
+            self._stub
+            if channel is None
+            else evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceStub(channel)
+        )
+        response = await stub.Describe(request, timeout=_CALL_SECONDS)
         return response.plugin  # type: ignore[no-any-return]
 
     async def start(self, task: task_pb2.EvaluationTask) -> PendingReply:

@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
+	"example.com/evald/access"
 	evaldv1 "example.com/evald/gen/evald/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -48,7 +48,11 @@ func main() {
 }
 
 func evaluate(server string, evaluators []string) (bool, error) {
-	connection, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options, err := access.DialOptions(server)
+	if err != nil {
+		return false, err
+	}
+	connection, err := grpc.NewClient(server, options...)
 	if err != nil {
 		return false, err
 	}

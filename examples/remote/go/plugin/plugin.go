@@ -1,7 +1,7 @@
 // Package plugin serves Go functions to evald as evaluators.
 //
 // One program does it either way: it listens and evald dials it (Listen), or
-// it dials out to evald (Connect). Copy this package together with gen/.
+// it dials out to evald (Connect). Copy this package together with access/ and gen/.
 package plugin
 
 import (
@@ -20,12 +20,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/evald/access"
 	pluginv1 "example.com/evald/gen/evald/plugin/v1"
 	evaldv1 "example.com/evald/gen/evald/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -161,19 +161,29 @@ func (s service) Evaluate(ctx context.Context, request *pluginv1.EvaluateRequest
 	return &pluginv1.EvaluateResponse{Output: s.plugin.work(ctx, request.GetTask())}, nil
 }
 
+// Registration says where a plugin that listens registers. Target: how that
+// server reaches it, when not by the address itself. TLSProfile: with which of
+// the TLS profiles in its configuration.
+type Registration struct{ Server, Target, TLSProfile string }
+
 // Listen serves on an address until ctx ends, then finishes the open tasks.
-// With a server it also registers there, under target ("" is the address).
-func (p *Plugin) Listen(ctx context.Context, address, server, target string) error {
+// With a server it also registers there.
+func (p *Plugin) Listen(ctx context.Context, address string, at Registration) error {
+	options, err := access.ServerOptions()
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%s listens on %s\n", p.Name, listener.Addr())
-	grpcServer := grpc.NewServer(
+	grpcServer := grpc.NewServer(append(
+		options,
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		// Go's default takes pings more often than every five minutes for an attack.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	)
+	)...)
 	pluginv1.RegisterEvaluatorPluginServiceServer(grpcServer, service{plugin: p})
 	healthServer := health.NewServer()
 	healthServer.SetServingStatus(pluginv1.EvaluatorPluginService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
@@ -185,14 +195,14 @@ func (p *Plugin) Listen(ctx context.Context, address, server, target string) err
 	close(registered)
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if server != "" {
-		if target == "" {
-			target = listener.Addr().String()
+	if at.Server != "" {
+		if at.Target == "" {
+			at.Target = listener.Addr().String()
 		}
 		registered = make(chan struct{})
 		go func() {
 			defer close(registered)
-			if err := p.stayRegistered(stop, server, target); err != nil {
+			if err := p.stayRegistered(stop, at); err != nil {
 				ended <- err
 			}
 		}()
@@ -212,8 +222,8 @@ func (p *Plugin) Listen(ctx context.Context, address, server, target string) err
 
 // stayRegistered holds a lease until ctx ends, then gives it back. It ends
 // before that only when the first try is refused for good, or on ErrRevoked.
-func (p *Plugin) stayRegistered(ctx context.Context, server, target string) error {
-	connection, err := dial(server)
+func (p *Plugin) stayRegistered(ctx context.Context, at Registration) error {
+	connection, err := dial(at.Server)
 	if err != nil {
 		return err
 	}
@@ -222,7 +232,8 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 	request := &pluginv1.RegisterRequest{
 		Plugin:     p.info(),
 		InstanceId: newID(),
-		Target:     target,
+		Target:     at.Target,
+		TlsProfile: at.TLSProfile,
 		Ttl:        durationpb.New(15 * time.Second),
 	}
 	registered := false
@@ -235,7 +246,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, server, target string) erro
 		})
 		if err == nil {
 			registered = true
-			log.Printf("registered at %s as %s", server, target)
+			log.Printf("registered at %s as %s", at.Server, at.Target)
 			var state pluginv1.LeaseState
 			state, err = p.renew(ctx, registry, lease)
 			if ctx.Err() != nil {
@@ -294,10 +305,28 @@ func (p *Plugin) renew(
 	}
 }
 
-// Connect dials out to evald and works on what it sends, until ctx ends and
-// the open tasks are finished. It connects again whenever the connection
-// breaks, and ends before that only when the first try is refused for good.
-func (p *Plugin) Connect(ctx context.Context, server string) error {
+// Connect dials out to each of the servers and works on what they send, until
+// ctx ends and the open tasks are finished. It connects again whenever a
+// connection breaks, and ends before that only when a first try is refused for
+// good. Each server may have MaxConcurrency tasks open.
+func (p *Plugin) Connect(ctx context.Context, servers ...string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error)
+	for _, server := range servers {
+		go func() { ended <- p.connect(ctx, server) }()
+	}
+	var refused error
+	for range servers {
+		if err := <-ended; err != nil && refused == nil {
+			refused = err
+			stop()
+		}
+	}
+	return refused
+}
+
+func (p *Plugin) connect(ctx context.Context, server string) error {
 	connection, err := dial(server)
 	if err != nil {
 		return err
@@ -455,9 +484,12 @@ func isFinal(err error) bool {
 }
 
 func dial(server string) (*grpc.ClientConn, error) {
-	return grpc.NewClient(
-		server,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	options, err := access.DialOptions(server)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(server, append(
+		options,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
@@ -465,7 +497,7 @@ func dial(server string) (*grpc.ClientConn, error) {
 		}),
 		// Notices a server that is gone without a word; evald allows a ping every 10 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-	)
+	)...)
 }
 
 // backoffDelay is the wait before an attempt: it doubles up to 3 s, and half of

@@ -6,6 +6,7 @@
 
 import * as grpc from '@grpc/grpc-js';
 
+import { clientAccess } from './access';
 import { evald, google, milliseconds, toDuration, toStruct } from './contract';
 import type { AggregatedEvaluation__Output as Summary } from './gen/evald/v1/AggregatedEvaluation';
 import type { EvaluateResponse__Output as EvaluateResponse } from './gen/evald/v1/EvaluateResponse';
@@ -21,7 +22,7 @@ if (evaluators.length === 0) {
 }
 
 async function evaluate(): Promise<boolean> {
-  const client = new evald.v1.EvaluationService(server, grpc.credentials.createInsecure());
+  const client = new evald.v1.EvaluationService(server, ...clientAccess(server));
   try {
     const stream = client.evaluate(
       {

@@ -1,5 +1,5 @@
 // Serves TypeScript functions to evald as evaluators. One program does it either way: it listens and evald
-// dials it (listen), or it dials out to evald (connect). Copy this file, contract.ts and turn.ts.
+// dials it (listen), or it dials out to evald (connect). Copy this file, access.ts, contract.ts and turn.ts.
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -8,6 +8,7 @@ import { parseArgs } from 'node:util';
 import * as grpc from '@grpc/grpc-js';
 import { HealthImplementation } from 'grpc-health-check';
 
+import { clientAccess, serverCredentials } from './access';
 import { evald, fromStruct, type Json, milliseconds, toDuration, toStruct } from './contract';
 import type { ConnectRequest } from './gen/evald/plugin/v1/ConnectRequest';
 import type { ConnectResponse__Output as ConnectResponse } from './gen/evald/plugin/v1/ConnectResponse';
@@ -139,14 +140,21 @@ export async function work(
 }
 
 /**
- * Serves on an address until `stop` aborts, then finishes the open tasks. With a server it also registers
- * there, under `target`, or else its address.
+ * Where a plugin that listens registers. target: how that server reaches it, when not by the address itself.
+ * tlsProfile: with which of the TLS profiles in its configuration.
  */
+export interface Registration {
+  server: string;
+  target?: string | undefined;
+  tlsProfile?: string | undefined;
+}
+
+/** Serves on an address until `stop` aborts, then finishes the open tasks. It may register at a server, too. */
 export async function listen(
   plugin: Plugin,
   address: string,
   stop: AbortSignal,
-  registration?: { server: string; target?: string | undefined },
+  registration?: Registration,
 ): Promise<void> {
   const server = new grpc.Server({ 'grpc.max_receive_message_length': MAX_MESSAGE_BYTES });
   server.addService(evald.plugin.v1.EvaluatorPluginService.service, {
@@ -160,7 +168,7 @@ export async function listen(
   const health = new HealthImplementation({ '': 'SERVING', [SERVICE]: 'SERVING' });
   health.addToServer(server);
   const port = await new Promise<number>((resolve, reject) =>
-    server.bindAsync(address, grpc.ServerCredentials.createInsecure(), (error, bound) =>
+    server.bindAsync(address, serverCredentials(), (error, bound) =>
       error ? reject(error) : resolve(bound),
     ),
   );
@@ -168,7 +176,7 @@ export async function listen(
   console.log(`${plugin.name} listens on ${bound}`);
 
   try {
-    if (registration) await stayRegistered(plugin, registration.server, registration.target ?? bound, stop);
+    if (registration) await stayRegistered(plugin, { ...registration, target: registration.target ?? bound }, stop);
     else await aborted(stop);
   } finally {
     health.setStatus('', 'NOT_SERVING'); // so that nobody sends more
@@ -180,9 +188,10 @@ export async function listen(
 }
 
 /** Holds a lease until `stop` aborts, then gives it back. Throws when the first try is refused for good, or Revoked. */
-async function stayRegistered(plugin: Plugin, server: string, target: string, stop: AbortSignal): Promise<void> {
+async function stayRegistered(plugin: Plugin, registration: Registration, stop: AbortSignal): Promise<void> {
+  const { server, target, tlsProfile } = registration;
   const registry = dial(server);
-  const request = { plugin: info(plugin), instanceId: randomUUID(), target, ttl: toDuration(15_000) };
+  const request = { plugin: info(plugin), instanceId: randomUUID(), target, tlsProfile, ttl: toDuration(15_000) };
   let registered = false;
   try {
     for (let attempt = 0; !stop.aborted; attempt++) {
@@ -360,7 +369,8 @@ function session(
 }
 
 function dial(server: string): RegistryServiceClient {
-  return new evald.plugin.v1.RegistryService(server, grpc.credentials.createInsecure(), CHANNEL_OPTIONS);
+  const [credentials, options] = clientAccess(server);
+  return new evald.plugin.v1.RegistryService(server, credentials, { ...CHANNEL_OPTIONS, ...options });
 }
 
 /** The wait before an attempt: it doubles up to 3 s, and half of it is chance, lest many come back at one moment. */
@@ -406,19 +416,22 @@ export function failed(score: number, reason: string): EvaluationOutput {
 export async function main(plugin: Plugin): Promise<void> {
   const { values } = parseArgs({
     options: {
-      connect: { type: 'string' }, // HOST:PORT of an evald server to dial out to
+      connect: { type: 'string', multiple: true }, // HOST:PORT of an evald server to dial out to; may be several
       listen: { type: 'string', default: '127.0.0.1:50061' }, // HOST:PORT; port 0 picks one
       register: { type: 'string' }, // HOST:PORT of an evald server to register at, when listening
       target: { type: 'string' }, // how that server reaches this plugin, when not by the address itself
+      'tls-profile': { type: 'string' }, // of that server for this plugin, when it listens with TLS
     },
   });
   const stop = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT']) process.once(signal, () => stop.abort());
   try {
-    if (values.connect !== undefined) await connect(plugin, values.connect, stop.signal);
-    else {
-      const registration = values.register === undefined ? undefined : { server: values.register, target: values.target };
-      await listen(plugin, values.listen, stop.signal, registration);
+    if (values.connect !== undefined) {
+      const session = (server: string) => connect(plugin, server, stop.signal).finally(() => stop.abort());
+      await Promise.all(values.connect.map(session));
+    } else {
+      const { listen: address, register: server, target, 'tls-profile': tlsProfile } = values;
+      await listen(plugin, address, stop.signal, server === undefined ? undefined : { server, target, tlsProfile });
     }
   } catch (problem) {
     log((problem as Error).message);

@@ -50,7 +50,14 @@ public final class Caller {
     for (String evaluator : evaluators) {
       request.addEvaluators(spec(evaluator));
     }
-    ManagedChannel channel = NettyChannelBuilder.forTarget(server).usePlaintext().build();
+    ManagedChannel channel;
+    try {
+      channel = NettyChannelBuilder.forTarget(server, Access.toServer(server)).build();
+    } catch (IllegalArgumentException problem) {
+      System.err.println(problem.getMessage());
+      System.exit(2);
+      return;
+    }
     int code;
     try {
       code = evaluate(channel, request.build()) ? 0 : 1;

@@ -53,6 +53,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -63,7 +64,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * Serves Java functions to evald as evaluators. One program does it either way: it listens and evald dials it
- * ({@link #listen}), or it dials out to evald ({@link #connect}). Copy this file and Turns.java.
+ * ({@link #listen}), or it dials out to evald ({@link #connect}). Copy this file, Access.java and Turns.java.
  */
 public final class Plugin {
   /**
@@ -113,6 +114,8 @@ public final class Plugin {
   private static final Set<Code> FINAL =
       EnumSet.of(Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED, Code.FAILED_PRECONDITION,
           Code.UNAUTHENTICATED, Code.UNIMPLEMENTED);
+
+  private static final Set<String> OPTIONS = Set.of("--connect", "--listen", "--register", "--target", "--tls-profile");
 
   private final PluginInfo info;
   private final List<Evaluator> evaluators;
@@ -198,17 +201,21 @@ public final class Plugin {
   }
 
   /**
-   * Serves on an address until SIGTERM, then finishes the open tasks. With a server it also registers there, under
-   * {@code target}, or else its address.
+   * Where a plugin that listens registers. target: how that server reaches it, when not by the address itself.
+   * tlsProfile: with which of the TLS profiles in its configuration, or "".
    */
-  public void listen(String address, Optional<String> server, Optional<String> target)
+  public record Registration(String server, Optional<String> target, String tlsProfile) {}
+
+  /** Serves on an address until SIGTERM, then finishes the open tasks. It may register at a server, too. */
+  public void listen(String address, Optional<Registration> registration)
       throws IOException, InterruptedException, Revoked {
     int colon = address.lastIndexOf(':');
     String host = address.substring(0, colon);
     HealthStatusManager health = new HealthStatusManager();
     health.setStatus(EvaluatorPluginServiceGrpc.SERVICE_NAME, ServingStatus.SERVING);
     Server grpc =
-        NettyServerBuilder.forAddress(new InetSocketAddress(host, Integer.parseInt(address.substring(colon + 1))))
+        NettyServerBuilder.forAddress(
+                new InetSocketAddress(host, Integer.parseInt(address.substring(colon + 1))), Access.ofListener())
             .maxInboundMessageSize(MAX_MESSAGE_BYTES)
             // Java's default takes pings more often than every five minutes for an attack.
             .permitKeepAliveTime(5, TimeUnit.SECONDS)
@@ -220,8 +227,8 @@ public final class Plugin {
     String bound = host + ":" + grpc.getPort();
     System.out.println(info.getName() + " listens on " + bound);
     try {
-      if (server.isPresent()) {
-        stayRegistered(server.get(), target.orElse(bound));
+      if (registration.isPresent()) {
+        stayRegistered(registration.get(), bound);
       } else {
         stop.join();
       }
@@ -235,13 +242,15 @@ public final class Plugin {
   }
 
   /** Holds a lease until SIGTERM, then gives it back. Throws when the first try is refused for good, or Revoked. */
-  private void stayRegistered(String server, String target) throws Revoked {
-    ManagedChannel channel = dial(server);
+  private void stayRegistered(Registration registration, String bound) throws Revoked {
+    ManagedChannel channel = dial(registration.server());
+    String target = registration.target().orElse(bound);
     RegisterRequest request =
         RegisterRequest.newBuilder()
             .setPlugin(info)
             .setInstanceId(UUID.randomUUID().toString())
             .setTarget(target)
+            .setTlsProfile(registration.tlsProfile())
             .setTtl(Duration.newBuilder().setSeconds(15))
             .build();
     boolean registered = false;
@@ -252,7 +261,7 @@ public final class Plugin {
         try {
           RegisterResponse lease = registry(channel).register(request);
           registered = true;
-          log("registered at %s as %s", server, target);
+          log("registered at %s as %s", registration.server(), target);
           renew(channel, lease);
         } catch (StatusRuntimeException problem) {
           if (!registered && FINAL.contains(problem.getStatus().getCode())) {
@@ -318,6 +327,20 @@ public final class Plugin {
       pause(Math.max(session.delayMs, backoff(attempt)));
     }
     channel.shutdownNow();
+  }
+
+  /** The same with several servers, each of which may have maxConcurrency tasks open. */
+  public void connect(List<String> servers) throws Throwable {
+    List<CompletableFuture<Void>> ended =
+        servers.stream()
+            .map(server -> CompletableFuture.runAsync(() -> connect(server), each -> new Thread(each).start()))
+            .map(each -> each.whenComplete((done, problem) -> stop.complete(null)))
+            .toList();
+    try {
+      CompletableFuture.allOf(ended.toArray(CompletableFuture[]::new)).join();
+    } catch (CompletionException problem) {
+      throw problem.getCause();
+    }
   }
 
   /** One session, from hello to the end of the stream. */
@@ -450,8 +473,7 @@ public final class Plugin {
   }
 
   private static ManagedChannel dial(String server) {
-    return NettyChannelBuilder.forTarget(server)
-        .usePlaintext()
+    return NettyChannelBuilder.forTarget(server, Access.toServer(server))
         .maxInboundMessageSize(MAX_MESSAGE_BYTES)
         // Notices a server that is gone without a word; evald allows a ping every 10 s.
         .keepAliveTime(20, TimeUnit.SECONDS)
@@ -525,17 +547,22 @@ public final class Plugin {
   }
 
   /**
-   * Runs the plugin as its command line says, until SIGTERM or SIGINT: {@code --connect SERVER}, or
-   * {@code [--listen ADDRESS] [--register SERVER [--target TARGET]]}. Does not return.
+   * Runs the plugin as its command line says, until SIGTERM or SIGINT: {@code --connect SERVER}, once or more, or
+   * {@code [--listen ADDRESS] [--register SERVER [--target TARGET] [--tls-profile NAME]]}. Does not return.
    */
   public void main(String[] args) {
     Map<String, String> options = new HashMap<>();
+    List<String> servers = new ArrayList<>();
     for (int i = 0; i < args.length; i += 2) {
-      if (!Set.of("--connect", "--listen", "--register", "--target").contains(args[i]) || i + 1 == args.length) {
-        log("usage: [--connect HOST:PORT | --listen HOST:PORT [--register HOST:PORT [--target TARGET]]]");
+      if (!OPTIONS.contains(args[i]) || i + 1 == args.length) {
+        log("usage: [--connect HOST:PORT ... | --listen HOST:PORT"
+            + " [--register HOST:PORT [--target TARGET] [--tls-profile NAME]]]");
         System.exit(2);
       }
       options.put(args[i], args[i + 1]);
+      if (args[i].equals("--connect")) {
+        servers.add(args[i + 1]);
+      }
     }
     // A JVM ends with 143 on SIGTERM, however orderly it stops, unless it is halted.
     CompletableFuture<Integer> exit = new CompletableFuture<>();
@@ -544,18 +571,19 @@ public final class Plugin {
       Runtime.getRuntime().halt(exit.join());
     }));
     exit.complete(exitCode(() -> {
-      if (options.containsKey("--connect")) {
-        connect(options.get("--connect"));
+      if (!servers.isEmpty()) {
+        connect(servers);
       } else {
-        listen(options.getOrDefault("--listen", "127.0.0.1:50061"), Optional.ofNullable(options.get("--register")),
-            Optional.ofNullable(options.get("--target")));
+        listen(options.getOrDefault("--listen", "127.0.0.1:50061"), Optional.ofNullable(options.get("--register")).map(
+            server -> new Registration(
+                server, Optional.ofNullable(options.get("--target")), options.getOrDefault("--tls-profile", ""))));
       }
     }));
     System.exit(0); // the hook above says with what
   }
 
   private interface Body {
-    void run() throws Exception;
+    void run() throws Throwable;
   }
 
   private static int exitCode(Body body) {
@@ -565,7 +593,7 @@ public final class Plugin {
     } catch (Revoked problem) {
       log("%s", problem.getMessage());
       return 0; // no failure: whoever starts failed programs again should not start this one
-    } catch (Exception problem) {
+    } catch (Throwable problem) {
       log("%s", problem.getMessage());
       return 1;
     }

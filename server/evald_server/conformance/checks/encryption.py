@@ -1,0 +1,102 @@
+"""Rules for TLS: a plugin talks to nobody who cannot prove to be the right one."""
+
+import asyncio
+import socket
+import ssl
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from evald_server.dev_certificates import OpensslProblem, make_certificates
+
+from ..link import PluginGone
+from ..trial import NotTestable, RuleBroken, Trial
+
+_HANDSHAKE_SECONDS: Final = 5.0
+
+
+async def refuses_another_ca(trial: Trial) -> None:
+    """Check that a server at the same address, with a certificate of an unknown CA, gets no connection."""
+    link = trial.session
+    if link.tls is None:
+        raise NotTestable("needs TLS; give --cert and --key")
+    host, _, port = link.address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        context = await asyncio.to_thread(_context_of_another_ca, host)
+    except OpensslProblem as problem:
+        raise NotTestable(str(problem)) from None
+    count = len(link.streams)
+    await link.go_away()
+    try:
+        accepted = await asyncio.to_thread(_next_accepts, context, (host, int(port)), trial.pace.back)
+    except TimeoutError:
+        raise RuleBroken(f"it did not dial again within {trial.pace.back:g}s") from None
+    except OSError as problem:
+        raise NotTestable(f"the kit cannot listen at {link.address} again: {problem.strerror}") from None
+    finally:
+        await link.open()
+    try:
+        await link.arrived(trial.pace.back, after=count)
+    except PluginGone:
+        raise RuleBroken(f"it was not back {trial.pace.back:g}s after the right server was") from None
+    if accepted:
+        raise RuleBroken("it goes on with a server whose certificate is of a CA that it was not given")
+
+
+async def wants_a_certificate(trial: Trial) -> None:
+    """Check that a caller without a certificate is not answered."""
+    tls = trial.target.tls
+    if tls is None or tls.cert is None:
+        raise NotTestable("needs TLS with a certificate of the caller; give --cert and --key")
+    async with trial.target.channel_with(replace(tls, cert=None, key=None)) as channel:
+        try:
+            await trial.target.describe(channel)
+        except grpc.aio.AioRpcError as problem:
+            if problem.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise RuleBroken(f"it answers a caller without one with {problem.code().name}") from None
+            return
+    raise RuleBroken("it answers a caller that shows no certificate")
+
+
+def _context_of_another_ca(name: str) -> ssl.SSLContext:
+    """Return the TLS of a server with that name, whose certificate nobody has reason to trust."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Without it some clients would hang up because of that, and not because of the certificate.
+    context.set_alpn_protocols(["h2"])
+    with tempfile.TemporaryDirectory() as folder:
+        make_certificates(Path(folder), ["localhost", "127.0.0.1", "::1", name], days=1)
+        context.load_cert_chain(Path(folder, "server.pem"), Path(folder, "server.key"))
+    return context
+
+
+def _next_accepts(context: ssl.SSLContext, address: tuple[str, int], seconds: float) -> bool:
+    """Return whether the next who dials accepts the certificate. Raises TimeoutError if nobody does in time."""
+    begun = False
+
+    def begin(*_: Any) -> None:
+        nonlocal begun
+        begun = True
+
+    context.sni_callback = begin
+    end = time.monotonic() + seconds
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.create_server(address, family=family) as listener:
+        while True:
+            listener.settimeout(max(0.0, end - time.monotonic()) or 1e-3)
+            connection, _ = listener.accept()
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            with connection:
+                try:
+                    # It ends well only when the client has seen the certificate, and goes on.
+                    context.wrap_socket(connection, server_side=True).close()
+                except OSError:  # of which ssl.SSLError is one
+                    # A connection that was given up before its first message says nothing.
+                    if begun:
+                        return False
+                else:
+                    return True
