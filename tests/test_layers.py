@@ -51,7 +51,7 @@ BELOW = {
     },
     "store": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
-    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
+    "runs": {"batch", "connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "auth",
         "batch",

@@ -17,6 +17,7 @@ from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, S
 from evald_server import wire_pb2
 from evald_server.auth.principal import PRINCIPAL
 from evald_server.auth.roles import METHODS
+from evald_server.batch.pool import BatchPool
 from evald_server.connectors.connector import AgentConnector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -79,6 +80,7 @@ class SuiteService:
         admission: Admission,
         telemetry: Telemetry,
         connectors: ConnectorService,
+        pool: BatchPool,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -86,6 +88,7 @@ class SuiteService:
         self._admission = admission
         self._telemetry = telemetry
         self._connectors = connectors
+        self._pool = pool
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
@@ -307,18 +310,20 @@ class SuiteService:
             opened,
             tuple(spec.SerializeToString(deterministic=True) for spec in opened.evaluators),
             opened.options.SerializeToString(deterministic=True),
-            connector,
             self._engine,
-            self._admission,
             count,
-            scope_of(stream.context, self._engine.new_id()),
+            connector=connector,
+            admission=self._admission,
+            scope=scope_of(stream.context, self._engine.new_id()),
         )
 
     async def _run(
         self, stream: RpcStream, setup: SuiteSetup, run: SuiteRun, message: wire_pb2.RunSuiteRequest
     ) -> SuiteRun:
         key, run = await self._opened(run, setup.opened)
-        suite = SuiteStream(setup, run, key, self._store, stream, self.store_seconds)
+        suite = SuiteStream(
+            setup, run, key, self._store, stream, self.store_seconds, self._pool, self._telemetry
+        )
         try:
             await suite.begin()
             await suite.add(message.cases)

@@ -171,6 +171,12 @@ class _Spending:
         currency = cost.currency_code
         self._money[currency] = self._money.get(currency, 0.0) + cost.amount
 
+    def merge(self, other: "_Spending") -> None:
+        for name, count in other._tokens.items():
+            self._tokens[name] = self._tokens.get(name, 0) + count
+        for currency, amount in other._money.items():
+            self._money[currency] = self._money.get(currency, 0.0) + amount
+
     def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
         """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out."""
         for name in ("token_usage", "cost"):
@@ -190,6 +196,13 @@ class _EvaluatorCounts:
     def __init__(self) -> None:
         self.passed = self.failed = self.errors = self.values = 0
         self.sum = 0.0
+
+    def merge(self, other: "_EvaluatorCounts") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.errors += other.errors
+        self.values += other.values
+        self.sum += other.sum
 
 
 class SuiteTotals:
@@ -229,6 +242,26 @@ class SuiteTotals:
         for trial in trials:
             for turn in trial.turns:
                 self._add_turn(turn)
+
+    def merge(self, other: "SuiteTotals") -> None:
+        """Add the cases of other totals."""
+        self._verdicts += other._verdicts
+        for verdict, weight in other._weights.items():
+            self._weights[verdict] += weight
+        self._norm = math.hypot(self._norm, other._norm)
+        self._scores += other._scores
+        self._scored += other._scored
+        self._trials += other._trials
+        self._sizes |= other._sizes
+        for name, counts in other._evaluators.items():
+            self._evaluators.setdefault(name, _EvaluatorCounts()).merge(counts)
+        for key in other._provenance:
+            if len(self._provenance) < _MAX_PROVENANCE:
+                self._provenance.setdefault(key)
+        self._latency += other._latency
+        self._latencies += other._latencies
+        self._agent.merge(other._agent)
+        self._judges.merge(other._judges)
 
     def _add_turn(self, turn: run_service_pb2.RunTurn) -> None:
         if turn.HasField("latency"):
