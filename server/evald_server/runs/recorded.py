@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from evald.blocks import UnreadableContent
@@ -73,19 +74,11 @@ class CaseSetup:
 
     def conditions(self, case: wire_pb2.SuiteCase) -> str:
         """Return `CaseResult.conditions_sha256`."""
-        options = evaluation_service_pb2.EvaluateOptions.FromString(self.options_of(case))
         parts = [
             repr((self.trials(case), self.min_passed(case), len(case.messages))).encode(),
             *(message.SerializeToString(deterministic=True) for message in case.messages),
             case.metadata.SerializeToString(deterministic=True),
-            repr(
-                (
-                    options.aggregation,
-                    options.threshold if options.HasField("threshold") else None,
-                    options.fail_fast,
-                    options.skip_auto_evaluators,
-                )
-            ).encode(),
+            _policy(case.options) if case.options else self._shared_policy,
         ]
         for index, turn in enumerate(case.turns):
             parts.append(repr((len(turn.input), self._weights(case, index))).encode())
@@ -106,10 +99,27 @@ class CaseSetup:
             if one.enforced and one.definition.kind is Kind.ASSERTION
         ]
 
+    @cached_property
+    def _shared_policy(self) -> bytes:
+        return _policy(self.options)
+
     def plan(self, case: wire_pb2.SuiteCase, turn: int) -> Plan | None:
         """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
         specs = self.specs_of(case, turn)
         return self.engine.planner.plan(specs, self.options_of(case)) if specs else None
+
+
+def _policy(data: bytes) -> bytes:
+    """Return what serialised options say of how results become a verdict."""
+    options = evaluation_service_pb2.EvaluateOptions.FromString(data)
+    return repr(
+        (
+            options.aggregation,
+            options.threshold if options.HasField("threshold") else None,
+            options.fail_fast,
+            options.skip_auto_evaluators,
+        )
+    ).encode()
 
 
 Answers: TypeAlias = Sequence[context_pb2.Invocation]
