@@ -22,7 +22,7 @@ BELOW = {
     "data_dir": set(),
     "untrusted": set(),
     "pages": {"untrusted"},
-    "suites": {"pages", "untrusted"},
+    "suites": {"frames", "pages", "untrusted"},
     "descriptors": set(),
     "memory": set(),
     "loop": set(),
