@@ -1,6 +1,7 @@
 """What streams have in common that have their messages evaluated beside each other."""
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
@@ -10,6 +11,33 @@ from evald_server.monitoring import Telemetry
 
 CHUNKS_PER_PROCESS: Final = 2
 """Chunks of one stream that are being evaluated, or whose answers the caller has not taken yet, for each process."""
+
+
+class LoopTurns:
+    """Has the streams that share it work one after the other: in each iteration of the event loop one of them goes on.
+
+    With a turn in every iteration for each of ten streams, whatever else takes some iterations, such as any small
+    call, would take as many turns of ten streams.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        """Wait for a turn, first come first served."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._give)
+        await turn
+
+    def _give(self) -> None:
+        turn = self._waiting.popleft()
+        if not turn.done():  # cancelled
+            turn.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._give)
 
 
 class StreamTasks:

@@ -26,11 +26,8 @@ from .suite_checks import check_case, parse_case
 
 T = TypeVar("T")
 
-# Cases, and trials of one, between two times that the event loop may do something else, as in batches.
-_YIELD_EVERY: Final = 4
-
-# The same for cases that are only checked, which takes a fifth of the time.
-_CHECK_EVERY: Final = 16
+# How long a suite run may work in the event loop before it waits for its next turn: that of about four cases.
+_TURN_SECONDS: Final = 0.002
 
 # Cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
@@ -101,6 +98,7 @@ class SuiteStream:
         self._pool = pool
         self._telemetry = telemetry
         self._use_processes = True  # not where they leave most of the cases to the server
+        self._turn_ends = 0.0
         self._sent = 0  # cases that have come
         self._count = 0  # cases that were finished, those of earlier attempts included
         self._tasks = StreamTasks()
@@ -117,8 +115,7 @@ class SuiteStream:
             for _, data in page:
                 self._totals.add(CaseResult.FromString(data))
                 self._count += 1
-                if not self._count % _YIELD_EVERY:
-                    await asyncio.sleep(0)
+                await self._pause()
 
     async def read(self) -> bytes | None:
         """Return the next message, None at the end. Raises what has gone wrong, also while the caller is silent."""
@@ -166,6 +163,12 @@ class SuiteStream:
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
         await self._tasks.close()
+
+    async def _pause(self) -> None:
+        """Wait for the next turn if this one is over."""
+        if time.perf_counter() > self._turn_ends:
+            await self._setup.next_turn()
+            self._turn_ends = time.perf_counter() + _TURN_SECONDS
 
     def _plan_of_chunks(self, count: int) -> Plan | None:
         """Return the plan with which processes are to evaluate the next `count` cases; None when they are not to."""
@@ -231,12 +234,11 @@ class SuiteStream:
     async def _run_here(self, sent: Sequence[_Sent]) -> None:
         """Check cases, and run them in this process."""
         cases = []
-        for number, (index, data) in enumerate(sent):
+        for index, data in sent:
+            await self._pause()
             case = parse_case(data, index)
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
-            if not number % _CHECK_EVERY:
-                await asyncio.sleep(0)
         self._more_to_come += 1
         for begin in range(0, len(cases), _MAX_CASES):
             await self._run(cases[begin : begin + _MAX_CASES])
@@ -246,7 +248,8 @@ class SuiteStream:
     async def _run(self, cases: Sequence[tuple[wire_pb2.SuiteCase, int]]) -> None:
         """Run cases that come with their size, or answer them from the store."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
-        for index, (case, size) in enumerate(cases):
+        for case, size in cases:
+            await self._pause()
             data = known.get(case.case_id)
             if data is not None:
                 self._answer(_Answer(None, data))
@@ -254,8 +257,6 @@ class SuiteStream:
                 await self._start(CaseRun(case, self._setup, size))
             if len(self._done) >= _MAX_CASES or self._done_bytes >= _MAX_BYTES:
                 await self._make_room()
-            if not index % _YIELD_EVERY:
-                await asyncio.sleep(0)
 
     async def _answer_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
         """Answer the cases that are stored. Returns the others."""
@@ -277,9 +278,8 @@ class SuiteStream:
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""
-        for number, trial in enumerate(run.trials(), 1):
-            if not number % _YIELD_EVERY:
-                await asyncio.sleep(0)
+        for trial in run.trials():
+            await self._pause()
             if trial.play():
                 continue
             tasks, most = (

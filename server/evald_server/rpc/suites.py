@@ -40,6 +40,7 @@ from .errors import BadField, CallError, check_enum, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
+from .stream_tasks import LoopTurns
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
 from .trace_context import scope_of
@@ -92,6 +93,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
+        self._turns = LoopTurns()
         self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
@@ -315,6 +317,7 @@ class SuiteService:
             connector=connector,
             admission=self._admission,
             scope=scope_of(stream.context, self._engine.new_id()),
+            next_turn=self._turns.next,
         )
 
     async def _run(

@@ -1,8 +1,7 @@
 """Cases of a suite on the server: recorded conversations, and those had with an agent."""
 
-import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
@@ -29,13 +28,15 @@ _MOST_CALLS: Final = 10
 class SuiteSetup(CaseSetup):
     """What the cases of a suite run share on the server.
 
-    connector: reaches the agent, if there is one. scope: of the call.
+    connector: reaches the agent, if there is one. scope: of the call. next_turn: waits until the suite run may go on
+    in the event loop.
     """
 
     _: KW_ONLY
     connector: Connector | None
     admission: EvaluationAdmission
     scope: Scope
+    next_turn: Callable[[], Awaitable[None]]
 
 
 class CaseRun(RecordedCase):
@@ -77,7 +78,7 @@ class TrialRun(RecordedTrial):
                     await self._wait(self.waiting)
                 elif self._answers is not None:
                     self._take(self._answers[self._index])
-                    await asyncio.sleep(0)
+                    await self._suite.next_turn()
                 else:
                     await self._ask(self._suite.connector)
         except Exception as problem:  # noqa: BLE001 - as above
