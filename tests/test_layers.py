@@ -23,7 +23,7 @@ BELOW = {
     "data_dir": set(),
     "untrusted": set(),
     "pages": {"untrusted"},
-    "suites": {"pages", "untrusted"},
+    "suites": {"frames", "pages", "untrusted"},
     "descriptors": set(),
     "memory": set(),
     "loop": set(),
@@ -52,7 +52,7 @@ BELOW = {
     },
     "store": set(),
     "connectors": {"config", "redaction", "remote", "retries"},
-    "runs": {"connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
+    "runs": {"batch", "connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "auth",
         "batch",

@@ -430,6 +430,7 @@ class App:
             self.runner,
             self._judge_problem,
             self.settings.max_messages,
+            self.batch_processes,
         )
         self.suites = services.suites
         table |= services.handlers

@@ -12,7 +12,8 @@ import pytest
 import uvloop
 
 from evald.v1 import evaluation_service_pb2
-from evald_server.batch.chunk import Chunk, ChunkResult, ProcessConfig
+from evald_server.batch.chunk import ProcessConfig
+from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
@@ -47,9 +48,9 @@ def planner() -> Planner:
     return Planner(registry)
 
 
-FOUR = Chunk(_SPECS, b"", planner().plan(_SPECS).template.specs, [_ITEM] * 4, brief=False)
+FOUR = ItemChunk(_SPECS, b"", planner().plan(_SPECS).template.specs, [_ITEM] * 4, brief=False)
 
-Future: TypeAlias = "asyncio.Future[ChunkResult | None]"
+Future: TypeAlias = "asyncio.Future[ItemChunkResult | None]"
 
 
 @asynccontextmanager
@@ -62,7 +63,7 @@ async def pool(*, size: int = 1, **options: Any) -> AsyncIterator[BatchPool]:
         await made.aclose()
 
 
-async def submitted(made: BatchPool, chunk: Chunk = FOUR) -> Future:
+async def submitted(made: BatchPool, chunk: ItemChunk = FOUR) -> Future:
     """The result to come of a chunk, as soon as there is a process."""
     async with asyncio.timeout(30):
         while (future := await made.submit(chunk, 1)) is None:  # noqa: ASYNC110 - nothing tells of it

@@ -62,7 +62,16 @@ class Bench:
         specs = (EvaluatorSpec(type=evaluator).SerializeToString(),)
         self.evaluations = 0
         self.setup = SuiteSetup(
-            "run", first, specs, b"", agent, self.engine, Admission(16, 16, 5.0), self._note, Scope()
+            "run",
+            first,
+            specs,
+            b"",
+            self.engine,
+            self._note,
+            connector=agent,
+            admission=Admission(16, 16, 5.0),
+            scope=Scope(),
+            next_turn=lambda: asyncio.sleep(0),
         )
 
     def _note(self, _run: Any) -> None:

@@ -327,7 +327,7 @@ def test_ids_of_a_large_suite_take_eight_bytes_each() -> None:
         assert not ids.add(known)
 
 
-def test_a_large_suite_is_read_again_and_found_wrong_everywhere(
+def test_a_large_suite_is_kept_on_the_disk_and_found_wrong_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evald_server.suites.suite_file._KEPT_BYTES", 1000)

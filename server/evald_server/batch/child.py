@@ -3,7 +3,6 @@
 It has only the built-in evaluators that never wait. `pool` starts it.
 """
 
-import logging
 import os
 import pickle
 import signal
@@ -14,19 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Final
 
-from google.protobuf.message import DecodeError
-
 from evald.threads import Threads
-from evald_server import kernel, wire_pb2
-from evald_server.batch.chunk import Chunk, ChunkResult, ProcessConfig, ResultCounter
-from evald_server.batch.results import MAX_BYTES, BatchResults
+from evald_server import kernel
+from evald_server.batch.chunk import Chunk, ProcessConfig
 from evald_server.engine.combinators import combinators
-from evald_server.engine.contexts import Contexts, InvalidContext
+from evald_server.engine.contexts import Contexts
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
@@ -39,52 +33,16 @@ _NICENESS: Final = 5
 # When memory runs out, the kernel should kill a batch process rather than the server.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
-# Nobody else waits for this process, so an item may run longer than in the server, which takes over what is not
-# done by then and ends it at its deadline.
-_SLICE_NANOS: Final = 1_000_000_000
-
 # Compiled plans that a process keeps.
 _PLAN_CACHE_BYTES: Final = 8 << 20
 
-_log = logging.getLogger("evald.batch")
 
-
-class ChunkEvaluator:
-    """Evaluates chunks with a planner of its own."""
-
-    def __init__(self, config: ProcessConfig) -> None:
-        threads = Threads()
-        limits = config.limits._replace(cache_bytes=min(config.limits.cache_bytes, _PLAN_CACHE_BYTES))
-        planner = Planner(_registry(config, threads), limits, fail_open=config.fail_open)
-        self._engine = Engine(planner, Contexts(config.max_messages), threads)
-
-    def evaluate(self, chunk: Chunk) -> ChunkResult:
-        """Evaluate the items; skip all of them when only the server has what the plan needs."""
-        left_to_server = ChunkResult(len(chunk.items), range(len(chunk.items)), [], [], [])
-        try:
-            plan = self._engine.planner.plan(chunk.specs, chunk.options)
-        except InvalidPlan:
-            return left_to_server
-        if list(plan.template.specs) != list(chunk.announced):
-            _log.warning("a plan is not the server's; its batches are evaluated there")
-            return left_to_server
-        durations: list[tuple[int, float]] = []
-        counter = ResultCounter()
-
-        def observe(run: EvaluationRun) -> None:
-            durations.append((int(run.aggregate.verdict), run.nanos * 1e-9))
-            counter.add(run)
-
-        results = BatchResults(self._engine, observe, brief=chunk.brief, slice_nanos=_SLICE_NANOS)
-        skipped: list[int] = []
-        end = 0
-        for data in chunk.items:
-            if not _evaluated(results, data, plan):
-                skipped.append(end)
-            end += 1
-            if results.size >= MAX_BYTES:
-                break
-        return ChunkResult(end, skipped, results.answers, durations, counter.results())
+def _engine(config: ProcessConfig) -> Engine:
+    """Return an engine with a planner of its own."""
+    threads = Threads()
+    limits = config.limits._replace(cache_bytes=min(config.limits.cache_bytes, _PLAN_CACHE_BYTES))
+    planner = Planner(_registry(config, threads), limits, fail_open=config.fail_open)
+    return Engine(planner, Contexts(config.max_messages), threads)
 
 
 def _registry(config: ProcessConfig, threads: Threads) -> Registry:
@@ -99,21 +57,6 @@ def _registry(config: ProcessConfig, threads: Threads) -> Registry:
     return registry
 
 
-def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
-    """Evaluate an item. Returns False when the server has to: it is refused, has evaluators of its own, or waits."""
-    try:
-        item = wire_pb2.BatchItem.FromString(data)
-        if item.evaluators or item.context.HasField("scenario"):
-            return False
-        waiting = results.evaluate(item, plan)
-    except (DecodeError, InvalidContext):
-        return False
-    if waiting is None:
-        return True
-    waiting.abandon()
-    return False
-
-
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Send the version, receive the config, report ready, and evaluate chunks until the server closes the pipe."""
     kernel.end_with_parent()
@@ -124,12 +67,12 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
         config: ProcessConfig = pickle.loads(frame)  # noqa: S301 - from our own parent
         configure_logging(config.log_format, config.log_level)
-        evaluator = ChunkEvaluator(config)
+        engine = _engine(config)
         prepare_for_calls()
         write_frame(answers, b"")
         while (frame := read_frame(requests)) is not None:
-            chunk: Chunk = pickle.loads(frame)  # noqa: S301 - from our own parent
-            write_frame(answers, pickle.dumps(evaluator.evaluate(chunk)))
+            chunk: Chunk[object] = pickle.loads(frame)  # noqa: S301 - from our own parent
+            write_frame(answers, pickle.dumps(chunk.evaluate(engine)))
 
 
 def _stand_back() -> None:

@@ -1,13 +1,23 @@
-"""A chunk of a batch: the request to a batch process and its result. Both are pickled."""
+"""What a server asks of its batch processes, and what they answer. Both are pickled."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from evald.result import measurement
-from evald_server.engine.plan import Limits, Plan
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import InvalidPlan, Limits, Plan
 from evald_server.engine.registry import Origin
 from evald_server.engine.run import EvaluationRun
 from evald_server.logs import LogFormat
+
+T_co = TypeVar("T_co", covariant=True)
+
+SLICE_NANOS: Final = 1_000_000_000
+"""How long an evaluation may run in a batch process: nobody else waits for it, so longer than in the server, which
+takes over what is not done by then and ends it at its deadline."""
+
+_log = logging.getLogger("evald.batch")
 
 
 class ProcessConfig(NamedTuple):
@@ -24,18 +34,11 @@ class ProcessConfig(NamedTuple):
     log_level: str
 
 
-class Chunk(NamedTuple):
-    """Items that share a plan.
+class Chunk(Protocol[T_co]):
+    """Work for a batch process, which evaluates it with an engine of its own."""
 
-    specs, options: serialised, as the planner takes them. announced: specs of the server's plan; a process whose own
-    plan differs must not evaluate. items: serialised BatchItem messages. brief: as in BatchOpen.
-    """
-
-    specs: tuple[bytes, ...]
-    options: bytes
-    announced: Sequence[bytes]
-    items: Sequence[bytes]
-    brief: bool
+    def evaluate(self, engine: Engine) -> T_co:
+        """Return the results."""
 
 
 ResultKey: TypeAlias = tuple[int, int, float | None, float | None, str]
@@ -58,15 +61,24 @@ def result_keys(run: EvaluationRun) -> Iterator[tuple[ResultKey, int]]:
         yield (evaluator.index, int(result.verdict), result.score, value, code), nanos
 
 
+class ChunkCounts(NamedTuple):
+    """What telemetry counts of a chunk. durations: verdict and seconds of each evaluation. results: of all evaluators."""
+
+    durations: Sequence[tuple[int, float]]
+    results: Sequence[CountedResult]
+
+
 class ResultCounter:
     """Counts equal results, so that the server adds a chunk's thousands of results quickly."""
 
     def __init__(self) -> None:
+        self._durations: list[tuple[int, float]] = []
         self._short: dict[ResultKey, list[int]] = {}
         self._long: list[CountedResult] = []
 
     def add(self, run: EvaluationRun) -> None:
         """Add the results of a finished run."""
+        self._durations.append((int(run.aggregate.verdict), run.nanos * 1e-9))
         for key, nanos in result_keys(run):
             if nanos > _SHORT_NANOS:
                 self._long.append((key, 1, nanos * 1e-9))
@@ -77,25 +89,27 @@ class ResultCounter:
             found[0] += 1
             found[1] += nanos
 
-    def results(self) -> list[CountedResult]:
-        """Return the results with their counts."""
+    def counts(self) -> ChunkCounts:
+        """Return what was counted."""
         short = [(key, count, nanos * 1e-9 / count) for key, (count, nanos) in self._short.items()]
-        return [*short, *self._long]
+        return ChunkCounts(self._durations, [*short, *self._long])
 
 
-class ChunkResult(NamedTuple):
-    """The result of a chunk.
+def same_plan(
+    engine: Engine, specs: tuple[bytes, ...], options: bytes, announced: Sequence[bytes]
+) -> Plan | None:
+    """Return the plan of a chunk in a batch process; None when it is not the server's.
 
-    end: index after the last item that was processed, because the size of a result is limited. skipped: indexes
-    of the items that the server has to evaluate itself. answers: serialised BatchAnswer messages. durations:
-    verdict and seconds of each item. results: of all evaluators.
+    specs, options: serialised, as the planner takes them. announced: specs of the server's plan.
     """
-
-    end: int
-    skipped: Sequence[int]
-    answers: Sequence[bytes]
-    durations: Sequence[tuple[int, float]]
-    results: Sequence[CountedResult]
+    try:
+        plan = engine.planner.plan(specs, options)
+    except InvalidPlan:
+        return None
+    if list(plan.template.specs) != list(announced):
+        _log.warning("a plan is not the server's; its batches are evaluated there")
+        return None
+    return plan
 
 
 def can_run(plan: Plan) -> bool:

@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from evald_server.workers import ChildProcess
 
-from .chunk import Chunk, ChunkResult, ProcessConfig
+from .chunk import Chunk, ProcessConfig
+
+T = TypeVar("T")
 
 # -P: a file in the working directory must not be imported.
 _PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch.child")
@@ -43,12 +45,12 @@ class BatchProcess:
         self.worker = worker
         self.slots = 0
         self.dismissed = False
-        self._pending: deque[asyncio.Future[ChunkResult | None]] = deque()  # in the order of the chunks
+        self._pending: deque[asyncio.Future[Any]] = deque()  # in the order of the chunks
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, chunk: Chunk) -> "asyncio.Future[ChunkResult | None]":
+    def submit(self, chunk: Chunk[T]) -> "asyncio.Future[T | None]":
         """Send a chunk."""
-        future: asyncio.Future[ChunkResult | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         # Its end may be seen by one pipe before it is by the other.
         if self.worker.closed:
             future.set_result(None)
@@ -57,7 +59,7 @@ class BatchProcess:
             self._pending.append(future)
         return future
 
-    def answered(self, result: ChunkResult | None) -> None:
+    def answered(self, result: object) -> None:
         """Pass on the result of the oldest chunk."""
         self.slots -= 1
         future = self._pending.popleft()
@@ -120,7 +122,7 @@ class BatchPool:
         """
         return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 
-    async def submit(self, chunk: Chunk, taken: int) -> "asyncio.Future[ChunkResult | None] | None":
+    async def submit(self, chunk: Chunk[T], taken: int) -> "asyncio.Future[T | None] | None":
         """Send a chunk to the least busy process. Waits, first come first served, while all of them hold enough.
 
         taken: items of the batch so far. Returns None when there is no process. The future gives None when the

@@ -1,6 +1,6 @@
 """Evaluates the items of a batch and collects the answers: in the server and in batch processes alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from evald.result import ErrorInfo, Verdict
@@ -11,7 +11,7 @@ from evald_server.engine.plan import Plan
 from evald_server.engine.response import fill_aggregated, fill_error
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 
-from .chunk import ChunkResult, result_keys
+from .chunk import ChunkCounts, result_keys
 
 MAX_ITEMS: Final = 256
 """Items after which answers are sent."""
@@ -116,15 +116,15 @@ class BatchResults:
         self.verdicts[Verdict.ERROR] += 1
         self._add_answer(answer)
 
-    def merge(self, plan: Plan, result: ChunkResult) -> None:
-        """Add the result of a batch process. plan: the server's."""
-        for verdict, _ in result.durations:
+    def merge(self, plan: Plan, answers: Sequence[bytes], counted: ChunkCounts) -> None:
+        """Add the results of a batch process. plan: the server's."""
+        for verdict, _ in counted.durations:
             self.verdicts[verdict] += 1
         counts = self._counts_of(plan)
-        for (index, verdict, _, value, _), count, _ in result.results:
+        for (index, verdict, _, value, _), count, _ in counted.results:
             counts.add(index, verdict, value, count)
-        self.answers += result.answers
-        self.size += sum(map(len, result.answers))
+        self.answers += answers
+        self.size += sum(map(len, answers))
 
     def take(self) -> list[bytes]:
         """Return the answers as serialised evald.v1.EvaluateBatchResponse messages, and clear them.

@@ -16,7 +16,7 @@ from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
-from ..suites.suite_file import Problem, RereadCases, Suite, SuiteProblems, load_suites
+from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites
 from .console import new_table, say, show, show_progress, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
@@ -85,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         return run_async(testing.run())
-    except SuiteProblems as problem:
-        return _report_problems(problem.problems)
     except (KeyboardInterrupt, EvaldError):
         testing.say_how_to_resume()
         raise
@@ -345,11 +343,11 @@ def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
 
 
 async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Problem]:
-    """Return what is wrong with evaluators. Those of a suite that is read again are checked as they arrive."""
+    """Return what is wrong with evaluators. Those of a large suite are checked as they arrive."""
     places: dict[bytes, str] = {}
     specs = []
     for suite in {id(one): one for one in suites}.values():
-        cases = () if isinstance(suite.cases, RereadCases) else suite.cases
+        cases = () if suite.cases.are_many else suite.cases
         listed = [(suite.evaluators_place, suite.open.evaluators)]
         for case in cases:
             for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):

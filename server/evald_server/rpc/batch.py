@@ -1,14 +1,15 @@
 """EvaluateBatch: many independent turns over one stream."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from evald.scope import Scope
 from evald_server import wire_pb2
-from evald_server.batch.chunk import Chunk, ChunkResult, can_run
+from evald_server.batch.chunk import can_run
+from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
 from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
 from evald_server.engine.contexts import InvalidContext
@@ -21,6 +22,7 @@ from evald_server.monitoring import Telemetry
 from .admission import Admission
 from .errors import CallError, as_call_error, invalid
 from .server import RpcStream, parse
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
 from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
@@ -32,9 +34,6 @@ _YIELD_EVERY: Final = 4
 
 # Items of one batch that wait for something at a time.
 _MAX_WAITING: Final = 64
-
-# Chunks of one batch that are being evaluated, or whose answers the caller has not taken yet, for each process.
-_CHUNKS_PER_PROCESS: Final = 2
 
 
 class BatchService:
@@ -103,10 +102,10 @@ class _Batch:
         self._generation = -1
         self._results = BatchResults(engine, self._count, brief=opened.brief)
         self._sending = asyncio.Lock()
+        self._tasks = StreamTasks()
         self._waiting: set[asyncio.Task[None]] = set()  # items
         self._chunks: set[asyncio.Task[None]] = set()
         self._item_count = 0
-        self._problem: BaseException | None = None
         # Whether processes help: not where they leave most of the items to the server.
         self._use_processes = True
 
@@ -124,19 +123,15 @@ class _Batch:
     async def finish(self) -> None:
         """Wait for what still runs and send the summary."""
         while self._chunks or self._waiting:
-            await self._any_of(self._chunks or self._waiting)
-        self._check()
+            await self._tasks.any_of(self._chunks or self._waiting)
+        self._tasks.check()
         await self._flush()
         response = wire_pb2.EvaluateBatchResponse(summary=self._results.summary(self._item_count))
         await self._stream.send(response.SerializeToString())
 
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
-        tasks = self._chunks | self._waiting
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
 
     def _plan_of_chunks(self, count: int) -> Plan | None:
         """The plan with which processes are to evaluate the next `count` items; None when they are not to."""
@@ -151,22 +146,26 @@ class _Batch:
     async def _submit(self, plan: Plan, items: Sequence[bytes], first: int) -> None:
         """Have a process evaluate a chunk, or do it here while there is none. first: number of the first item."""
         # Answers that the caller is slow to take must not pile up.
-        while len(self._chunks) >= _CHUNKS_PER_PROCESS * self._pool.size:
-            await self._any_of(self._chunks)
-        chunk = Chunk(self._specs, self._options, plan.template.specs, items, self._brief)
+        while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
+            await self._tasks.any_of(self._chunks)
+        chunk = ItemChunk(self._specs, self._options, plan.template.specs, items, self._brief)
         future = await self._pool.submit(chunk, self._item_count)
         if future is None:
             await self._evaluate(enumerate(items, first))
         else:
-            self._spawn(self._chunks, self._follow(future, plan, chunk, first))
+            self._tasks.spawn(self._chunks, self._follow(future, plan, chunk, first))
 
     async def _follow(
-        self, future: "asyncio.Future[ChunkResult | None] | None", plan: Plan, chunk: Chunk, first: int
+        self,
+        future: "asyncio.Future[ItemChunkResult | None] | None",
+        plan: Plan,
+        chunk: ItemChunk,
+        first: int,
     ) -> None:
         """Take the results of a chunk, and evaluate here what the process has not."""
         while future is not None and (result := await future) is not None:
-            self._results.merge(plan, result)
-            self._count_chunk(plan, result)
+            self._results.merge(plan, result.answers, result.counts)
+            count_chunk(self._metrics, "EvaluateBatch", self._labels, plan, result.counts)
             await self._evaluate((first + index, chunk.items[index]) for index in result.skipped)
             # Doing most of them twice is no help.
             self._use_processes &= 2 * len(result.skipped) <= result.end
@@ -184,7 +183,7 @@ class _Batch:
         for done, (number, data) in enumerate(items, 1):
             await self._start(number, data)
             while len(self._waiting) >= _MAX_WAITING:
-                await self._any_of(self._waiting)
+                await self._tasks.any_of(self._waiting)
             if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
                 await self._flush()
             if not done % _YIELD_EVERY:
@@ -203,7 +202,7 @@ class _Batch:
             self._results.refuse(item_id, error.message)
             return
         if waiting is not None:
-            self._spawn(self._waiting, self._wait(waiting, item_id))
+            self._tasks.spawn(self._waiting, self._wait(waiting, item_id))
 
     def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
         if item.evaluators or item.context.HasField("scenario"):
@@ -228,17 +227,6 @@ class _Batch:
         self._results.count(run)
         self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
 
-    def _count_chunk(self, plan: Plan, result: ChunkResult) -> None:
-        """Count for telemetry what a process has evaluated."""
-        evaluations = self._metrics.evaluation("EvaluateBatch", self._labels)
-        for verdict, seconds in result.durations:
-            evaluations.add(verdict, seconds)
-        for (index, verdict, score, value, code), count, seconds in result.results:
-            tally = self._metrics.tally_of(plan.evaluators[index])
-            tally.add(verdict, seconds, score, value, None, count)
-            for _ in range(count if code else 0):
-                tally.error(code)
-
     async def _flush(self) -> None:
         """Send the answers that there are."""
         if not self._results.answers:
@@ -246,27 +234,6 @@ class _Batch:
         async with self._sending:
             for message in self._results.take():
                 await self._stream.send(message)
-
-    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as one of these tasks."""
-
-        def ended(task: asyncio.Task[None]) -> None:
-            tasks.discard(task)
-            if not task.cancelled() and task.exception() is not None:
-                self._problem = task.exception()
-
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(ended)
-
-    async def _any_of(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Wait until one of the tasks is done. Raises the exception of any task of the batch."""
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        self._check()
-
-    def _check(self) -> None:
-        if self._problem is not None:
-            raise self._problem
 
 
 def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from evald_server.batch.pool import BatchPool
 from evald_server.connectors.build import Connectors
 from evald_server.engine.engine import Engine
 from evald_server.monitoring import Telemetry
@@ -40,6 +41,7 @@ def run_services(
     runner: Runner,
     judge_problem: Callable[[str], str],
     max_messages: int,
+    pool: BatchPool,
 ) -> RunServices:
     """Return the services.
 
@@ -62,6 +64,6 @@ def run_services(
         experiments=experiments,
     )
     services = (scenarios, personas, connector_service, experiments)
-    suites = SuiteService(SuiteStore(database), engine, admission, telemetry, connector_service)
+    suites = SuiteService(SuiteStore(database), engine, admission, telemetry, connector_service, pool)
     handlers = {one.service_name(): one.handlers(rpc) for one in services}
     return RunServices(handlers | {NAME: runs.handlers(rpc), SUITES: suites.handlers(rpc)}, suites)

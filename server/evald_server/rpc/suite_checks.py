@@ -1,7 +1,5 @@
 """What a suite and its cases must be before anything of them runs."""
 
-import asyncio
-import math
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -10,6 +8,7 @@ from evald.v1.suite_service_pb2 import SuiteOpen
 from evald_server import wire_pb2
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
+from evald_server.runs.case_checks import case_problem, number_problems
 from evald_server.runs.suite import SuiteSetup
 
 from .errors import BadField, CallError, as_call_error, invalid
@@ -17,8 +16,6 @@ from .server import parse
 
 _MAX_NAME: Final = 200
 _MAX_RUN_ID: Final = 100
-_MAX_CASE_ID: Final = 256  # bytes: PostgreSQL has no index for much longer ones
-_MAX_TRIALS: Final = 100
 _MAX_CONCURRENCY: Final = 1000
 _MAX_METADATA: Final = 64 << 10
 
@@ -41,7 +38,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
         found.append(BadField("open.suite_run_id", "missing; wanted that of the suite run to go on with"))
     if opened.connector_id and opened.HasField("connector"):
         found.append(BadField("open.connector_id", "wanted at most one of connector_id and connector"))
-    found += _number_problems(opened, "open")
+    found += [BadField(f"open.{one.field}", one.message) for one in number_problems(opened)]
     if 0 < opened.trials < opened.min_passed:
         found.append(
             BadField("open.min_passed", f"got {opened.min_passed}, wanted at most trials, {opened.trials}")
@@ -82,9 +79,9 @@ def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
 
 async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> None:
     """Raises CallError when a case cannot run."""
-    found = _case_problems(case, path, setup)
+    found = case_problem(case, setup, asks_agent=setup.connector is not None)
     if found is not None:
-        raise invalid(found.field, f'{found.message} (case "{case.case_id[:100]}")')
+        raise invalid(f"{path}.{found.field}", f'{found.message} (case "{case.case_id[:100]}")')
     options = setup.options_of(case)
     evaluated = False
     for turn in range(len(case.turns)):
@@ -94,65 +91,12 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
             if specs is not setup.specs or options is not setup.options:
                 own = f"{path}.turns[{turn}]" if case.turns[turn].evaluators else path
                 await check_specs(setup.engine.planner, specs, options, own)
-                await asyncio.sleep(0)  # a hundred evaluators take milliseconds
+                await setup.next_turn()  # a hundred evaluators take milliseconds
     if not evaluated:
         raise invalid(
             f"{path}.evaluators",
             f'none, here, in its turns and in open; case "{case.case_id[:100]}" has no check',
         )
-
-
-def _case_problems(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> BadField | None:
-    """Return the first thing that is wrong with a case beside its evaluators."""
-    size = len(case.case_id.encode())
-    if not 0 < size <= _MAX_CASE_ID or not case.case_id.isprintable():
-        return BadField(
-            f"{path}.case_id",
-            f"got {size} bytes, wanted 1 to {_MAX_CASE_ID}, all of them printable characters",
-        )
-    if not case.turns:
-        return BadField(f"{path}.turns", "empty, wanted at least one")
-    for found in _number_problems(case, path):
-        return found
-    if case.HasField("weight") and not 0 <= case.weight < math.inf:  # nor NaN
-        return BadField(f"{path}.weight", f"got {case.weight}, wanted a finite number of 0 or more")
-    if not case.recorded_trials:
-        if setup.connector is None:
-            return BadField(
-                f"{path}.recorded_trials", "empty, and open names no connector that reaches an agent"
-            )
-        if not case.turns[0].input and not case.messages:
-            return BadField(
-                f"{path}.turns[0].input", "empty, and no messages; the agent has nothing to answer"
-            )
-    elif len(case.recorded_trials) > _MAX_TRIALS:
-        return BadField(
-            f"{path}.recorded_trials", f"got {len(case.recorded_trials)}, wanted at most {_MAX_TRIALS}"
-        )
-    for number, trial in enumerate(case.recorded_trials):
-        if len(trial.answers) != len(case.turns):
-            return BadField(
-                f"{path}.recorded_trials[{number}].answers",
-                f"got {len(trial.answers)}, wanted one for each of the {len(case.turns)} turns",
-            )
-        for turn, answer in enumerate(trial.answers):
-            if not (answer.messages or answer.messages_json or case.turns[turn].input):
-                return BadField(
-                    f"{path}.recorded_trials[{number}].answers[{turn}].messages",
-                    "empty, and so is the turn's input; wanted what was said",
-                )
-    trials, wanted = setup.trials(case), setup.min_passed(case)
-    if wanted > trials:
-        return BadField(f"{path}.min_passed", f"got {wanted}, wanted at most its number of trials, {trials}")
-    return None
-
-
-def _number_problems(pb: SuiteOpen | wire_pb2.SuiteCase, path: str) -> list[BadField]:
-    return [
-        BadField(f"{path}.{name}", f"got {getattr(pb, name)}, wanted 0 to {_MAX_TRIALS}")
-        for name in ("trials", "min_passed")
-        if not 0 <= getattr(pb, name) <= _MAX_TRIALS
-    ]
 
 
 def _below(path: str, problem: CallError) -> CallError:

@@ -2,28 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteRun
+from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.runs.suite import MAX_CASE_BYTES, CaseRun, SuiteSetup, TrialRun
+from evald_server.batch.chunk import can_run
+from evald_server.batch.pool import BatchPool
+from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.monitoring import Telemetry
+from evald_server.runs.recorded import MAX_CASE_BYTES
+from evald_server.runs.suite import CaseRun, SuiteSetup, TrialRun
+from evald_server.runs.suite_chunk import SuiteChunk, SuiteChunkResult
 from evald_server.store.database import StoreProblem
 from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
 from evald_server.suites.verdicts import SuiteTotals
 
 from .errors import BadField, CallError, invalid
 from .server import RpcStream
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
 from .suite_checks import check_case, parse_case
 
 T = TypeVar("T")
 
-# Cases, and trials of one, between two times that the event loop may do something else, as in batches.
-_YIELD_EVERY: Final = 4
-
-# The same for cases that are only checked, which takes a fifth of the time.
-_CHECK_EVERY: Final = 16
+# How long a suite run may work in the event loop before it waits for its next turn: that of about four cases.
+_TURN_SECONDS: Final = 0.002
 
 # Cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
@@ -40,6 +44,10 @@ _USUAL_CONCURRENCY: Final = 8
 # Between attempts to reach a store that cannot be written: at first, and at most.
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 2.0
+
+
+_Sent: TypeAlias = tuple[int, bytes]
+"""A case as it was sent, with its index in its message."""
 
 
 class _Answer(NamedTuple):
@@ -68,6 +76,8 @@ class SuiteStream:
         store: SuiteStore,
         stream: RpcStream,
         store_seconds: float,
+        pool: BatchPool,
+        telemetry: Telemetry,
     ) -> None:
         """store_seconds: how long to wait for a store that cannot be written."""
         self.run = run
@@ -82,11 +92,16 @@ class SuiteStream:
         self._waiting: set[asyncio.Task[None]] = set()  # recorded trials
         self._done: list[_Answer] = []
         self._done_bytes = 0
-        self._more_to_come = False  # cases of a message that is being run
+        self._more_to_come = 0  # messages whose cases are being run here
+        self._chunks: set[asyncio.Task[None]] = set()  # of recorded cases, in batch processes
         self._storing: set[asyncio.Task[None]] = set()  # none or one
+        self._pool = pool
+        self._telemetry = telemetry
+        self._use_processes = True  # not where they leave most of the cases to the server
+        self._turn_ends = 0.0
+        self._sent = 0  # cases that have come
         self._count = 0  # cases that were finished, those of earlier attempts included
-        # What has gone wrong in a task.
-        self._failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._tasks = StreamTasks()
 
     async def begin(self) -> None:
         """Say that the suite run has begun, and count what is stored of it."""
@@ -100,44 +115,38 @@ class SuiteStream:
             for _, data in page:
                 self._totals.add(CaseResult.FromString(data))
                 self._count += 1
-                if not self._count % _YIELD_EVERY:
-                    await asyncio.sleep(0)
+                await self._pause()
 
     async def read(self) -> bytes | None:
         """Return the next message, None at the end. Raises what has gone wrong, also while the caller is silent."""
         reading = asyncio.ensure_future(self._stream.read())
         try:
-            await asyncio.wait((reading, self._failed), return_when=asyncio.FIRST_COMPLETED)
-            self._check()
+            await asyncio.wait((reading, self._tasks.failed), return_when=asyncio.FIRST_COMPLETED)
+            self._tasks.check()
             return reading.result()
         finally:
             reading.cancel()
 
     async def add(self, messages: Sequence[bytes]) -> None:
         """Run the cases of one message. Returns when so many of them are done that the next message may be read."""
-        cases = []
-        for index, data in enumerate(messages):
-            case = parse_case(data, index)
-            await check_case(case, f"cases[{index}]", self._setup)
-            cases.append((case, len(data)))
-            if not index % _CHECK_EVERY:
-                await asyncio.sleep(0)
-        self._more_to_come = True
-        for begin in range(0, len(cases), _MAX_CASES):
-            await self._run(cases[begin : begin + _MAX_CASES])
-        self._more_to_come = False
-        self._store_soon()
-        self._check()
+        cases = list(enumerate(messages))
+        self._sent += len(cases)
+        plan = self._plan_of_chunks(len(cases))
+        if plan is None:
+            await self._run_here(cases)
+        else:
+            await self._submit(plan, cases)
+        self._tasks.check()
 
     async def finish(self) -> None:
         """Wait for what still runs, and end the suite run with its verdict."""
         await asyncio.sleep(_GONE_SECONDS)
-        while tasks := self._asking or self._waiting:
-            await self._any_of(tasks)
+        while tasks := self._chunks or self._asking or self._waiting:
+            await self._tasks.any_of(tasks)
         while self._done or self._storing:
             self._store_soon()
-            await self._any_of(self._storing)
-        self._check()
+            await self._tasks.any_of(self._storing)
+        self._tasks.check()
         wanted = self._setup.opened.case_count
         if wanted and wanted != self._count:
             raise invalid("open.case_count", f"{wanted} cases were announced, and {self._count} came")
@@ -153,16 +162,94 @@ class SuiteStream:
 
     async def close(self) -> None:
         """Stop what still runs: the caller went away, or all is done."""
-        tasks = self._asking | self._waiting | self._storing
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
+
+    async def _pause(self) -> None:
+        """Wait for the next turn if this one is over."""
+        if time.perf_counter() > self._turn_ends:
+            await self._setup.next_turn()
+            self._turn_ends = time.perf_counter() + _TURN_SECONDS
+
+    def _plan_of_chunks(self, count: int) -> Plan | None:
+        """Return the plan with which processes are to evaluate the next `count` cases; None when they are not to."""
+        setup = self._setup
+        taken = max(self._sent, setup.opened.case_count)
+        if not (self._use_processes and setup.specs and self._pool.is_worth_it(taken, count)):
+            return None
+        try:
+            plan = setup.engine.planner.plan(setup.specs, setup.options)
+        except InvalidPlan:
+            return None  # a type has gone since the suite run began: each case says so
+        return plan if can_run(plan) else None
+
+    async def _submit(self, plan: Plan, cases: Sequence[_Sent]) -> None:
+        """Have a process run cases, or do it here while there is none."""
+        # Results that the caller is slow to take must not pile up.
+        while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
+            await self._tasks.any_of(self._chunks)
+        setup = self._setup
+        if self._key.attempt > 1:
+            cases = await self._answer_known(cases)
+        chunk = SuiteChunk(
+            setup.run_id,
+            SuiteOpen(trials=setup.opened.trials, min_passed=setup.opened.min_passed),
+            setup.specs,
+            setup.options,
+            plan.template.specs,
+            [data for _, data in cases],
+        )
+        future = await self._pool.submit(chunk, max(self._sent, setup.opened.case_count))
+        if future is None:
+            await self._run_here(cases)
+        else:
+            self._tasks.spawn(self._chunks, self._follow(future, plan, chunk, cases))
+
+    async def _follow(
+        self,
+        future: "asyncio.Future[SuiteChunkResult | None] | None",
+        plan: Plan,
+        chunk: SuiteChunk,
+        cases: Sequence[_Sent],
+    ) -> None:
+        """Take the results of a chunk, and run here what the process has not."""
+        labels = dict(self._setup.opened.labels)
+        while future is not None and (result := await future) is not None:
+            self._totals.merge(result.totals)
+            count_chunk(self._telemetry, "RunSuite", labels, plan, result.counts)
+            self._count += len(result.rows)
+            for row in result.rows:
+                self._store_later(StoredCase(*row))
+            if result.skipped:
+                # Doing most of them twice is no help.
+                self._use_processes &= 2 * len(result.skipped) <= result.end
+                await self._run_here([cases[index] for index in result.skipped])
+            await self._make_room()
+            cases = cases[result.end :]
+            if not cases:
+                return
+            chunk = chunk._replace(cases=chunk.cases[result.end :], checked=True)
+            future = await self._pool.submit(chunk, self._sent)
+        await self._run_here(cases)
+
+    async def _run_here(self, sent: Sequence[_Sent]) -> None:
+        """Check cases, and run them in this process."""
+        cases = []
+        for index, data in sent:
+            await self._pause()
+            case = parse_case(data, index)
+            await check_case(case, f"cases[{index}]", self._setup)
+            cases.append((case, len(data)))
+        self._more_to_come += 1
+        for begin in range(0, len(cases), _MAX_CASES):
+            await self._run(cases[begin : begin + _MAX_CASES])
+        self._more_to_come -= 1
+        self._store_soon()
 
     async def _run(self, cases: Sequence[tuple[wire_pb2.SuiteCase, int]]) -> None:
         """Run cases that come with their size, or answer them from the store."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
-        for index, (case, size) in enumerate(cases):
+        for case, size in cases:
+            await self._pause()
             data = known.get(case.case_id)
             if data is not None:
                 self._answer(_Answer(None, data))
@@ -170,8 +257,16 @@ class SuiteStream:
                 await self._start(CaseRun(case, self._setup, size))
             if len(self._done) >= _MAX_CASES or self._done_bytes >= _MAX_BYTES:
                 await self._make_room()
-            if not index % _YIELD_EVERY:
-                await asyncio.sleep(0)
+
+    async def _answer_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
+        """Answer the cases that are stored. Returns the others."""
+        ids = [parse_case(data, index).case_id for index, data in cases]
+        known = await self._known(ids)
+        for case_id in ids:
+            if case_id in known:
+                self._answer(_Answer(None, known[case_id]))
+        await self._make_room()
+        return [case for case, case_id in zip(cases, ids, strict=True) if case_id not in known]
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return those of the cases that are stored. Raises CallError for one that this stream has stored."""
@@ -183,18 +278,17 @@ class SuiteStream:
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""
-        for number, trial in enumerate(run.trials(), 1):
-            if not number % _YIELD_EVERY:
-                await asyncio.sleep(0)
+        for trial in run.trials():
+            await self._pause()
             if trial.play():
                 continue
             tasks, most = (
                 (self._asking, self._concurrency) if trial.asks_agent else (self._waiting, _MAX_WAITING)
             )
             while len(tasks) >= most:
-                await self._any_of(tasks)
+                await self._tasks.any_of(tasks)
             run.open_trials += 1
-            self._spawn(tasks, self._play_on(trial, run))
+            self._tasks.spawn(tasks, self._play_on(trial, run))
         self._ended(run)
 
     async def _play_on(self, trial: TrialRun, run: CaseRun) -> None:
@@ -212,11 +306,11 @@ class SuiteStream:
         run.decide()
         result = run.result
         self._totals.add(result)
-        whole = result.SerializeToString()
-        del result.trials[:]
-        brief = result.SerializeToString()
         self._count += 1
-        self._answer(_Answer(StoredCase(result.case_id, result.verdict, brief, whole), whole))
+        self._store_later(StoredCase(*run.row()))
+
+    def _store_later(self, case: StoredCase) -> None:
+        self._answer(_Answer(case, case.whole))
 
     def _answer(self, answer: _Answer) -> None:
         self._done.append(answer)
@@ -225,13 +319,13 @@ class SuiteStream:
     async def _make_room(self) -> None:
         """Store what is done, once the commit before it is over and its answers are taken."""
         while self._storing:
-            await self._any_of(self._storing)
+            await self._tasks.any_of(self._storing)
         self._store_soon()
 
     def _store_soon(self) -> None:
         """Store and send what is done, unless that goes on already: then the next commit has it."""
         if self._done and not self._storing:
-            self._spawn(self._storing, self._store_done())
+            self._tasks.spawn(self._storing, self._store_done())
 
     async def _store_done(self) -> None:
         while self._done:
@@ -277,29 +371,6 @@ class SuiteStream:
                     raise
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_DELAY)
-
-    def _spawn(self, tasks: set["asyncio.Task[None]"], work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as one of these tasks."""
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            tasks.discard(task)
-            problem = None if task.cancelled() else task.exception()
-            if problem is not None and not self._failed.done():
-                self._failed.set_result(problem)
-
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(ended)
-
-    async def _any_of(self, tasks: set["asyncio.Task[None]"]) -> None:
-        """Wait until one of the tasks is done. Raises the exception of any task of the suite run."""
-        if tasks:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        self._check()
-
-    def _check(self) -> None:
-        if self._failed.done():
-            raise self._failed.result()
 
 
 def _duplicate(case_id: str) -> CallError:

@@ -17,6 +17,7 @@ from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, S
 from evald_server import wire_pb2
 from evald_server.auth.principal import PRINCIPAL
 from evald_server.auth.roles import METHODS
+from evald_server.batch.pool import BatchPool
 from evald_server.connectors.connector import AgentConnector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -39,6 +40,7 @@ from .errors import BadField, CallError, check_enum, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
+from .stream_tasks import LoopTurns
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
 from .trace_context import scope_of
@@ -79,6 +81,7 @@ class SuiteService:
         admission: Admission,
         telemetry: Telemetry,
         connectors: ConnectorService,
+        pool: BatchPool,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -86,9 +89,11 @@ class SuiteService:
         self._admission = admission
         self._telemetry = telemetry
         self._connectors = connectors
+        self._pool = pool
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
+        self._turns = LoopTurns()
         self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
@@ -307,18 +312,21 @@ class SuiteService:
             opened,
             tuple(spec.SerializeToString(deterministic=True) for spec in opened.evaluators),
             opened.options.SerializeToString(deterministic=True),
-            connector,
             self._engine,
-            self._admission,
             count,
-            scope_of(stream.context, self._engine.new_id()),
+            connector=connector,
+            admission=self._admission,
+            scope=scope_of(stream.context, self._engine.new_id()),
+            next_turn=self._turns.next,
         )
 
     async def _run(
         self, stream: RpcStream, setup: SuiteSetup, run: SuiteRun, message: wire_pb2.RunSuiteRequest
     ) -> SuiteRun:
         key, run = await self._opened(run, setup.opened)
-        suite = SuiteStream(setup, run, key, self._store, stream, self.store_seconds)
+        suite = SuiteStream(
+            setup, run, key, self._store, stream, self.store_seconds, self._pool, self._telemetry
+        )
         try:
             await suite.begin()
             await suite.add(message.cases)

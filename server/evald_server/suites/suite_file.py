@@ -1,6 +1,7 @@
 """Reads suites of cases from files: checks everything before anything runs, and reports all problems at once."""
 
 import re
+import weakref
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from hashlib import sha256
 from heapq import merge
 from itertools import islice
 from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -18,6 +20,7 @@ from evald.errors import InvalidInput
 from evald.fields import nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
+from evald_server.frames import frame, read_frame
 
 from . import foreign
 from .case_messages import CaseShared, case_to_pb, specs_to_pb
@@ -27,7 +30,7 @@ from .transcripts import Transcripts, digest
 
 # Reading goes on to report more, up to so many.
 _MOST_PROBLEMS: Final = 100
-# Cases of a suite that stay in memory; those of a larger one are read again when they are sent.
+# Cases of a suite that stay in memory; those of a larger one are kept in a file without a name.
 _KEPT_BYTES: Final = 16 << 20
 # What a case takes beside its own bytes: its id and its line.
 _CASE_BYTES: Final = 200
@@ -63,7 +66,7 @@ class Suite(NamedTuple):
     """A suite that can be sent.
 
     targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
-    target. cases: those that the filters let through; a large suite is read again each time. skipped: (id, why).
+    target. cases: those that the filters let through. skipped: (id, why).
     place: FILE:LINE of a case; the file alone for those of a large suite. case_count: of cases.
     evaluators_place: FILE:LINE of the shared evaluators.
     """
@@ -74,7 +77,7 @@ class Suite(NamedTuple):
     targets: list[str]
     connectors: dict[str, connector_service_pb2.Connector]
     open: suite_service_pb2.SuiteOpen
-    cases: Iterable[suite_service_pb2.SuiteCase]
+    cases: "KeptCases"
     skipped: list[tuple[str, str]]
     place: Callable[[str], str]
     case_count: int
@@ -232,7 +235,7 @@ class _SuiteReader:
             entry.targets,
             connectors,
             opening,
-            RereadCases(self, shared) if kept is None else _KeptCases(kept),
+            kept,
             skipped,
             lambda case_id: f"{self.name}:{lines[case_id]}" if case_id in lines else self.name,
             count,
@@ -277,15 +280,15 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple[list[bytes] | None, dict[str, int], list[tuple[str, str]], int, str]:
-        """Check all cases. Returns them if they are few, their lines, those to skip, how many there are, a digest.
+    ) -> tuple["KeptCases", dict[str, int], list[tuple[str, str]], int, str]:
+        """Check all cases. Returns them, their lines if they are few, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
-        kept: list[bytes] | None = []
+        kept = KeptCases()
         lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
-        seen, size, count, any_case, cases_digest = IdSet(), 0, 0, False, sha256()
+        seen, count, any_case, cases_digest = IdSet(), 0, False, sha256()
         for raw in self._raw_cases():
             any_case = True
             if len(self._problems) >= _MOST_PROBLEMS:
@@ -310,13 +313,15 @@ class _SuiteReader:
             count += 1
             data = pb.SerializeToString(deterministic=True)
             cases_digest.update(b"%d:%b" % (len(data), data))
-            if kept is not None:
-                kept.append(data)
-                lines[entry.id] = raw.document.line(raw.path)
-                size += len(kept[-1]) + _CASE_BYTES
-                if size > _KEPT_BYTES:
-                    kept = None
-                    lines.clear()
+            try:
+                kept.add(data)
+            except OSError as problem:
+                raise InvalidDocument(
+                    self.name, 0, f"cannot be kept in {gettempdir()}, which TMPDIR sets: {problem.strerror}"
+                ) from None
+            lines[entry.id] = raw.document.line(raw.path)
+            if kept.are_many:
+                lines.clear()
         if not any_case:
             self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
         return kept, lines, skipped, count, cases_digest.hexdigest()
@@ -386,35 +391,34 @@ class _SuiteReader:
                 yield count, Document(parse_json_text(text, self.name, number), {(): number}, self.name)
                 count += 1
 
-    def read_again(self, shared: CaseShared) -> Iterator[suite_service_pb2.SuiteCase]:
-        """Yield the cases to send. Raises SuiteProblems when the file has changed since it was checked."""
-        for raw in self._raw_cases():
-            pb = self._case(raw, shared)[1]
-            if self._problems:
-                raise SuiteProblems(self._problems)
-            if pb is not None:
-                yield pb
 
+class KeptCases(Iterable[suite_service_pb2.SuiteCase]):
+    """The cases of a suite as bytes, a tenth of what they take as messages; many of them are on the disk.
 
-class _KeptCases(Iterable[suite_service_pb2.SuiteCase]):
-    """The cases of a small suite, as bytes: a tenth of what they take as messages."""
+    are_many: too many to be kept in memory.
+    """
 
-    def __init__(self, cases: Sequence[bytes]) -> None:
-        self._cases = cases
+    def __init__(self) -> None:
+        self.are_many = False
+        self._bytes = 0
+        self._file = SpooledTemporaryFile(max_size=_KEPT_BYTES)  # noqa: SIM115 - it lives as long as this
+        weakref.finalize(self, self._file.close)
 
-    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
-        return map(suite_service_pb2.SuiteCase.FromString, self._cases)
-
-
-class RereadCases(Iterable[suite_service_pb2.SuiteCase]):
-    """The cases of a large file, read from it each time."""
-
-    def __init__(self, reader: _SuiteReader, shared: CaseShared) -> None:
-        self._reader = reader
-        self._shared = shared
+    def add(self, case: bytes) -> None:
+        """Add a serialised case. Raises OSError when the disk is full."""
+        self._file.write(frame(case))
+        self._bytes += len(case) + _CASE_BYTES
+        self.are_many = self._bytes > _KEPT_BYTES
 
     def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
-        return self._reader.read_again(self._shared)
+        place = 0
+        while True:
+            self._file.seek(place)
+            data = read_frame(self._file)
+            if data is None:
+                return
+            place = self._file.tell()
+            yield suite_service_pb2.SuiteCase.FromString(data)
 
 
 class IdSet:

@@ -160,25 +160,31 @@ class _Spending:
     """Tokens and money. What was never reported stays absent."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
-        self._money: dict[str, float] = {}
+        self.tokens: dict[str, int] = {}
+        self.money: dict[str, float] = {}
 
     def add_tokens(self, usage: message_pb2.TokenUsage) -> None:
         for field, count in usage.ListFields():
-            self._tokens[field.name] = self._tokens.get(field.name, 0) + count
+            self.tokens[field.name] = self.tokens.get(field.name, 0) + count
 
     def add_cost(self, cost: message_pb2.Cost) -> None:
         currency = cost.currency_code
-        self._money[currency] = self._money.get(currency, 0.0) + cost.amount
+        self.money[currency] = self.money.get(currency, 0.0) + cost.amount
+
+    def merge(self, other: "_Spending") -> None:
+        for name, count in other.tokens.items():
+            self.tokens[name] = self.tokens.get(name, 0) + count
+        for currency, amount in other.money.items():
+            self.money[currency] = self.money.get(currency, 0.0) + amount
 
     def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
         """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out."""
         for name in ("token_usage", "cost"):
             run.ClearField(prefix + name)
-        for name, count in self._tokens.items():
+        for name, count in self.tokens.items():
             setattr(getattr(run, f"{prefix}token_usage"), name, count)
-        if len(self._money) == 1:
-            [(currency, amount)] = self._money.items()
+        if len(self.money) == 1:
+            [(currency, amount)] = self.money.items()
             getattr(run, f"{prefix}cost").CopyFrom(message_pb2.Cost(currency_code=currency, amount=amount))
 
 
@@ -191,63 +197,90 @@ class _EvaluatorCounts:
         self.passed = self.failed = self.errors = self.values = 0
         self.sum = 0.0
 
+    def merge(self, other: "_EvaluatorCounts") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.errors += other.errors
+        self.values += other.values
+        self.sum += other.sum
+
 
 class SuiteTotals:
     """Adds up the cases of a suite run. Memory grows with evaluators and trials, not with cases."""
 
     def __init__(self, threshold: float = 1.0) -> None:
         self.threshold = threshold
-        self._verdicts: Counter[int] = Counter()
-        self._weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
-        self._norm = 0.0  # root of the sum of the squares of weights, which alone overflow
-        self._scores, self._scored = 0.0, 0
+        self.verdicts: Counter[int] = Counter()
+        self.weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
+        self.norm = 0.0  # root of the sum of the squares of weights, which alone overflow
+        self.scores, self.scored = 0.0, 0
         # Cases by number of trials with a verdict, and of those that passed.
-        self._trials: Counter[tuple[int, int]] = Counter()
-        self._sizes: set[int] = set()
-        self._evaluators: dict[str, _EvaluatorCounts] = {}
-        self._provenance: dict[tuple[str, str, str, bytes], None] = {}
-        self._latency, self._latencies = 0, 0
-        self._agent, self._judges = _Spending(), _Spending()
+        self.trials: Counter[tuple[int, int]] = Counter()
+        self.sizes: set[int] = set()
+        self.evaluators: dict[str, _EvaluatorCounts] = {}
+        self.provenance: dict[tuple[str, str, str, bytes], None] = {}
+        self.latency, self.latencies = 0, 0
+        self.agent, self.judges = _Spending(), _Spending()
 
     def add(self, case: suite_service_pb2.CaseResult) -> None:
         """Add a case that is decided. See `decide_case`."""
         verdict = case.verdict
-        if verdict not in self._weights:
+        if verdict not in self.weights:
             verdict = _ERROR
-        self._verdicts[verdict] += 1
+        self.verdicts[verdict] += 1
         weight = case.weight
-        self._weights[verdict] += weight
+        self.weights[verdict] += weight
         if verdict in (_PASSED, _FAILED):
-            self._norm = math.hypot(self._norm, weight)
+            self.norm = math.hypot(self.norm, weight)
         if case.HasField("score"):
-            self._scores += case.score
-            self._scored += 1
+            self.scores += case.score
+            self.scored += 1
         passed = case.passed_count
-        self._trials[passed + case.failed_count, passed] += 1
+        self.trials[passed + case.failed_count, passed] += 1
         trials = case.trials
-        self._sizes.add(len(trials))
+        self.sizes.add(len(trials))
         for trial in trials:
             for turn in trial.turns:
                 self._add_turn(turn)
 
+    def merge(self, other: "SuiteTotals") -> None:
+        """Add the cases of other totals."""
+        self.verdicts += other.verdicts
+        for verdict, weight in other.weights.items():
+            self.weights[verdict] += weight
+        self.norm = math.hypot(self.norm, other.norm)
+        self.scores += other.scores
+        self.scored += other.scored
+        self.trials += other.trials
+        self.sizes |= other.sizes
+        for name, counts in other.evaluators.items():
+            self.evaluators.setdefault(name, _EvaluatorCounts()).merge(counts)
+        for key in other.provenance:
+            if len(self.provenance) < _MAX_PROVENANCE:
+                self.provenance.setdefault(key)
+        self.latency += other.latency
+        self.latencies += other.latencies
+        self.agent.merge(other.agent)
+        self.judges.merge(other.judges)
+
     def _add_turn(self, turn: run_service_pb2.RunTurn) -> None:
         if turn.HasField("latency"):
             latency = turn.latency
-            self._latency += latency.seconds * 1_000_000_000 + latency.nanos
-            self._latencies += 1
+            self.latency += latency.seconds * 1_000_000_000 + latency.nanos
+            self.latencies += 1
         if turn.HasField("token_usage"):
-            self._agent.add_tokens(turn.token_usage)
+            self.agent.add_tokens(turn.token_usage)
         if turn.HasField("cost"):
-            self._agent.add_cost(turn.cost)
+            self.agent.add_cost(turn.cost)
         if turn.HasField("evaluation"):
             self._add_evaluation(turn.evaluation)
 
     def _add_evaluation(self, evaluation: result_pb2.AggregatedEvaluation) -> None:
         if evaluation.HasField("token_usage"):
-            self._judges.add_tokens(evaluation.token_usage)
+            self.judges.add_tokens(evaluation.token_usage)
         if evaluation.HasField("cost"):
-            self._judges.add_cost(evaluation.cost)
-        evaluators, provenance = self._evaluators, self._provenance
+            self.judges.add_cost(evaluation.cost)
+        evaluators, provenance = self.evaluators, self.provenance
         for result in evaluation.results:
             name, verdict = result.name, result.verdict
             counts = evaluators.get(name)
@@ -275,7 +308,7 @@ class SuiteTotals:
 
     def fill(self, run: suite_service_pb2.SuiteRun) -> None:
         """Set all figures of a suite run, its verdict and its reason. Does not change its status."""
-        counts, weights = self._verdicts, self._weights
+        counts, weights = self.verdicts, self.weights
         run.threshold = self.threshold
         run.case_count = counts.total()
         run.passed_count, run.failed_count = counts[_PASSED], counts[_FAILED]
@@ -286,38 +319,38 @@ class SuiteTotals:
         self._fill_means(run)
         self._fill_trials(run)
         self._fill_evaluators(run)
-        self._agent.fill(run)
-        self._judges.fill(run, "evaluator_")
+        self.agent.fill(run)
+        self.judges.fill(run, "evaluator_")
 
     def _fill_means(self, run: suite_service_pb2.SuiteRun) -> None:
         for name in ("pass_rate", "mean_score", "mean_latency_seconds", "error_share"):
             run.ClearField(name)
-        judged = self._weights[_PASSED] + self._weights[_FAILED]
+        judged = self.weights[_PASSED] + self.weights[_FAILED]
         if judged:
-            share = self._weights[_PASSED] / judged
+            share = self.weights[_PASSED] / judged
             # Kish's effective size: as many cases of equal weight say as much.
-            size = (judged / self._norm) ** 2
+            size = (judged / self.norm) ** 2
             run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))
-        if judged + self._weights[_ERROR]:
-            run.error_share = self._weights[_ERROR] / (judged + self._weights[_ERROR])
-        if self._scored:
-            run.mean_score = self._scores / self._scored
-        if self._latencies:
-            run.mean_latency_seconds = self._latency / self._latencies * 1e-9
+        if judged + self.weights[_ERROR]:
+            run.error_share = self.weights[_ERROR] / (judged + self.weights[_ERROR])
+        if self.scored:
+            run.mean_score = self.scores / self.scored
+        if self.latencies:
+            run.mean_latency_seconds = self.latency / self.latencies * 1e-9
 
     def _fill_trials(self, run: suite_service_pb2.SuiteRun) -> None:
-        run.trials = next(iter(self._sizes)) if len(self._sizes) == 1 else 0
-        run.unstable_count = sum(count for (n, c), count in self._trials.items() if 0 < c < n)
+        run.trials = next(iter(self.sizes)) if len(self.sizes) == 1 else 0
+        run.unstable_count = sum(count for (n, c), count in self.trials.items() if 0 < c < n)
         del run.trial_estimates[:]
-        most = max(self._sizes, default=0)
+        most = max(self.sizes, default=0)
         for k in range(1, most + 1) if most > 1 else ():
-            estimate = trial_estimate(self._trials, k)
+            estimate = trial_estimate(self.trials, k)
             if estimate is not None:
                 run.trial_estimates.append(estimate)
 
     def _fill_evaluators(self, run: suite_service_pb2.SuiteRun) -> None:
         run.evaluators.clear()
-        for name, counts in self._evaluators.items():
+        for name, counts in self.evaluators.items():
             totals = run.evaluators[name]
             totals.CopyFrom(
                 evaluation_service_pb2.EvaluatorTotals(
@@ -327,7 +360,7 @@ class SuiteTotals:
             if counts.values:
                 totals.mean_value = counts.sum / counts.values
         del run.provenance[:]
-        for name, kind, version, data in sorted(self._provenance):
+        for name, kind, version, data in sorted(self.provenance):
             run.provenance.add(
                 name=name, type=kind, version=version, provenance=result_pb2.Provenance.FromString(data)
             )

@@ -1,0 +1,73 @@
+"""A chunk of the items of a batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from evald_server import wire_pb2
+from evald_server.engine.contexts import InvalidContext
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import Plan
+
+from .chunk import SLICE_NANOS, ChunkCounts, ResultCounter, same_plan
+from .results import MAX_BYTES, BatchResults
+
+
+class ItemChunkResult(NamedTuple):
+    """The result of a chunk.
+
+    end: index after the last item that was processed, because the size of a result is limited. skipped: indexes
+    of the items that the server has to evaluate itself. answers: serialised BatchAnswer messages.
+    """
+
+    end: int
+    skipped: Sequence[int]
+    answers: Sequence[bytes]
+    counts: ChunkCounts
+
+
+class ItemChunk(NamedTuple):
+    """Items that share a plan.
+
+    specs, options: serialised, as the planner takes them. announced: specs of the server's plan; a process whose own
+    plan differs must not evaluate. items: serialised BatchItem messages. brief: as in BatchOpen.
+    """
+
+    specs: tuple[bytes, ...]
+    options: bytes
+    announced: Sequence[bytes]
+    items: Sequence[bytes]
+    brief: bool
+
+    def evaluate(self, engine: Engine) -> ItemChunkResult:
+        """Evaluate the items; skip all of them when only the server has what the plan needs."""
+        counter = ResultCounter()
+        plan = same_plan(engine, self.specs, self.options, self.announced)
+        if plan is None:
+            return ItemChunkResult(len(self.items), range(len(self.items)), [], counter.counts())
+        results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=SLICE_NANOS)
+        skipped: list[int] = []
+        end = 0
+        for data in self.items:
+            if not _evaluated(results, data, plan):
+                skipped.append(end)
+            end += 1
+            if results.size >= MAX_BYTES:
+                break
+        return ItemChunkResult(end, skipped, results.answers, counter.counts())
+
+
+def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
+    """Evaluate an item. Returns False when the server has to: it is refused, has evaluators of its own, or waits."""
+    try:
+        item = wire_pb2.BatchItem.FromString(data)
+        if item.evaluators or item.context.HasField("scenario"):
+            return False
+        waiting = results.evaluate(item, plan)
+    except (DecodeError, InvalidContext):
+        return False
+    if waiting is None:
+        return True
+    waiting.abandon()
+    return False

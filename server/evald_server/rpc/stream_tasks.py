@@ -1,0 +1,99 @@
+"""What streams have in common that have their messages evaluated beside each other."""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from evald_server.batch.chunk import ChunkCounts
+from evald_server.engine.plan import Plan
+from evald_server.monitoring import Telemetry
+
+CHUNKS_PER_PROCESS: Final = 2
+"""Chunks of one stream that are being evaluated, or whose answers the caller has not taken yet, for each process."""
+
+
+class LoopTurns:
+    """Has the streams that share it work one after the other: in each iteration of the event loop one of them goes on.
+
+    With a turn in every iteration for each of ten streams, whatever else takes some iterations, such as any small
+    call, would take as many turns of ten streams.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        """Wait for a turn, first come first served."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._give)
+        await turn
+
+    def _give(self) -> None:
+        turn = self._waiting.popleft()
+        if not turn.done():  # cancelled
+            turn.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._give)
+
+
+class StreamTasks:
+    """The tasks of a stream, which ends when one of them raises.
+
+    failed: what was raised first.
+    """
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._all: set[asyncio.Task[None]] = set()
+
+    def spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as one of these tasks."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            self._all.discard(task)
+            problem = None if task.cancelled() else task.exception()
+            if problem is not None and not self.failed.done():
+                self.failed.set_result(problem)
+
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        self._all.add(task)
+        task.add_done_callback(ended)
+
+    async def any_of(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Wait until one of the tasks is done. Raises the exception of any task of the stream."""
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.check()
+
+    def check(self) -> None:
+        """Raise the exception of any task of the stream."""
+        if self.failed.done():
+            raise self.failed.result()
+
+    async def close(self) -> None:
+        """Stop what still runs."""
+        tasks = set(self._all)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def count_chunk(
+    telemetry: Telemetry, rpc: str, labels: Mapping[str, str], plan: Plan, counts: ChunkCounts
+) -> None:
+    """Count for telemetry what a batch process has evaluated."""
+    evaluations = telemetry.evaluation(rpc, labels)
+    for verdict, seconds in counts.durations:
+        evaluations.add(verdict, seconds)
+    for (index, verdict, score, value, code), count, seconds in counts.results:
+        tally = telemetry.tally_of(plan.evaluators[index])
+        tally.add(verdict, seconds, score, value, None, count)
+        for _ in range(count if code else 0):
+            tally.error(code)

@@ -1,0 +1,314 @@
+"""Cases of a suite: every trial is a conversation whose turns are evaluated."""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from evald.blocks import UnreadableContent
+from evald.chat import Conversation
+from evald.context import EvaluatorContext
+from evald.foreign import raised_by
+from evald.result import Kind
+from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, suite_service_pb2
+from evald_server import wire_pb2
+from evald_server.engine.contexts import InvalidContext, check_invocation
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.response import fill_aggregated
+from evald_server.engine.run import SLICE_NANOS, EvaluationRun
+from evald_server.suites.verdicts import decide_case, decide_trial
+
+from .invocations import turn_of
+
+_log = logging.getLogger("evald.suites")
+
+MAX_CASE_BYTES: Final = 2 << 20
+"""Bytes of a result above which the conversations are left out of it: gRPC clients take 4 MiB by default."""
+
+MAX_TURNS: Final = 1 << 31
+"""Of a trial: more than a message can hold."""
+
+# Recorded turns of a trial before the event loop may do something else, and then after each.
+_TURNS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True)
+class CaseSetup:
+    """What the cases of a suite run share.
+
+    opened: as it was sent. specs, options: of it, serialised. on_turn: called with every evaluation of a turn.
+    slice_nanos: how long the evaluation of a turn may run before it has to wait. turns_at_once: that `play` plays.
+    """
+
+    run_id: str
+    opened: suite_service_pb2.SuiteOpen
+    specs: tuple[bytes, ...]
+    options: bytes
+    engine: Engine
+    on_turn: Callable[[EvaluationRun], None]
+    slice_nanos: int = SLICE_NANOS
+    turns_at_once: int = _TURNS_AT_ONCE
+
+    def trials(self, case: wire_pb2.SuiteCase) -> int:
+        """Return how many trials a case has."""
+        return len(case.recorded_trials) or case.trials or self.opened.trials or 1
+
+    def min_passed(self, case: wire_pb2.SuiteCase) -> int:
+        """Return how many of them must pass; 0 for all."""
+        return case.min_passed or self.opened.min_passed
+
+    def specs_of(self, case: wire_pb2.SuiteCase, turn: int) -> tuple[bytes, ...]:
+        """Return the evaluators of a turn, from 0; none when it is not evaluated."""
+        own = case.turns[turn].evaluators
+        if own or turn + 1 < len(case.turns):
+            return tuple(own)
+        return tuple(case.evaluators) or self.specs
+
+    def options_of(self, case: wire_pb2.SuiteCase) -> bytes:
+        """Return how the turns of a case are evaluated."""
+        return case.options or self.options
+
+    def conditions(self, case: wire_pb2.SuiteCase) -> str:
+        """Return `CaseResult.conditions_sha256`."""
+        parts = [
+            repr((self.trials(case), self.min_passed(case), len(case.messages))).encode(),
+            *(message.SerializeToString(deterministic=True) for message in case.messages),
+            case.metadata.SerializeToString(deterministic=True),
+            _policy(case.options) if case.options else self._shared_policy,
+        ]
+        for index, turn in enumerate(case.turns):
+            parts.append(repr((len(turn.input), self._weights(case, index))).encode())
+            parts += [message.SerializeToString(deterministic=True) for message in turn.input]
+            parts.append(turn.expected.SerializeToString(deterministic=True))
+        # With its length before each part, so that no two lists of parts give the same bytes.
+        return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()
+
+    def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> list[tuple[str, float, bool, bool, bool]]:
+        """Return what the specs of a turn's enforced assertions say beyond their provenance."""
+        try:
+            plan = self.plan(case, turn)
+        except InvalidPlan:
+            return []  # the case ends in error
+        return [
+            (one.name, one.weight, one.required, one.fail_open, one.final_only)
+            for one in (plan.evaluators if plan is not None else ())
+            if one.enforced and one.definition.kind is Kind.ASSERTION
+        ]
+
+    @cached_property
+    def _shared_policy(self) -> bytes:
+        return _policy(self.options)
+
+    def plan(self, case: wire_pb2.SuiteCase, turn: int) -> Plan | None:
+        """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
+        specs = self.specs_of(case, turn)
+        return self.engine.planner.plan(specs, self.options_of(case)) if specs else None
+
+
+def _policy(data: bytes) -> bytes:
+    """Return what serialised options say of how results become a verdict."""
+    options = evaluation_service_pb2.EvaluateOptions.FromString(data)
+    return repr(
+        (
+            options.aggregation,
+            options.threshold if options.HasField("threshold") else None,
+            options.fail_fast,
+            options.skip_auto_evaluators,
+        )
+    ).encode()
+
+
+Answers: TypeAlias = Sequence[context_pb2.Invocation]
+
+CaseRow: TypeAlias = tuple[str, int, bytes, bytes]
+"""What is stored of a case: id, verdict, and the serialised CaseResult without its trials and with them."""
+
+
+class RecordedCase:
+    """One case. Call `row` when all `trials` have ended.
+
+    result: what came of it then.
+    """
+
+    def __init__(self, case: wire_pb2.SuiteCase, setup: CaseSetup, size: int) -> None:
+        """size: bytes of the case."""
+        self._case = case
+        self._setup = setup
+        # Most cases are small: what they were sent in has room in the result, so nobody needs to measure it.
+        self._measured = size * setup.trials(case) > MAX_CASE_BYTES // 2 or not case.recorded_trials
+        self.result = suite_service_pb2.CaseResult(
+            case_id=case.case_id,
+            weight=case.weight if case.HasField("weight") else 1.0,
+            tags=case.tags,
+            metadata=case.metadata if case.HasField("metadata") else None,
+            conditions_sha256=setup.conditions(case),
+        )
+
+    def trials(self) -> Iterator["RecordedTrial"]:
+        """Yield the trials. They can go on beside each other."""
+        for result, answers in self._begun():
+            yield RecordedTrial(self._case, self._setup, result, answers)
+
+    def _begun(self) -> Iterator[tuple[suite_service_pb2.TrialResult, Answers | None]]:
+        """Yield the trials' results, to be filled, with their recorded answers, if they have some."""
+        recorded = self._case.recorded_trials
+        for number in range(1, self._setup.trials(self._case) + 1):
+            answers = recorded[number - 1].answers if recorded else None
+            yield self.result.trials.add(trial=number), answers
+
+    def decide(self) -> None:
+        """Set the case's verdict from its trials."""
+        if self._measured:
+            room = MAX_CASE_BYTES
+            for trial in self.result.trials:
+                room -= sum(message.ByteSize() + 8 for message in trial.messages)
+                if room < 0:
+                    del trial.messages[:]
+        decide_case(self.result, self._setup.min_passed(self._case))
+
+    def row(self) -> CaseRow:
+        """Return what is stored of it once it is decided. Leaves the result without its trials."""
+        result = self.result
+        whole = result.SerializeToString()
+        del result.trials[:]
+        return result.case_id, result.verdict, result.SerializeToString(), whole
+
+
+class RecordedTrial:
+    """One conversation and its evaluation.
+
+    waiting: the evaluation of a turn that cannot go on without waiting for something.
+    """
+
+    def __init__(
+        self,
+        case: wire_pb2.SuiteCase,
+        setup: CaseSetup,
+        result: suite_service_pb2.TrialResult,
+        answers: Answers | None,
+    ) -> None:
+        """result: is filled. answers: one for each turn; None when the agent is to be asked."""
+        self.waiting: EvaluationRun | None = None
+        self._case = case
+        self._setup = setup
+        self._result = result
+        self._answers = answers
+        self._index = 0  # of the turn
+        self._latency: int | None = 0  # nanoseconds of all recorded answers, None when one is not known
+        self._ended = False
+        self._pb = context_pb2.EvaluatorContext(
+            attempt=result.trial, metadata=case.metadata if case.HasField("metadata") else None
+        )
+        self._pb.correlation.run_id = setup.run_id
+        self._conversation = Conversation(self._pb.messages) if len(case.turns) > 1 else None
+
+    def play(self) -> bool:
+        """Go on with recorded answers for some turns, or until something has to wait. Returns whether the trial has
+        ended."""
+        try:
+            self._extend(self._case.messages, "messages")
+            while not self._ended and self.waiting is None and self._answers is not None:
+                if self._index == self._setup.turns_at_once:
+                    break
+                self._take(self._answers[self._index])
+        except Exception as problem:  # noqa: BLE001 - a fault in one case must not end others
+            self._break(problem)
+        return self._ended
+
+    def _take(self, answer: context_pb2.Invocation) -> None:
+        """Add a recorded turn to the conversation and evaluate it."""
+        first, path = (
+            len(self._pb.messages),
+            f"recorded_trials[{self._result.trial - 1}].answers[{self._index}]",
+        )
+        self._extend(self._case.turns[self._index].input, f"turns[{self._index}].input")
+        check_invocation(answer, path)
+        self._setup.engine.contexts.complete_messages(answer, path)
+        self._extend(answer.messages, f"{path}.messages")
+        if self._latency is not None:
+            known = answer.HasField("latency")
+            self._latency = self._latency + answer.latency.ToNanoseconds() if known else None
+        if self._latency is None:
+            self._pb.ClearField("run_duration")
+        else:
+            self._pb.run_duration.FromNanoseconds(self._latency)
+        self._evaluate(answer, first)
+
+    def _evaluate(self, last: context_pb2.Invocation, first: int) -> None:
+        """Begin to evaluate the turn that the conversation ends with."""
+        pb, turn = self._pb, self._case.turns[self._index]
+        self._result.turns.append(turn_of(last, self._index + 1, first, len(pb.messages) - first))
+        plan = self._setup.plan(self._case, self._index)
+        if plan is None:
+            self._next()
+            return
+        pb.last_invocation.CopyFrom(last)
+        pb.turn = self._index + 1
+        pb.is_final = self._index + 1 == len(self._case.turns)
+        if turn.HasField("expected"):
+            pb.expected.CopyFrom(turn.expected)
+        else:
+            pb.ClearField("expected")
+        run = EvaluationRun(
+            plan,
+            EvaluatorContext(pb, self._conversation),
+            self._setup.engine.threads,
+            self._setup.slice_nanos,
+        )
+        if run.finished:
+            self._add(run)
+        else:
+            self.waiting = run
+
+    def _add(self, run: EvaluationRun) -> None:
+        turn = self._result.turns[-1]
+        turn.is_final = run.ctx.is_final
+        fill_aggregated(turn.evaluation, run)
+        self._setup.on_turn(run)
+        self._next()
+
+    def _next(self) -> None:
+        self._index += 1
+        if self._index == len(self._case.turns):
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._result.messages.extend(self._pb.messages)
+        decide_trial(self._result)
+
+    def _break(self, problem: Exception) -> None:
+        """End the trial in error: never passed, never failed because of it."""
+        if isinstance(problem, InvalidContext | InvalidPlan | UnreadableContent):
+            self._refuse(str(problem))
+        else:
+            incident = secrets.token_hex(6)
+            raised = raised_by(problem)
+            _log.error(
+                "a case of suite run %s raised, incident %s: %s",
+                self._setup.run_id,
+                incident,
+                str(raised),
+                extra={"exception": raised.trace},
+            )
+            self._result.error.code = "INTERNAL"
+            self._result.error.message = (
+                f"The server has a fault (incident {incident}; its log has the details)"
+            )
+        self._end()
+
+    def _refuse(self, problem: str) -> None:
+        """Say of the turn that it cannot be evaluated."""
+        if len(self._result.turns) <= self._index:
+            self._result.turns.add(turn=self._index + 1, first_message=len(self._pb.messages))
+        evaluation = self._result.turns[-1].evaluation
+        evaluation.verdict = result_pb2.VERDICT_ERROR
+        evaluation.reason = f"The turn cannot be evaluated: {problem}"
+        evaluation.error_count = 1
+
+    def _extend(self, messages: Sequence[message_pb2.ChatMessage], path: str) -> None:
+        self._setup.engine.contexts.extend(self._pb, messages, "", path)

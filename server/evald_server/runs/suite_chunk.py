@@ -1,0 +1,118 @@
+"""A chunk of the recorded cases of a suite run, for a batch process."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from evald.v1 import suite_service_pb2
+from evald_server import wire_pb2
+from evald_server.batch.chunk import SLICE_NANOS, ChunkCounts, ResultCounter, same_plan
+from evald_server.batch.results import MAX_BYTES
+from evald_server.engine.engine import Engine
+from evald_server.engine.plan import InvalidPlan
+from evald_server.engine.run import EvaluationRun
+from evald_server.suites.verdicts import SuiteTotals
+
+from .case_checks import case_problem
+from .recorded import MAX_TURNS, CaseRow, CaseSetup, RecordedCase
+
+
+class SuiteChunkResult(NamedTuple):
+    """The result of a chunk.
+
+    end: index after the last case that was processed, because the size of a result is limited. skipped: indexes of
+    the cases that the server has to run itself. rows, totals, counts: of the others.
+    """
+
+    end: int
+    skipped: Sequence[int]
+    rows: Sequence[CaseRow]
+    totals: SuiteTotals
+    counts: ChunkCounts
+
+
+class SuiteChunk(NamedTuple):
+    """Cases of one message.
+
+    opened: as in CaseSetup, with what decides here. specs, options: of the suite. announced: specs of the server's
+    plan; a process whose own plan differs must not evaluate. cases: serialised. checked: in an earlier chunk.
+    """
+
+    run_id: str
+    opened: suite_service_pb2.SuiteOpen
+    specs: tuple[bytes, ...]
+    options: bytes
+    announced: Sequence[bytes]
+    cases: Sequence[bytes]
+    checked: bool = False
+
+    def evaluate(self, engine: Engine) -> SuiteChunkResult:
+        """Evaluate the cases. Leaves all of them to the server when one of them is wrong, which the server has to say
+        before any of them runs, or when only the server has what the plan needs."""
+        totals, counter, rows = SuiteTotals(), ResultCounter(), []
+        turns: list[EvaluationRun] = []
+        setup = CaseSetup(
+            self.run_id,
+            self.opened,
+            self.specs,
+            self.options,
+            engine,
+            turns.append,
+            SLICE_NANOS,
+            MAX_TURNS,
+        )
+        skipped: list[int] = []
+        size = end = 0
+        plan = same_plan(engine, self.specs, self.options, self.announced)
+        if plan is None or not (self.checked or all(_is_fine(data, setup) for data in self.cases)):
+            end = len(self.cases)
+            skipped.extend(range(end))
+        while end < len(self.cases) and size < MAX_BYTES:
+            turns.clear()
+            case = _ended(self.cases[end], setup)
+            if case is None:
+                skipped.append(end)
+            else:
+                totals.add(case.result)
+                for run in turns:
+                    counter.add(run)
+                rows.append(case.row())
+                size += len(rows[-1][-1])
+            end += 1
+        return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
+
+
+def _is_fine(data: bytes, setup: CaseSetup) -> bool:
+    try:
+        case = wire_pb2.SuiteCase.FromString(data)
+        if case_problem(case, setup, asks_agent=True) is not None:
+            return False
+        if _is_plain(case):
+            return True
+        # Evaluators of its own, of which the server may know more; those that are known here must be fine.
+        for turn in range(len(case.turns)):
+            setup.plan(case, turn)
+    except (DecodeError, InvalidPlan):
+        return False
+    return True
+
+
+def _is_plain(case: wire_pb2.SuiteCase) -> bool:
+    """Return whether the suite's plan is all that a case needs."""
+    return not (case.evaluators or case.options or any(turn.evaluators for turn in case.turns))
+
+
+def _ended(data: bytes, setup: CaseSetup) -> RecordedCase | None:
+    """Run a case. Returns None when the server has to: it asks an agent, has evaluators of its own, or waits."""
+    case = wire_pb2.SuiteCase.FromString(data)
+    if not case.recorded_trials or not _is_plain(case):
+        return None
+    run = RecordedCase(case, setup, len(data))
+    for trial in run.trials():
+        if not trial.play():
+            if trial.waiting is not None:
+                trial.waiting.abandon()
+            return None
+    run.decide()
+    return run
