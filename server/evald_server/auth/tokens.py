@@ -23,8 +23,9 @@ _ROLES: Final = frozenset(Role)
 # A stream may go on so long after its token has expired.
 _STREAM_SECONDS: Final = 3600.0
 
-# A verification takes 50 to 190 us of the event loop. More than this many a second come from one address only if
-# somebody tries tokens out, or sends a new one with every call.
+# A verification takes 50 to 190 us of the event loop. So many tokens a second that do not count come from one address
+# only if somebody tries some out. Those that count are not limited: after a change of keys all of a busy proxy's
+# callers are verified at once.
 _PER_SECOND: Final = 200
 _MAX_HOSTS: Final = 1000
 
@@ -61,7 +62,7 @@ class TokenVerifier:
             exp={"essential": True},
             sub={"essential": True},
         )
-        self._attempts = _Attempts(clock)
+        self._failures = _Failures(clock)
         self._lock = threading.Lock()
         # What was verified with these keys, by digest of the token, with the time until which it counts.
         self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
@@ -81,17 +82,21 @@ class TokenVerifier:
             return principal
         if len(token) > _MAX_BYTES:
             raise denied("longer than 8 KiB")
-        if not self._attempts.begin(peer_host(peer)):
+        host = peer_host(peer)
+        if self._failures.are_too_many(host):
             raise AccessDenied(
                 "RATE_LIMITED",
-                f"more than {_PER_SECOND} new tokens a second come from this address; send the same one again "
-                "until it expires",
+                f"{_PER_SECOND} tokens that do not count have come from this address within a second",
                 "limit tokens",
                 retry_seconds=1.0,
                 limit="tokens",
             )
         keys = self.source.keys
-        principal, expires = self._read(token, keys)
+        try:
+            principal, expires = self._read(token, keys)
+        except AccessDenied:
+            self._failures.add(host)
+            raise
         self._keep(token, keys, principal, min(self._now() + _CACHED_SECONDS, expires + _LEEWAY_SECONDS))
         return principal
 
@@ -172,24 +177,28 @@ class TokenVerifier:
             cache[_digest(token)] = (principal, until)
 
 
-class _Attempts:
-    """Counts verifications by address and second. Addresses above the limit share one count."""
+class _Failures:
+    """Counts tokens that do not count, by address and second. Addresses above the limit share one count."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._second = 0
         self._hosts: dict[str, int] = {}
 
-    def begin(self, host: str) -> bool:
-        """Return whether one more is allowed."""
+    def are_too_many(self, host: str) -> bool:
+        """Return whether an address has to wait."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._hosts = second, {}
-        if len(self._hosts) >= _MAX_HOSTS and host not in self._hosts:
-            host = ""
-        count = self._hosts.get(host, 0)
-        self._hosts[host] = count + 1
-        return count < _PER_SECOND
+        return self._hosts.get(self._counted(host), 0) >= _PER_SECOND
+
+    def add(self, host: str) -> None:
+        """Count one."""
+        host = self._counted(host)
+        self._hosts[host] = self._hosts.get(host, 0) + 1
+
+    def _counted(self, host: str) -> str:
+        return host if len(self._hosts) < _MAX_HOSTS or host in self._hosts else ""
 
 
 def _digest(token: str) -> bytes:
