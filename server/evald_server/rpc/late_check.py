@@ -7,7 +7,7 @@ import grpc
 
 from evald_server.auth.clients import ClientNames, client_names
 
-from .server import Handler
+from .server import Handler, abort
 
 Admit: TypeAlias = Callable[[str, Any, ClientNames | None, str], Handler]
 """Returns the handler of a call, or one that refuses it. Takes the method, the metadata, certificate and address."""
@@ -29,7 +29,7 @@ def checked_late(method: str, handler: Handler, admit: Admit) -> Handler:
             return
         request = await context.read()
         if request is grpc.aio.EOF:
-            return  # gRPC itself tells the caller that there is no answer
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
         if admitted.unary_stream is not None:
             await admitted.unary_stream(request, context)
             return
