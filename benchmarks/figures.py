@@ -1,6 +1,7 @@
 """The figures: what is measured, against what, and the bound of each."""
 
 import asyncio
+import itertools
 import json
 import math
 import statistics
@@ -18,7 +19,7 @@ from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 
 from . import beside_runs, load, processes, remotes, runs, stored_runs, suites, workload
-from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
+from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, TWINS, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
 
@@ -38,23 +39,32 @@ def unary(lab: Lab) -> list[Row]:
 
 
 def auth(lab: Lab) -> list[Row]:
-    """Compare a server that asks for a key with one that asks for none."""
+    """Compare servers that ask for a key with servers that ask for none. Both get the same header."""
     body, _ = lab.unary()
     file = lab.directory / "keys.toml"
     key, kept = new_key("benchmark", [Role.CALLER])
     add_key(file, kept)
-    guarded = lab.start(lambda: processes.evald(keys_file=file))
-    request = workload.unary_request()
-    with grpc.insecure_channel(guarded.address) as channel:
-        call: Any = channel.unary_unary(UNARY)
-        # h2load sees no gRPC status: a refusal would be fast.
-        call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"),))
-    pairs = paired(
-        lab.rounds,
-        lambda: load.run_h2load(guarded.port, UNARY, body, lab.seconds, f"authorization: Bearer {key}"),
-        lambda: load.run_h2load(lab.evald.port, UNARY, body, lab.seconds),
-    )
-    return [pairs.row("`EvaluateUnary` with an API key / without, calls/s", at_least(0.97), "calls/s")]
+    header = f"authorization: Bearer {key}"
+    guarded = [lab.start(lambda: processes.evald(keys_file=file)) for _ in range(TWINS)]
+    plain = [lab.start(processes.evald) for _ in range(TWINS)]
+    for server in guarded:
+        with grpc.insecure_channel(server.address) as channel:
+            call: Any = channel.unary_unary(UNARY)
+            # h2load sees no gRPC status: a refusal would be fast.
+            call(workload.unary_request().SerializeToString(), metadata=(("authorization", f"Bearer {key}"),))
+
+    def calls(servers: list[Server], *headers: str) -> Callable[[], float]:
+        turns = itertools.cycle(servers)
+        return lambda: load.run_h2load(next(turns).port, UNARY, body, lab.seconds, *headers)
+
+    checked = paired(lab.rounds, calls(guarded, header), calls(plain, header))
+    sent = paired(lab.rounds, calls(plain, header), calls(plain))
+    return [
+        checked.row(
+            "`EvaluateUnary` with an API key checked / only sent, calls/s", at_least(0.97), "calls/s"
+        ),
+        sent.row("`EvaluateUnary` with an API key only sent / without, calls/s", None, "calls/s"),
+    ]
 
 
 def stream(lab: Lab) -> list[Row]:

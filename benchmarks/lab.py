@@ -33,6 +33,10 @@ _ANSWERS_FIELD: Final = 1
 
 _ANSWER_SECONDS: Final = 30
 
+# Servers of each kind, measured in turn: two processes of the same program differ by several percent, each
+# for as long as it lives.
+TWINS: Final = 3
+
 
 @dataclass
 class Lab:

@@ -16,7 +16,7 @@ from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.v1 import evaluation_service_pb2
 
 from . import load, processes, workload
-from .lab import UNARY, Lab
+from .lab import TWINS, UNARY, Lab
 from .pairs import Row, at_least, at_most, number, paired
 from .processes import Process, Server
 from .remote_plugin import INSTANCES, SERVICE, TYPES
@@ -29,10 +29,6 @@ _BAD: Final = ("bench.hang", "bench.crash", "bench.flap", "bench.lie")
 # Calls to the failing plugins: enough to keep them failing, too few to be load of their own.
 _BAD_RATE: Final = 50
 
-# Servers of each kind, measured in turn: two processes of the same program differ by several percent, each
-# for as long as it lives.
-_TWINS: Final = 3
-
 # Seconds to wait for plugins to be dialled.
 _PATIENCE: Final = 20
 
@@ -43,7 +39,7 @@ def hop(lab: Lab) -> list[Row]:
     without = lab.body("without", [_request("contains")])
     body = lab.body("remote", [_request("contains", _FAST)])
     twins = []
-    for _ in range(_TWINS):
+    for _ in range(TWINS):
         listening = lab.start(lambda: _evald(remote_targets=plugin.address))
         dialled = lab.start(_evald)
         lab.start(partial(_Plugin, "connect", dialled.address, _FAST))
@@ -111,9 +107,9 @@ def beside_bad(lab: Lab) -> list[Row]:
 def crowd(lab: Lab) -> list[Row]:
     # Without a cache of plans every call is planned. Pings, which are no planning, come once a minute.
     servers = [
-        lab.start(lambda: _evald(plan_cache_bytes=0, remote_ping_seconds=60)) for _ in range(2 * _TWINS)
+        lab.start(lambda: _evald(plan_cache_bytes=0, remote_ping_seconds=60)) for _ in range(2 * TWINS)
     ]
-    crowded, empty = servers[:_TWINS], servers[_TWINS:]
+    crowded, empty = servers[:TWINS], servers[TWINS:]
     crowds = [lab.start(partial(_Plugin, "crowd", server.address)) for server in crowded]
     times = [json.loads(crowd.first_line) for crowd in crowds]
     early, late = (statistics.median(column) for column in zip(*times, strict=True))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -28,6 +28,7 @@ from .result import Kind
 from .session import SessionFlow, SessionSummary
 from .spec import OptionsLike, SpecLike
 from .stream import EvaluationStream, Event, unfinished
+from .stream_status import StreamStatus
 from .turn import TurnLike, as_turn
 
 T = TypeVar("T")
@@ -371,26 +372,11 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
 
 
 class _TypedStreamErrors(TypedErrors):
-    """TypedErrors for a grpc.aio stream with writes. Must be created together with the call.
-
-    When a server ends a call during a write, grpc.aio reports an internal error instead of the call's status.
-    The status arrives just before, and is recorded here, or just after, and is waited for.
-    """
+    """TypedErrors for a grpc.aio stream with writes. Must be created together with the call."""
 
     def __init__(self, server: str, call: Any) -> None:
         super().__init__(server)
-        self._call = call
-        self._status: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._note)
-
-    def _note(self, call: Any) -> None:
-        if self._status is None and not call.cancelled() and _now(call.details()) != _STATUS_LOST:
-            self._status = grpc.aio.AioRpcError(
-                _now(call.code()),
-                _now(call.initial_metadata()),
-                _now(call.trailing_metadata()),
-                _now(call.details()),
-            )
+        self._status = StreamStatus(call)
 
     async def __aenter__(self) -> None:
         return None
@@ -398,28 +384,10 @@ class _TypedStreamErrors(TypedErrors):
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(problem, grpc.aio.AioRpcError) and problem.details() == _STATUS_LOST:
-            # 100 ms: it takes a few turns of the event loop, and grpc.aio tells nobody when it is there.
-            for _ in range(100):
-                self._note(self._call)
-                if self._status is not None:
-                    break
-                await asyncio.sleep(0.001)
-            problem = self._status or problem
-            if problem.code() is grpc.StatusCode.OK:
+        if isinstance(problem, grpc.aio.AioRpcError):
+            found = await self._status.behind(problem)
+            if found is not problem and found.code() is grpc.StatusCode.OK:
                 return True  # it ended early, which its reader finds out
+            problem = found
         self.__exit__(kind, problem, trace)
         return False
-
-
-_STATUS_LOST = "Internal error from Core"
-
-
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends and return its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise RuntimeError("the coroutine waits for something")

@@ -12,6 +12,7 @@ from ..credentials import Access
 from ..errors import EvaldError, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
+from ..stream_status import StreamStatus
 from .connecting import Backoff, is_final, new_channel
 
 _log = logging.getLogger("evald.worker")
@@ -150,14 +151,18 @@ class Registration:
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             call = stub.KeepAlive(metadata=self._access.headers())
+            status = StreamStatus(call)
             ended = asyncio.Event()
             call.add_done_callback(lambda _: ended.set())
             while True:
                 async with asyncio.timeout(_CALL_SECONDS):
-                    await call.write(
-                        pb.KeepAliveRequest(lease_id=lease.lease_id, active_tasks=self._active())
-                    )
-                    answer = await call.read()
+                    try:
+                        await call.write(
+                            pb.KeepAliveRequest(lease_id=lease.lease_id, active_tasks=self._active())
+                        )
+                        answer = await call.read()
+                    except grpc.aio.AioRpcError as problem:
+                        raise await status.behind(problem) from None
                 if answer is grpc.aio.EOF:
                     await _raise_end(call)
                 if answer.state == pb.LEASE_STATE_REVOKED:

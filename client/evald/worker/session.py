@@ -12,6 +12,7 @@ import grpc
 from ..contract import progress_said
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import task_pb2
+from ..stream_status import StreamStatus
 from .outputs import error_output
 from .tasks import Tasks
 
@@ -36,10 +37,14 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
 
     Raises AioRpcError, SessionLost, TimeoutError.
     """
+    status = StreamStatus(call)
     async with asyncio.timeout(WELCOME_SECONDS):
-        with suppress(asyncio.InvalidStateError):  # the stream is over; `read` reports why
-            await call.write(pb.ConnectRequest(hello=hello))
-        frame = await call.read()
+        try:
+            with suppress(asyncio.InvalidStateError):  # the stream is over; `read` reports why
+                await call.write(pb.ConnectRequest(hello=hello))
+            frame = await call.read()
+        except grpc.aio.AioRpcError as problem:
+            raise await status.behind(problem) from None
     if frame is grpc.aio.EOF:
         raise SessionLost("the server ended the stream before its welcome")
     if frame is None or frame.WhichOneof("frame") != "welcome":
