@@ -28,6 +28,9 @@ _HEALTH: Final = "/grpc.health.v1.Health/Check"
 OPEN_STREAMS: Final = 1000
 _JUDGING: Final = 100
 
+# Calls a second that a principal may begin which offers four times as many.
+_LOUD_RATE: Final = 100.0
+
 # Of the plugin that is overloaded: it waits 20 ms, as a remote or a judge may.
 _PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
 _PLACES: Final = 16
@@ -195,6 +198,36 @@ def beside_regex(lab: Lab) -> list[Row]:
     ]
 
 
+def beside_principal(lab: Lab) -> list[Row]:
+    """Measure one principal's calls while another offers four times the calls that its key allows."""
+    body, _ = lab.unary()
+    file = lab.directory / "principals.toml"
+    bearers = []
+    for principal, rate in (("quiet", None), ("loud", _LOUD_RATE)):
+        key, kept = new_key(principal, [Role.CALLER], rate=rate)
+        add_key(file, kept)
+        bearers.append(("--authorization", f"Bearer {key}"))
+    quiet, loud = bearers
+    server = lab.start(lambda: processes.evald(keys_file=file))
+    offered = ("--rate", f"{4 * _LOUD_RATE:g}", *loud)
+
+    def alone() -> float:
+        found = lab.load(UNARY, body, "--expect", "1", "--poisson", "--rate", "200", *quiet, server=server)
+        if found.refused:
+            raise load.BrokenRun("the principal without a limit was refused")
+        return found.p99
+
+    def disturbed() -> float:
+        with lab.beside(UNARY, body, *offered, server=server):
+            return alone()
+
+    if not load.run(server.port, UNARY, body, lab.seconds, *offered).refused:
+        raise load.BrokenRun("the principal was not over its rate")
+    row = paired(lab.rounds, disturbed, alone).row("", at_most(2), "ms")
+    figure = f"p99 of unary calls beside another principal at 4 times its {_LOUD_RATE:g} calls/s / alone"
+    return [Row(figure, row.bound, row.values, f"{row.detail}; open loop, 200 calls/s")]
+
+
 def memory(lab: Lab) -> list[Row]:
     frames = [frame.SerializeToString() for frame in workload.session(turns=1)]
     _, name = lab.session()
@@ -304,6 +337,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "1000-messages": many_messages,
     "beside-batch": beside_batch,
     "beside-regex": beside_regex,
+    "beside-principal": beside_principal,
     "memory": memory,
     "session-growth": session_growth,
     "import": imports,

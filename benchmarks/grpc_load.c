@@ -11,6 +11,7 @@
  *   --rate R                open loop: R new calls a second, however many are open; a call's time runs from
  *                           the moment at which it should have begun
  *   --poisson               open loop: the calls come as a Poisson process of that rate, the same in every run
+ *   --authorization TEXT    a header of every call
  *   --bidi                  a call sends the messages of FILE in order, half-closes and begins anew
  *   --window N              bidi: messages of a call that may be unanswered (1)
  *   --silent-first          bidi: the first message has no answer
@@ -86,8 +87,8 @@ static struct {
   double seconds, warm, rate;
   bool poisson;
   bool bidi, silent_first, by_index;
-  const char *path, *body;
-} options = {.connections = 1, .streams = 1, .window = 1, .units = 1, .seconds = 3, .warm = 1};
+  const char *path, *authorization, *body;
+} options = {.connections = 1, .streams = 1, .window = 1, .units = 1, .seconds = 3, .warm = 1, .authorization = ""};
 
 static Message *messages;
 static size_t message_count, next_message;
@@ -191,10 +192,11 @@ static void begin_call(Connection *connection, double at) {
   nghttp2_nv headers[] = {
       HEADER(":method", "POST"),           HEADER(":scheme", "http"), HEADER(":path", options.path),
       HEADER(":authority", authority),     HEADER("te", "trailers"),  HEADER("content-type", "application/grpc"),
-      HEADER("user-agent", "grpc_load/1"),
+      HEADER("user-agent", "grpc_load/1"), HEADER("authorization", options.authorization),
   };
+  size_t count = sizeof headers / sizeof *headers - (*options.authorization ? 0 : 1);
   nghttp2_data_provider body = {.source.ptr = call, .read_callback = read_request};
-  call->id = nghttp2_submit_request(connection->session, NULL, headers, sizeof headers / sizeof *headers, &body, call);
+  call->id = nghttp2_submit_request(connection->session, NULL, headers, count, &body, call);
   if (call->id < 0) {
     fprintf(stderr, "grpc_load: submit_request: %s\n", nghttp2_strerror(call->id));
     exit(3);
@@ -462,6 +464,7 @@ static void parse_options(int count, char **words) {
       if (!strcmp(word, "--port")) options.port = atoi(value);
       else if (!strcmp(word, "--path")) options.path = value;
       else if (!strcmp(word, "--body")) options.body = value;
+      else if (!strcmp(word, "--authorization")) options.authorization = value;
       else if (!strcmp(word, "--conns")) options.connections = atoi(value);
       else if (!strcmp(word, "--streams")) options.streams = atoi(value);
       else if (!strcmp(word, "--secs")) options.seconds = atof(value);

@@ -100,6 +100,7 @@ BELOW = {
         "calibration",
         "conformance",
         "frames",
+        "judge",
         "pages",
         "suites",
         "untrusted",

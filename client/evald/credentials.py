@@ -1,6 +1,5 @@
 """How a client proves who it is, and checks who the server is: TLS, and a token."""
 
-import ipaddress
 import os
 import threading
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from .addresses import is_loopback
 from .errors import InvalidInput
 
 Token: TypeAlias = str | Path | Callable[[], str]
@@ -88,18 +88,14 @@ def is_this_machine(server: str) -> bool:
     if "://" in server and scheme != "dns":
         return False
     addresses = rest.split(",") if colon and scheme in ("ipv4", "ipv6") else [server]
-    return all(_is_loopback(one.removeprefix("dns:").rpartition("/")[2]) for one in addresses)
+    return all(is_loopback(_host(one.removeprefix("dns:").rpartition("/")[2])) for one in addresses)
 
 
-def _is_loopback(address: str) -> bool:
-    host = address if address.count(":") > 1 and "]" not in address else address.rpartition(":")[0] or address
-    host = host.strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _host(address: str) -> str:
+    """Return an address without its port, if it has one."""
+    if address.endswith("]") or (address.count(":") > 1 and "]" not in address):
+        return address
+    return address.rpartition(":")[0] or address
 
 
 def token_of_environment() -> Token | None:

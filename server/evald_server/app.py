@@ -18,6 +18,7 @@ from evald_server.auth.authenticator import AccessDenied, Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import KeyFile
+from evald_server.auth.principal import PRINCIPAL
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
@@ -36,6 +37,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
 from evald_server.evaluators import BUILT_INS
 from evald_server.jsonschema.schema import close_workers
+from evald_server.judge.budget import Caller
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
@@ -135,7 +137,12 @@ class App:
         self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
         try:
-            self.models = build_models(settings, self.telemetry.judge(JUDGE))
+            self.models = build_models(
+                settings,
+                self.telemetry.judge(JUDGE),
+                caller=_judge_caller,
+                limited=partial(self.telemetry.access.limited, "judge_usd_per_day"),
+            )
             self.scripts = build_scripts(settings)
         except ValueError as problem:
             raise StartError(str(problem)) from None
@@ -485,6 +492,12 @@ class App:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
+
+
+def _judge_caller() -> Caller:
+    """Return who has made the current call, as the judges' budget knows callers."""
+    principal = PRINCIPAL.get()
+    return Caller(principal.name, principal.judge_usd_per_day)
 
 
 def build_registry(

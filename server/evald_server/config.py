@@ -4,7 +4,6 @@ Precedence: command line, environment, config file, default.
 """
 
 import difflib
-import ipaddress
 import json
 import os
 import tomllib
@@ -31,6 +30,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from evald.addresses import is_loopback
 from evald.fields import did_you_mean, schema_keys, snake
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "SettingsError",
     "TlsProfile",
     "checked_url",
-    "is_loopback",
     "is_public",
     "load_settings",
     "split_address",
@@ -647,16 +646,6 @@ def checked_url(url: str) -> str:
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("wanted an address without user, password, query and fragment")
     return url
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host. Names other than localhost count as public."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_public(address: str | None) -> bool:

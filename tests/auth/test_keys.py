@@ -20,6 +20,7 @@ from evald_server.auth.keys import (
 )
 from evald_server.auth.principal import Role
 from evald_server.cli import main
+from evald_server.judge.budget import SPENDING_FILE, SpendStore, utc_day
 
 Keys = Callable[..., "Done"]
 
@@ -185,9 +186,29 @@ def test_limits_are_kept_and_shown(keys: Keys) -> None:
     assert (
         keys("create", "--principal", "ci", "--role", "caller", "--rate", "2.5", "--in-flight", "7").code == 0
     )
-    [shown] = json.loads(keys("list", "--json").out)
-    assert (shown["rate"], shown["inFlight"]) == (2.5, 7)
+    assert keys("create", "--principal", "night", "--role", "caller", "--judge-usd-per-day", "5").code == 0
+    shown, other = json.loads(keys("list", "--json").out)
+    assert (shown["rate"], shown["inFlight"], shown["judgeUsdPerDay"]) == (2.5, 7, None)
+    assert other["judgeUsdPerDay"] == 5
+    done = keys("create", "--principal", "ci", "--role", "caller", "--judge-usd-per-day", "-1")
+    assert (done.code, "judge_usd_per_day: wanted" in done.err) == (2, True)
     for limit in ("--rate", "--in-flight"):
         done = keys("create", "--principal", "ci", "--role", "caller", limit, "0")
         assert done.code == 2
         assert "wanted" in done.err
+
+
+def test_what_judges_have_cost_today_is_listed_with_the_server_s_directory(
+    keys: Keys, tmp_path: Path
+) -> None:
+    for principal in ("ci", "idle"):
+        assert keys("create", "--principal", principal, "--role", "caller").code == 0
+    store = SpendStore(tmp_path / SPENDING_FILE)
+    store.save(utc_day(), {"": 3.0, "ci": 1.25})
+    store.close()
+    listed = json.loads(keys("list", "--json", "--data-dir", str(tmp_path)).out)
+    assert [key["judgeUsdToday"] for key in listed] == [1.25, 0]
+    assert "$1.25" in keys("list", "--data-dir", str(tmp_path)).out
+    assert "judgeUsdToday" not in keys("list", "--json").out
+    (tmp_path / SPENDING_FILE).write_text("[")
+    assert keys("list", "--data-dir", str(tmp_path)).code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evald_server.judge.budget import Budget, Price, SpendStore
+from evald_server.judge.budget import Budget, Caller, Price, SpendStore
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
@@ -89,6 +89,55 @@ def test_a_new_day_begins_at_nothing() -> None:
     budget.reserve(1.0, CallSpending())
 
 
+def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Path) -> None:
+    calendar, limited = Calendar(), list[int]()
+    who = Caller("ci", 1.0)
+    path = tmp_path / "spending.json"
+
+    def opened() -> Budget:
+        return Budget(
+            per_day_usd=3.0,
+            store=SpendStore(path),
+            today=calendar,
+            caller=lambda: who,
+            limited=lambda: limited.append(1),
+        )
+
+    budget = opened()
+    under_way = budget.reserve(0.6, CallSpending())
+    with pytest.raises(JudgeError, match=r"\$1 a day that ci may spend .* used up to \$0.6") as problem:
+        budget.reserve(0.6, CallSpending())
+    assert (problem.value.code, limited) == ("JUDGE_BUDGET_EXCEEDED", [1])
+    with pytest.raises(JudgeError, match="no price"):
+        budget.reserve(None, CallSpending())
+    who = Caller("other", 1.5)
+    budget.reserve(0.6, CallSpending()).settle(0.6)
+    under_way.settle(0.5)  # by ci, whoever asks meanwhile
+    budget.close()
+
+    budget = opened()
+    with pytest.raises(JudgeError, match=r"other may spend .* used up to \$0.6"):
+        budget.reserve(0.91, CallSpending())
+    who = Caller("ci", 1.0)
+    with pytest.raises(JudgeError, match=r"ci may spend .* used up to \$0.5"):
+        budget.reserve(0.6, CallSpending())
+    who = Caller("rich", 100.0)
+    with pytest.raises(JudgeError, match="server's ceiling"):
+        budget.reserve(2.0, CallSpending())
+    assert limited == [1, 1, 1], "the server's ceiling is no principal's limit"
+    calendar.day = "2026-11-22"
+    budget.reserve(1.0, CallSpending())
+    budget.close()
+
+
+def test_a_principal_s_ceiling_needs_none_of_the_server() -> None:
+    budget = Budget(caller=lambda: Caller("ci", 0.0))
+    assert not budget.has_ceiling
+    assert budget.limits_caller
+    with pytest.raises(JudgeError):
+        budget.reserve(0.000001, CallSpending())
+
+
 def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
     calendar = Calendar()
     path = tmp_path / "spending.json"
@@ -112,19 +161,19 @@ def test_a_store_that_cannot_be_read_is_told_in_one_line(
     path = tmp_path / "spending.json"
     path.write_text(text)
     store = SpendStore(path)
-    assert store.load("2026-11-21") == 0
+    assert store.load("2026-11-21") == {}
     store.load("2026-11-21")
     assert len(caplog.records) <= 1
-    store.save("2026-11-21", 0.5)
+    store.save("2026-11-21", {"": 0.5, "ci": 0.25})
     store.close()
-    assert json.loads(path.read_text()) == {"day": "2026-11-21", "usd": 0.5}
+    assert json.loads(path.read_text()) == {"day": "2026-11-21", "usd": 0.5, "principals": {"ci": 0.25}}
 
 
 def test_a_store_that_cannot_be_written_is_told_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SpendStore(tmp_path / "missing" / "spending.json")
-    store.save("2026-11-21", 0.5)
+    store.save("2026-11-21", {"": 0.5})
     store.close()
     assert len(caplog.records) == 1
 

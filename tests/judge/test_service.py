@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from pydantic import SecretStr
 
 from evald.result import Verdict
 from evald_server.app import App
+from evald_server.auth.keys import add_key, new_key
+from evald_server.auth.principal import Role
 from evald_server.config import JudgePrice, JudgeSettings, Settings
 from evald_server.engine.registry import State
+from evald_server.judge.budget import SERVER, SPENDING_FILE, read_spending, utc_day
 from evald_server.monitoring import Telemetry
 
 from ..loop import run
@@ -121,6 +125,46 @@ async def test_a_ceiling_for_the_day_holds_for_all_calls_together() -> None:
         assert set(codes[:-1]) == {""}
         assert (codes[-1], len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", len(codes) - 1)
         assert (value(live.app.telemetry, "evald_judge_cost_usd_total") or 99) <= 15
+
+
+async def test_a_principal_s_ceiling_stops_its_judges_and_nobody_else_s(tmp_path: Path) -> None:
+    price = JudgeSettings.model_validate(
+        {"prices": {"dear": JudgePrice(input=1000, output=10_000)}, "model": "dear"}
+    )
+    file = tmp_path / "keys.toml"
+    texts = []
+    for principal, ceiling in (("ci", 15.0), ("ci", 15.0), ("other", None)):
+        text, key = new_key(principal, [Role.CALLER], judge_usd_per_day=ceiling)
+        add_key(file, key)
+        texts.append(text)
+    async with (
+        wire(GOOD) as server,
+        judging(
+            server.base_url,
+            judges={"default": price},
+            judge_model="dear",
+            judge_cache_bytes=0,
+            keys_file=file,
+            data_dir=tmp_path / "data",
+        ) as live,
+    ):
+
+        async def code(key: str) -> str:
+            answer = await live.unary(request(JUDGE), metadata=(("authorization", f"Bearer {key}"),))
+            return str(answer.summary.results[0].error.code)
+
+        one, again, other = texts
+        codes: list[str] = []
+        while "JUDGE_BUDGET_EXCEEDED" not in codes and len(codes) < 100:
+            codes.append(await code(one))
+        assert len(codes) > 2
+        assert set(codes[:-1]) == {""}
+        assert await code(again) == "JUDGE_BUDGET_EXCEEDED", "another key of the same principal"
+        assert await code(other) == ""
+        assert value(live.app.telemetry, "evald_principal_limited_total", limit="judge_usd_per_day") == 2
+    spent = read_spending(tmp_path / "data" / SPENDING_FILE, utc_day())
+    assert 0 < spent["ci"] <= 15
+    assert spent[SERVER] == pytest.approx(spent["ci"] + spent["other"])
 
 
 async def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:

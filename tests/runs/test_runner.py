@@ -1,6 +1,7 @@
 """Many runs at once, and what happens to a run from outside."""
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -141,6 +142,38 @@ async def test_runs_are_played_within_the_limit() -> None:
     assert house.counted("evald_runs") == {"passed": 12}
     assert house.counted("evald_run_turns") == {"": 36}
     assert house.counted("evald_evaluations") == {"Runpassed": 36}
+
+
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+class Witness(ScriptedAgent):
+    """An agent that notes in whose context it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, set[str]] = {}
+
+    async def invoke(self, request: AgentRequest) -> Invocation:
+        """Whoever asks."""
+        self.seen.setdefault(request.thread_id, set()).add(WHO.get())
+        return await super().invoke(request)
+
+
+async def test_a_run_is_played_in_the_context_of_who_started_it() -> None:
+    agent = Witness()
+    house = House(agent, max_runs=1)
+    ids: dict[str, str] = {}
+    for name in ("one", "two", "three"):
+
+        async def submit(name: str = name) -> None:
+            WHO.set(name)
+            [ids[name]] = await house.submit()
+
+        await asyncio.create_task(submit())
+    for run_id in ids.values():
+        await house.until(run_id, COMPLETED)
+    assert list(agent.seen.values()) == [{"one"}, {"two"}, {"three"}]
 
 
 def test_the_queue_serves_one_caller_after_the_other() -> None:

@@ -1,7 +1,6 @@
 """A worker that listens: a server dials it as a static target, or after it has registered."""
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from ..addresses import is_loopback
 from ..connection import MAX_MESSAGE_BYTES, open_to
 from ..credentials import Tls, Token
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
@@ -82,7 +82,7 @@ class ListeningWorker:
         self._server: Any = None
         self._stopping = asyncio.Event()
         host = listen.rpartition(":")[0]
-        if not (insecure_public or listen_credentials or host.startswith("unix") or _is_loopback(host)):
+        if not (insecure_public or listen_credentials or host.startswith("unix") or is_loopback(host)):
             raise ValueError(
                 f"listen: {listen} can be reached by others, and there is no encryption; give "
                 f"listen_credentials, or insecure_public=True where the network is closed"
@@ -225,15 +225,6 @@ def _add_reflection(server: Any) -> None:
     except ModuleNotFoundError:
         return
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _address_towards(server: str) -> str:

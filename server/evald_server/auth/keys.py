@@ -45,7 +45,7 @@ _HEADER: Final = (
 class ApiKey:
     """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
 
-    rate, in_flight: limits of the principal that calls with it.
+    rate, in_flight, judge_usd_per_day: limits of the principal that calls with it.
     """
 
     id: str
@@ -59,6 +59,7 @@ class ApiKey:
     note: str = ""
     rate: float | None = None
     in_flight: int | None = None
+    judge_usd_per_day: float | None = None
 
     def state(self, now: float) -> str:
         """Return "active", "expired" or "revoked"."""
@@ -76,6 +77,7 @@ def new_key(
     note: str = "",
     rate: float | None = None,
     in_flight: int | None = None,
+    judge_usd_per_day: float | None = None,
 ) -> tuple[str, ApiKey]:
     """Return a new key, which nothing can show again, and what is kept of it. Raises ValueError."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
@@ -93,6 +95,7 @@ def new_key(
         note,
         rate,
         in_flight,
+        judge_usd_per_day,
     )
     _check(key)
     return text, key
@@ -112,7 +115,15 @@ class KeyRing:
             key.id: (
                 bytes.fromhex(key.digest),
                 key,
-                Principal(key.principal, frozenset(key.roles), key.types, key.id, key.rate, key.in_flight),
+                Principal(
+                    key.principal,
+                    frozenset(key.roles),
+                    key.types,
+                    key.id,
+                    key.rate,
+                    key.in_flight,
+                    key.judge_usd_per_day,
+                ),
             )
             for key in keys.values()
         }
@@ -217,6 +228,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
         read_text("note", table.get("note", "")),
         _number("rate", table.get("rate"), float),
         _number("in_flight", table.get("in_flight"), int),
+        _number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
     )
     _check(key)
     return key
@@ -236,6 +248,8 @@ def _check(key: ApiKey) -> None:
         raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
     if key.in_flight is not None and not 1 <= key.in_flight <= 1_000_000:
         raise ValueError("in_flight: wanted 1 to 1000000 calls")
+    if key.judge_usd_per_day is not None and not 0 <= key.judge_usd_per_day <= 1e6:
+        raise ValueError("judge_usd_per_day: wanted US dollars, 0 to 1000000")
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
 
@@ -313,6 +327,8 @@ def _table(key: ApiKey) -> str:
         lines.append(f"rate = {key.rate}")
     if key.in_flight is not None:
         lines.append(f"in_flight = {key.in_flight}")
+    if key.judge_usd_per_day is not None:
+        lines.append(f"judge_usd_per_day = {key.judge_usd_per_day}")
     if key.note:
         lines.append(f"note = {_text(key.note)}")
     return "\n".join(lines) + "\n"

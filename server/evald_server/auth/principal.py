@@ -28,8 +28,9 @@ class Principal:
     name: what owns leases, sessions and request ids; several keys may share it. types: evaluator types that it may
     offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with, of the key that has
     signed its token, or the name in its certificate. rate: calls a second that it may begin; in_flight: calls that may
-    go on at a time; None for no limit. expires: when its token does, Unix time in seconds. certificate: all names in
-    the client certificate of its connection, which its token may have come with.
+    go on at a time; judge_usd_per_day: US dollars that it may spend on judges, from midnight to midnight UTC; None for
+    no limit. expires: when its token does, Unix time in seconds. certificate: all names in the client certificate of
+    its connection, which its token may have come with.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Principal:
     key_id: str = ""
     rate: float | None = None
     in_flight: int | None = None
+    judge_usd_per_day: float | None = None
     kind: Literal["key", "jwt", "certificate"] = "key"
     expires: float | None = None
     certificate: tuple[str, ...] = ()

@@ -107,8 +107,16 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     )
     create.add_argument("--rate", metavar="N", type=float, help="calls a second that may begin")
     create.add_argument("--in-flight", metavar="N", type=int, help="calls that may go on at a time")
+    create.add_argument(
+        "--judge-usd-per-day", metavar="USD", type=float, help="US dollars a day that it may spend on judges"
+    )
     create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
     listed = actions.add_parser("list", help="list all keys, without their secrets")
+    listed.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="the server's data directory, for what judges have cost today [EVALD_DATA_DIR]",
+    )
     listed.add_argument("--json", action="store_true", help="as JSON")
     revoke = actions.add_parser("revoke", help="have servers refuse a key from now on")
     revoke.add_argument("id", metavar="ID", help="the key's id")

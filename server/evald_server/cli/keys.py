@@ -12,6 +12,7 @@ from typing import Final
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role
+from evald_server.judge.budget import SPENDING_FILE, read_spending, utc_day
 
 from .exit_codes import ExitCode, usage_error
 
@@ -46,6 +47,7 @@ def _create(args: argparse.Namespace, path: Path) -> int:
             note=args.note,
             rate=args.rate,
             in_flight=args.in_flight,
+            judge_usd_per_day=args.judge_usd_per_day,
         )
     except ValueError as problem:
         raise usage_error(str(problem)) from None
@@ -60,10 +62,13 @@ def _list(args: argparse.Namespace, path: Path) -> int:
     from .console import new_table, show
 
     keys, now = read_keys(path).values(), time.time()
+    spent = _spent(args.data_dir or os.environ.get("EVALD_DATA_DIR"))
     if args.json:
-        sys.stdout.write(json.dumps([_as_json(key, now) for key in keys], indent=2) + "\n")
+        found = [_as_json(key, now, None if spent is None else spent.get(key.principal, 0.0)) for key in keys]
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return ExitCode.PASSED
-    table = new_table("Key", "Principal", "Roles", "Types", "Limits", "State", "Expires", "Note")
+    used = [] if spent is None else ["Judges today"]
+    table = new_table("Key", "Principal", "Roles", "Types", "Limits", *used, "State", "Expires", "Note")
     for key in keys:
         table.add_row(
             key.id,
@@ -71,6 +76,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
+            *([] if spent is None else [f"${spent.get(key.principal, 0.0):.4g}"]),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -90,7 +96,18 @@ def _revoke(args: argparse.Namespace, path: Path) -> int:
 _ACTIONS: Final = {"create": _create, "list": _list, "revoke": _revoke}
 
 
-def _as_json(key: ApiKey, now: float) -> dict[str, object]:
+def _spent(data_dir: str | None) -> dict[str, float] | None:
+    """Return what judges have cost today by principal, as a server has written it; None without its directory."""
+    if not data_dir:
+        return None
+    path = Path(data_dir) / SPENDING_FILE
+    try:
+        return read_spending(path, utc_day())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise usage_error(f"{path}: cannot be read", "--data-dir DIR, a server's data directory") from None
+
+
+def _as_json(key: ApiKey, now: float, judge_usd_today: float | None) -> dict[str, object]:
     return {
         "id": key.id,
         "principal": key.principal,
@@ -98,6 +115,8 @@ def _as_json(key: ApiKey, now: float) -> dict[str, object]:
         "types": list(key.types),
         "rate": key.rate,
         "inFlight": key.in_flight,
+        "judgeUsdPerDay": key.judge_usd_per_day,
+        **({} if judge_usd_today is None else {"judgeUsdToday": judge_usd_today}),
         "state": key.state(now),
         "created": _date(key.created),
         "expires": _date(key.expires) or None,
@@ -108,7 +127,9 @@ def _as_json(key: ApiKey, now: float) -> dict[str, object]:
 
 def _limits(key: ApiKey) -> str:
     rate = "" if key.rate is None else f"{key.rate:g}/s"
-    return ", ".join(filter(None, (rate, f"{key.in_flight} in flight" if key.in_flight else "")))
+    in_flight = f"{key.in_flight} in flight" if key.in_flight else ""
+    judges = "" if key.judge_usd_per_day is None else f"${key.judge_usd_per_day:g} a day for judges"
+    return ", ".join(filter(None, (rate, in_flight, judges)))
 
 
 def _until(key: ApiKey) -> str:

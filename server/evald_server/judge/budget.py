@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -95,6 +95,28 @@ def utc_day() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
+SPENDING_FILE: Final = "judge-spending.json"
+"""Name of the file of a SpendStore in the data directory."""
+
+SERVER: Final = ""
+"""The account of everybody together. Those of principals have their names."""
+
+
+def read_spending(path: Path, day: str) -> dict[str, float]:
+    """Return what a SpendStore's file says of a day: US dollars by account, none if it is of another day.
+
+    Raises OSError, ValueError, KeyError, TypeError and AttributeError for a file that cannot be used.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if data["day"] != day:
+        return {}
+    spent = {SERVER: data["usd"], **data.get("principals", {})}
+    return {account: max(0.0, float(usd)) for account, usd in spent.items()}
+
+
 class SpendStore:
     """A JSON file with what the day has cost, so that a restart does not reset the daily ceiling.
 
@@ -106,30 +128,29 @@ class SpendStore:
         self._warned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-spending")
 
-    def load(self, day: str) -> float:
-        """Return the US dollars spent on that day; 0 when the file is of another day or cannot be read."""
+    def load(self, day: str) -> dict[str, float]:
+        """Return the US dollars spent on that day: see `read_spending`. Logs a file that cannot be read."""
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
-            return max(0.0, float(data["usd"])) if data["day"] == day else 0.0
-        except FileNotFoundError:
-            return 0.0
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            return read_spending(self._path, day)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             self._warn(problem)
-            return 0.0
+            return {}
 
-    def save(self, day: str, usd: float) -> None:
-        """Have the day's total written. Returns at once."""
+    def save(self, day: str, spent: Mapping[str, float]) -> None:
+        """Have the day's totals written. Returns at once."""
         with suppress(RuntimeError):  # closed, because the server stops
-            self._thread.submit(self._write, day, usd)
+            self._thread.submit(self._write, day, dict(spent))
 
     def close(self) -> None:
         """Finish pending writes. May block for as long as a file is written."""
         self._thread.shutdown()
 
-    def _write(self, day: str, usd: float) -> None:
+    def _write(self, day: str, spent: dict[str, float]) -> None:
         temporary = self._path.with_suffix(".new")
+        usd = spent.pop(SERVER, 0.0)
         try:
-            temporary.write_text(json.dumps({"day": day, "usd": usd}), encoding="utf-8")
+            text = json.dumps({"day": day, "usd": usd, "principals": spent})
+            temporary.write_text(text, encoding="utf-8")
             temporary.replace(self._path)
         except OSError as problem:
             self._warn(problem)
@@ -145,12 +166,20 @@ class SpendStore:
             )
 
 
+class Caller(NamedTuple):
+    """Who asks a judge. name: "" if nobody knows. per_day_usd: its ceiling, None for none."""
+
+    name: str = ""
+    per_day_usd: float | None = None
+
+
 class Budget:
-    """Ceilings in US dollars on what a call and a day may cost; None for no ceiling.
+    """Ceilings in US dollars on what a call, a principal's day and a day may cost; None for no ceiling.
 
     A request is allowed only when the most that it can cost, added to what is spent and to what requests in
-    flight can cost, stays within both ceilings.
-    store: keeps the day's total over restarts; without one a restart resets it.
+    flight can cost, stays within all ceilings.
+    store: keeps the day's totals over restarts; without one a restart resets them. caller: returns who asks now.
+    limited: called when a principal's ceiling refuses a request.
     """
 
     def __init__(
@@ -160,19 +189,29 @@ class Budget:
         per_day_usd: float | None = None,
         store: SpendStore | None = None,
         today: Callable[[], str] = utc_day,
+        caller: Callable[[], Caller] = Caller,
+        limited: Callable[[], None] = lambda: None,
     ) -> None:
         self._per_call = per_call_usd
         self._per_day = per_day_usd
         self._store = store
         self._today = today
         self._day = today()
-        self._spent = store.load(self._day) if store else 0.0
-        self._reserved = 0.0
+        self._caller = caller
+        self._limited = limited
+        # By account: what the day has cost, and the most that requests in flight can cost.
+        self._spent = store.load(self._day) if store else {}
+        self._reserved: dict[str, float] = {}
 
     @property
     def has_ceiling(self) -> bool:
-        """Whether there is any ceiling, so that every model needs a price."""
+        """Whether there is a ceiling for all, so that every model needs a price."""
         return self._per_call is not None or self._per_day is not None
+
+    @property
+    def limits_caller(self) -> bool:
+        """Whether any ceiling holds for who asks now."""
+        return self.has_ceiling or self._caller().per_day_usd is not None
 
     def reserve(self, max_usd: float | None, spending: CallSpending) -> "Reservation":
         """Reserve the most that a request can cost; None when its model has no price.
@@ -180,8 +219,9 @@ class Budget:
         Raises JudgeError JUDGE_BUDGET_EXCEEDED when the request could exceed a ceiling.
         """
         self._start_new_day()
+        name, per_day = self._caller()
         if max_usd is None:
-            if self.has_ceiling:
+            if self.limits_caller:
                 raise JudgeError(
                     _CODE, "The judge's model has no price, so that the ceiling on costs cannot be kept"
                 )
@@ -193,7 +233,7 @@ class Budget:
                 f"The next request to the judge may cost up to ${max_usd:.4g}; this evaluation has used "
                 f"${call:.4g} of the ${self._per_call:.4g} that it may cost (judge_max_usd_per_call)",
             )
-        day = self._spent + self._reserved
+        day = self._used(SERVER)
         if self._per_day is not None and day + max_usd > self._per_day:
             raise JudgeError(
                 _CODE,
@@ -201,16 +241,31 @@ class Budget:
                 f"${self._per_day:.4g} a day (judge_max_usd_per_day) is used up to ${day:.4g}; "
                 f"the day ends at midnight UTC",
             )
-        self._reserved += max_usd
+        if per_day is not None and self._used(name) + max_usd > per_day:
+            self._limited()
+            raise JudgeError(
+                _CODE,
+                f"The next request to the judge may cost up to ${max_usd:.4g}, and the ${per_day:.4g} a day that "
+                f"{name} may spend on judges (judge_usd_per_day of its key) are used up to ${self._used(name):.4g}; "
+                f"the day ends at midnight UTC",
+            )
+        accounts = (SERVER, name) if name else (SERVER,)
+        for account in accounts:
+            self._reserved[account] = self._reserved.get(account, 0.0) + max_usd
         spending.reserved_usd += max_usd
-        return Reservation(self, spending, max_usd)
+        return Reservation(self, accounts, spending, max_usd)
 
-    def settle(self, reserved_usd: float, cost_usd: float) -> None:
+    def settle(self, accounts: Sequence[str], reserved_usd: float, cost_usd: float) -> None:
         """Replace a reserved amount by the cost."""
         self._start_new_day()
-        self._reserved = max(0.0, self._reserved - reserved_usd)
+        for account in accounts:
+            reserved = self._reserved.pop(account, 0.0) - reserved_usd
+            # What floating point leaves of nothing is nothing.
+            if reserved > 1e-12:
+                self._reserved[account] = reserved
         if cost_usd:
-            self._spent += cost_usd
+            for account in accounts:
+                self._spent[account] = self._spent.get(account, 0.0) + cost_usd
             if self._store is not None:
                 self._store.save(self._day, self._spent)
 
@@ -219,19 +274,25 @@ class Budget:
         if self._store is not None:
             self._store.close()
 
+    def _used(self, account: str) -> float:
+        return self._spent.get(account, 0.0) + self._reserved.get(account, 0.0)
+
     def _start_new_day(self) -> None:
         day = self._today()
         if day != self._day:
-            self._day, self._spent = day, 0.0
+            self._day, self._spent = day, {}
 
 
 class Reservation:
     """The amount reserved for one request. The first settlement counts; later ones do nothing."""
 
-    __slots__ = ("_budget", "_open", "_reserved", "_spending")
+    __slots__ = ("_accounts", "_budget", "_open", "_reserved", "_spending")
 
-    def __init__(self, budget: Budget, spending: CallSpending, reserved_usd: float) -> None:
+    def __init__(
+        self, budget: Budget, accounts: Sequence[str], spending: CallSpending, reserved_usd: float
+    ) -> None:
         self._budget = budget
+        self._accounts = accounts
         self._spending = spending
         self._reserved = reserved_usd
         self._open = True
@@ -241,11 +302,11 @@ class Reservation:
         if cost_usd is None or not self._open:
             return
         self._open = False
-        self._budget.settle(self._reserved, cost_usd)
+        self._budget.settle(self._accounts, self._reserved, cost_usd)
         self._spending.reserved_usd = max(0.0, self._spending.reserved_usd - self._reserved)
 
     def settle_unknown(self) -> None:
         """No response, or none with a cost: charge the reserved maximum."""
         if self._open:
             self._open = False
-            self._budget.settle(self._reserved, self._reserved)
+            self._budget.settle(self._accounts, self._reserved, self._reserved)

@@ -11,7 +11,7 @@ from evald.strict_json import TooLarge, parse_json
 from evald_server.config import JudgeSettings, Settings
 from evald_server.redaction import Redactor
 
-from .budget import Budget, Price, SpendStore
+from .budget import SPENDING_FILE, Budget, Caller, Price, SpendStore
 from .cache import AnswerCache, DiskCache, MemoryCache
 from .endpoint import OPENAI, Endpoint, EndpointOptions, behind_proxy
 from .judge_call import EndpointModel, RequestMetrics
@@ -121,9 +121,16 @@ class ConfiguredModels:
 
 
 def build_models(
-    settings: Settings, metrics: RequestMetrics, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    metrics: RequestMetrics,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    caller: Callable[[], Caller] = Caller,
+    limited: Callable[[], None] = lambda: None,
 ) -> ConfiguredModels:
     """Return the judges of these settings. Does not import the client and opens no connection.
+
+    caller: returns who asks now. limited: called when a principal's ceiling refuses a request.
 
     Raises ValueError when a key cannot be read or the default judge is none of the judges.
     """
@@ -144,8 +151,8 @@ def build_models(
         raise ValueError(f'judge: unknown judge "{default}"; configured are {known}')
     redactor = Redactor(keys.values())
     store = None
-    if settings.data_dir is not None and settings.judge_max_usd_per_day is not None:
-        store = SpendStore(settings.data_dir / "judge-spending.json")
+    if settings.data_dir is not None and (settings.judge_max_usd_per_day is not None or settings.keys_file):
+        store = SpendStore(settings.data_dir / SPENDING_FILE)
     cache: AnswerCache = MemoryCache(settings.judge_cache_bytes)
     if settings.data_dir is not None and settings.judge_cache_bytes:
         cache = DiskCache(settings.data_dir / "judge-cache.sqlite", settings.judge_cache_bytes)
@@ -156,6 +163,8 @@ def build_models(
             per_call_usd=settings.judge_max_usd_per_call,
             per_day_usd=settings.judge_max_usd_per_day,
             store=store,
+            caller=caller,
+            limited=limited,
         ),
         cache=cache,
         metrics=metrics,

@@ -265,7 +265,7 @@ class EndpointModel:
 
     def _max_cost(self, body: dict[str, Any], request: PromptRequest) -> float | None:
         """Return the most that the request can cost; None when the model has no price."""
-        if self._price is None or not self._budget.has_ceiling:
+        if self._price is None or not self._budget.limits_caller:
             return None if self._price is None else 0.0
         # What frames each message in the model's own format is a few tokens.
         size = len(json.dumps(body, ensure_ascii=False).encode()) + 16 * len(body["messages"])

@@ -26,7 +26,7 @@ class AccessMetrics:
         self._checks[key] = self._checks.get(key, 0) + 1
 
     def limited(self, limit: str) -> None:
-        """Count a call that a principal's limit has refused."""
+        """Count a call, or a request to a judge, that a principal's limit has refused."""
         self._limits[limit] = self._limits.get(limit, 0) + 1
 
     def reloaded(self, outcome: str) -> None:
@@ -52,7 +52,8 @@ class AccessMetrics:
             yield checks
         if self._limits:
             limits = counter(
-                "evald_principal_limited", "Calls refused because of their principal's limits, by the limit."
+                "evald_principal_limited",
+                "Calls and requests to judges refused because of their principal's limits, by the limit.",
             )
             for limit, count in self._limits.copy().items():
                 add_count(limits, {"limit": limit}, count)

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -156,6 +157,9 @@ class Runner:
         self._max_runs = max_runs
         self._store_seconds = store_seconds
         self._queue = FairQueue()
+        # Of queued runs: each is played in the context in which it was queued, so that its judges are paid by who
+        # started it, and not by whoever's run has ended before.
+        self._contexts: dict[str, Context] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -236,11 +240,12 @@ class Runner:
                 return await change(run_id)
             except StoreProblem:
                 if run_id not in self._tasks and not self._draining:
-                    self._run_task(run_id, self._settle(run_id))
+                    self._run_task(run_id, self._settle(run_id), copy_context())
                 raise
 
     async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
         self._queue.remove(run_id)
+        self._contexts.pop(run_id, None)
         task = self._tasks.get(run_id)
         if task is not None:
             task.cancel()
@@ -316,19 +321,21 @@ class Runner:
         # Those of one StartRuns are one caller's; so are single runs against the same agent.
         caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
         self._queue.put(caller, run.id)
+        self._contexts[run.id] = copy_context()
 
     def _fill(self) -> None:
         while not self._held and not self._draining and len(self._tasks) < self._max_runs:
             run_id = self._queue.take()
             if run_id is None:
                 return
+            context = self._contexts.pop(run_id)
             if run_id not in self._tasks:
-                self._run_task(run_id, self._execute(run_id))
+                self._run_task(run_id, self._execute(run_id), context)
 
-    def _run_task(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _run_task(self, run_id: str, work: Coroutine[Any, Any, None], context: Context) -> None:
+        task = asyncio.create_task(work, context=context)
         self._tasks[run_id] = task
-        task.add_done_callback(partial(self._ended, run_id))
+        task.add_done_callback(partial(self._ended, run_id), context=context)
 
     def _ended(self, run_id: str, _task: asyncio.Task[None]) -> None:
         del self._tasks[run_id]
