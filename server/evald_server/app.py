@@ -295,6 +295,8 @@ class App:
         self._health.set_serving(True)
         if self._certificates is not None:
             self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
+        if self.mtls_address is not None:
+            _log.info("callers with a client certificate: %s", self.mtls_address)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 

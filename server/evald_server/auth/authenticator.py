@@ -75,7 +75,7 @@ class Authenticator:
             return None
         if self.tokens is not None:
             token = self._token(headers)
-            if token and not token.startswith(PREFIX):
+            if token is not None and not token.startswith(PREFIX):
                 return self.tokens.cached(token)
         return self.authenticate(headers)
 
@@ -94,7 +94,7 @@ class Authenticator:
         if certificate is not None and self.clients is not None:
             named = self._checked("certificate", self.clients.principal, certificate)
         token = self._token(headers)
-        if not token:
+        if token is None:
             if named is not None:
                 return named
             self._count("none", "missing")
@@ -140,8 +140,8 @@ class Authenticator:
         state = key.state(self._now()) if key else "revoked"
         return None if state == "active" else denied(state)
 
-    def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str:
-        """Return the bearer token, "" if there is none. Raises AccessDenied for other credentials."""
+    def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str | None:
+        """Return the bearer token; None if there are no credentials. Raises AccessDenied for others."""
         credentials = None
         for name, value in headers:
             if name == "authorization":
@@ -149,10 +149,10 @@ class Authenticator:
                     raise self._invalid("other", "authorization is there twice")
                 credentials = value
         if not credentials:
-            return ""
+            return None
         if not isinstance(credentials, str) or not credentials.startswith(_BEARER):
             raise self._invalid("other", "no bearer token")
-        return credentials[len(_BEARER) :] or " "
+        return credentials[len(_BEARER) :]
 
     def _checked(
         self, kind: str, check: Callable[P, Principal], *args: P.args, **named: P.kwargs
