@@ -14,7 +14,7 @@ RUN /opt/evald/bin/pip install --no-cache-dir --require-hashes -r requirements.l
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY server server
-RUN /opt/evald/bin/pip install --no-cache-dir ".[server,fast,postgres]"
+RUN /opt/evald/bin/pip install --no-cache-dir ".[server,fast,jwt,postgres]"
 
 FROM python:3.13-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /var/lib/evald --create-home --shell /usr/sbin/nologin evald

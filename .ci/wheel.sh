@@ -48,17 +48,17 @@ at_most 34 "$work/newest"
 echo "-- oldest packages"
 environment "$oldest" "$work/oldest"
 .venv/bin/python .ci/lowest.py >"$work/lowest.txt"
-"$work/oldest/bin/pip" install --quiet "$wheel[server,fast,postgres]" pytest pytest-xdist hypothesis buf-bin jsonschema llmock --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel[server,fast,jwt,postgres]" pytest pytest-xdist hypothesis buf-bin jsonschema llmock --constraint "$work/lowest.txt"
 "$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
 # What depends on their versions: protobuf, grpc and pydantic in the SDK, in calls and in remote evaluators; jsonschema-rs;
-# SQLAlchemy, Alembic and psycopg in the store.
+# SQLAlchemy, Alembic and psycopg in the store; joserfc.
 "$work/oldest/bin/python" -m pytest -q -n 2 --dist worksteal -p no:cacheprovider -m "not alone and not interop and not frameworks" \
   --ignore=tests/remote/test_processes.py --ignore=tests/worker/test_real_server.py \
-  tests/sdk tests/worker tests/remote tests/store tests/jsonschema/test_{schema,second_opinion}.py tests/rpc/test_{evaluation,sessions,batches,catalog,registry,lifecycle,messages}.py
+  tests/auth/test_tokens.py tests/sdk tests/worker tests/remote tests/store tests/jsonschema/test_{schema,second_opinion}.py tests/rpc/test_{evaluation,sessions,batches,catalog,registry,lifecycle,messages}.py
 
 echo "-- locked packages, as in the Dockerfile"
 environment "$newest" "$work/locked"
 "$work/locked/bin/pip" install --quiet --require-hashes -r deploy/requirements.lock
-"$work/locked/bin/pip" install --quiet ".[server,fast,postgres]"
+"$work/locked/bin/pip" install --quiet ".[server,fast,jwt,postgres]"
 .ci/smoke.sh "$work/locked/bin"

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -15,7 +15,9 @@ from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
 from evald_server.auth.authenticator import AccessDenied, Authenticator
-from evald_server.auth.keys import KeyFile, KeyFileProblem
+from evald_server.auth.clients import ClientFile
+from evald_server.auth.files import FileProblem
+from evald_server.auth.keys import KeyFile
 from evald_server.auth.principal import PRINCIPAL
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
@@ -23,6 +25,7 @@ from evald_server.batch.pool import BatchPool
 from evald_server.certificates import CertificateFiles, CertificateProblem, CertificateStore
 from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
+from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, http_connections
 from evald_server.engine.combinators import combinators
@@ -67,6 +70,9 @@ from evald_server.store.leases import LeaseStore
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import SuiteStore
 
+if TYPE_CHECKING:
+    from evald_server.auth.tokens import TokenVerifier
+
 _log = logging.getLogger("evald.server")
 
 # gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
@@ -81,6 +87,9 @@ _TRIM_PERIOD_SECONDS: Final = 600.0
 # After a start, for the remote evaluators that were there before it.
 _RESTORE_SECONDS: Final = 5.0
 
+# For fetching the keys of tokens.
+_JWKS_SECONDS: Final = 5.0
+
 # After the drain, the time for calls to receive their response or final status.
 _FINAL_STATUS_SECONDS: Final = 0.5
 
@@ -94,6 +103,7 @@ class StartError(Exception):
 
 def server_options(settings: Settings) -> list[tuple[str, Any]]:
     """Return the options of the gRPC server."""
+    secured = settings.tls_cert_file is not None
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes + _SLACK_BYTES),
         ("grpc.max_send_message_length", -1),
@@ -109,6 +119,10 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.max_allowed_incoming_connections", settings.max_connections or grpc_connections()),
         ("grpc.server_handshake_timeout_ms", round(1000 * settings.handshake_timeout)),
         ("grpc.max_connection_idle_ms", round(1000 * settings.max_connection_idle)),
+        # Clients connect again, with certificates that are still valid; streams and calls go on. gRPC adds up to 10 %.
+        *([("grpc.max_connection_age_ms", round(1000 * settings.max_connection_age))] if secured else ()),
+        # A token of 8 KiB does not fit in gRPC's own limit, of 8 KiB for all headers.
+        ("grpc.max_metadata_size", 16 << 10),
     ]
 
 
@@ -135,6 +149,7 @@ class App:
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.database = build_database(settings)
         self.address = ""
+        self.mtls_address: str | None = None
         self.http_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
@@ -182,6 +197,7 @@ class App:
             self.remotes, connect_allowed=settings.remote_connect
         )
         self._certificates = build_certificates(settings)
+        self._tls_ports: list[TlsPort] = []
         self._authenticator = build_authenticator(settings, self.telemetry)
         self._gate = Gate(self._rpc, self._table(engine), self._authenticator, self.telemetry.access.limited)
         self._data_dir: DataDir | None = None
@@ -189,6 +205,7 @@ class App:
         self._http: HttpServer | None = None
         self._lag: asyncio.Task[None] | None = None
         self._keys: asyncio.Task[None] | None = None
+        self._key_set: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._judges: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
@@ -239,15 +256,12 @@ class App:
             maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
         )
         server.add_generic_rpc_handlers([self._gate])
-        host, port = split_address(settings.listen)
-        try:
-            bound = self._bind(server)
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise StartError(
-                f"listen {settings.listen}: the address cannot be had; "
-                f"is another server using port {port}? Port 0 picks a free one."
+        host, _ = split_address(settings.listen)
+        bound = self._bind(server, "listen", settings.listen, settings.tls_client_auth == "require")
+        if settings.listen_mtls:
+            mtls_host, _ = split_address(settings.listen_mtls)
+            self.mtls_address = _join(
+                mtls_host, self._bind(server, "listen_mtls", settings.listen_mtls, require=True)
             )
         if settings.http:
             http_host, http_port = split_address(settings.http)
@@ -273,12 +287,16 @@ class App:
         self.address = _join(host, bound)
         self._lag = asyncio.create_task(self._watch_lag())
         self._keys = asyncio.create_task(self._gate.watch())
+        if self._authenticator is not None and self._authenticator.tokens is not None:
+            self._key_set = asyncio.create_task(self._authenticator.tokens.source.watch())
         self._judges = asyncio.create_task(self.models.watch(self._judge_available))
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
             self._trimming = asyncio.create_task(self._trim_runs())
         self._health.set_serving(True)
         if self._certificates is not None:
             self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
+        if self.mtls_address is not None:
+            _log.info("callers with a client certificate: %s", self.mtls_address)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
@@ -318,6 +336,8 @@ class App:
             self._reloading.cancel()
         if self._keys is not None:
             self._keys.cancel()
+        if self._key_set is not None:
+            self._key_set.cancel()
         if self._judges is not None:
             self._judges.cancel()
         if self._trimming is not None:
@@ -334,13 +354,23 @@ class App:
         self._release_data_dir()
         self._server = None
 
-    def _bind(self, server: grpc.aio.Server) -> int:
-        """Bind the gRPC port. Returns its number, 0 if it cannot be had. Raises RuntimeError."""
-        settings = self.settings
-        if self._certificates is None:
-            return server.add_insecure_port(settings.listen)
-        self._tls_port = TlsPort(self._certificates.current, require=settings.tls_client_auth == "require")
-        return server.add_secure_port(settings.listen, self._tls_port.credentials)
+    def _bind(self, server: grpc.aio.Server, setting: str, address: str, require: bool) -> int:
+        """Bind a gRPC port. require: clients need a certificate. Returns its number. Raises StartError."""
+        try:
+            if self._certificates is None:
+                bound = server.add_insecure_port(address)
+            else:
+                port = TlsPort(self._certificates.current, require=require)
+                self._tls_ports.append(port)
+                bound = server.add_secure_port(address, port.credentials)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise StartError(
+                f"{setting} {address}: the address cannot be had; is another server using port "
+                f"{split_address(address)[1]}? Port 0 picks a free one."
+            )
+        return bound
 
     def _http_context(self) -> ssl.SSLContext:
         assert self._certificates is not None
@@ -371,7 +401,8 @@ class App:
                 access.reloaded("failed")
                 _log.error("%s; the certificates of before stay in use", problem)
                 continue
-            self._tls_port.publish(certificates.current)
+            for port in self._tls_ports:
+                port.publish(certificates.current)
             access.reloaded("ok")
             access.expire_at(certificates.current.expiries)
             _log.info("new certificates are in use")
@@ -515,13 +546,46 @@ def build_registry(
 
 def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticator | None:
     """Return what checks credentials; None if none are asked for. Raises StartError."""
-    if settings.keys_file is None:
+    if not settings.authenticates:
         return None
+    keys = clients = None
     try:
-        keys = KeyFile(settings.keys_file)
-    except KeyFileProblem as problem:
+        if settings.keys_file is not None:
+            keys = KeyFile(settings.keys_file)
+    except FileProblem as problem:
         raise StartError(f"keys_file: {problem}") from None
-    return Authenticator(keys, telemetry.access.checked)
+    try:
+        if settings.tls_clients_file is not None:
+            clients = ClientFile(settings.tls_clients_file)
+    except FileProblem as problem:
+        raise StartError(f"tls_clients_file: {problem}") from None
+    tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
+    return Authenticator(keys, telemetry.access.checked, tokens=tokens, clients=clients)
+
+
+def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
+    """Return what checks JSON Web Tokens. Raises StartError."""
+    try:
+        from evald_server.auth.jwks import MAX_BYTES, JwksFile, JwksUrl
+        from evald_server.auth.tokens import TokenVerifier
+    except ImportError as problem:
+        raise StartError(f"jwt_issuer: {problem.name} is not installed: pip install 'evald[jwt]'") from None
+    outcome, url, source = telemetry.access.key_set_read, settings.jwt_jwks_url, None
+    if settings.jwt_jwks_file is not None:
+        try:
+            source = JwksFile(settings.jwt_jwks_file, outcome)
+        except FileProblem as problem:
+            raise StartError(f"jwt_jwks_file: {problem}") from None
+    assert settings.jwt_issuer is not None
+    assert settings.jwt_audience is not None
+    return TokenVerifier(
+        source
+        or JwksUrl(partial(fetch_document, url or "", seconds=_JWKS_SECONDS, max_bytes=MAX_BYTES), outcome),
+        settings.jwt_issuer,
+        settings.jwt_audience,
+        roles_claim=settings.jwt_roles_claim,
+        types_claim=settings.jwt_types_claim,
+    )
 
 
 def build_certificates(settings: Settings) -> CertificateStore | None:

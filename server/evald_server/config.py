@@ -182,6 +182,11 @@ class Settings(BaseSettings):
     listen: str = Field(
         "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0: any free one."
     )
+    listen_mtls: str | None = Field(
+        None,
+        description="Address of a second gRPC port, whose callers need a certificate of tls_client_ca_file, HOST:PORT. "
+        "Default: none.",
+    )
     http: str | None = Field(
         "127.0.0.1:9464",
         description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0: any free one; empty: none.",
@@ -216,6 +221,32 @@ class Settings(BaseSettings):
         description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
         "caller may do everything.",
     )
+    jwt_issuer: str | None = Field(
+        None,
+        min_length=1,
+        description="Issuer of JSON Web Tokens that callers may send instead of a key: their `iss`. "
+        "Needs evald[jwt]. Default: none.",
+    )
+    jwt_audience: str | None = Field(
+        None, min_length=1, description="What their `aud` has to be, or to hold."
+    )
+    jwt_jwks_file: Path | None = Field(
+        None, description="File with the issuer's keys, a JSON Web Key Set; read again when it changes."
+    )
+    jwt_jwks_url: str | None = Field(
+        None,
+        description="Address of the issuer's keys, https; read every ten minutes, and for an unknown key.",
+    )
+    jwt_roles_claim: str = Field(
+        "roles",
+        min_length=1,
+        description="Claim with the caller's roles: a list, or a text with spaces between them.",
+    )
+    jwt_types_claim: str = Field(
+        "evald_types",
+        min_length=1,
+        description="Claim with the evaluator types that a plugin may offer, alike.",
+    )
     tls_cert_file: Path | None = Field(
         None,
         description="File with the server's certificate and its chain, PEM: the gRPC and the HTTP port are encrypted. "
@@ -227,6 +258,11 @@ class Settings(BaseSettings):
     )
     tls_client_auth: Literal["none", "require"] = Field(
         "none", description="Whether callers of the gRPC port need a certificate of tls_client_ca_file."
+    )
+    tls_clients_file: Path | None = Field(
+        None,
+        description="File that says which client certificate belongs to which principal, TOML; read again when it "
+        "changes. Default: none, and a certificate says nothing about its caller.",
     )
     tls_reload_seconds: float = Field(
         10.0, gt=0, le=3600, description="Interval at which the files of TLS are looked at."
@@ -327,6 +363,13 @@ class Settings(BaseSettings):
         gt=0,
         le=86_400,
         description="Time before a connection without calls is closed; clients reconnect.",
+    )
+    max_connection_age: float = Field(
+        1800.0,
+        gt=0,
+        le=31_536_000,
+        description="Time after which clients of an encrypted gRPC port are asked to connect again; calls and streams "
+        "go on.",
     )
     max_inflight: int = Field(
         256, ge=1, description="Maximum evaluations that wait for a remote evaluator, a judge or a thread."
@@ -455,7 +498,7 @@ class Settings(BaseSettings):
         except ValueError as problem:
             raise ValueError(f"not valid JSON: {problem}") from None
 
-    @field_validator("listen", "http")
+    @field_validator("listen", "listen_mtls", "http")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
         if not value:
@@ -476,6 +519,19 @@ class Settings(BaseSettings):
             _ = urlsplit(url).port
         except ValueError:
             raise ValueError("wanted a port of digits: postgresql://USER:PASSWORD@HOST:PORT/NAME") from None
+        return value
+
+    @field_validator("jwt_jwks_url")
+    @classmethod
+    def _https(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        parts = urlsplit(value)
+        _ = parts.port
+        if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc or parts.fragment:
+            raise ValueError("wanted https://HOST/PATH, without user, password and fragment")
+        if not value.isascii() or not value.isprintable() or " " in value:
+            raise ValueError("wanted an address of ASCII characters; write others as %XX")
         return value
 
     @field_validator("judge_base_url")
@@ -514,18 +570,40 @@ class Settings(BaseSettings):
             raise ValueError("tls_cert_file and tls_key_file are given together or not at all")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
-        if (self.tls_client_auth == "require") != (self.tls_client_ca_file is not None):
+        asked_for = self.tls_client_auth == "require" or self.listen_mtls is not None
+        if asked_for != (self.tls_client_ca_file is not None):
             raise ValueError(
-                'tls_client_auth = "require" and tls_client_ca_file are given together or not at all'
+                'tls_client_ca_file is given together with tls_client_auth = "require" or with listen_mtls'
+            )
+        if self.tls_client_auth == "require" and self.listen_mtls is not None:
+            raise ValueError('listen_mtls is for servers whose other port has tls_client_auth = "none"')
+        if self.tls_clients_file is not None and not asked_for:
+            raise ValueError(
+                'tls_clients_file needs a port that asks for certificates: tls_client_auth = "require" or listen_mtls'
             )
         return self
+
+    @model_validator(mode="after")
+    def _whole_jwt(self) -> Self:
+        given = (self.jwt_issuer, self.jwt_audience, self.jwt_jwks_file or self.jwt_jwks_url)
+        if any(given) and not all(given):
+            raise ValueError("jwt_issuer, jwt_audience and jwt_jwks_file or jwt_jwks_url are given together")
+        if self.jwt_jwks_file and self.jwt_jwks_url:
+            raise ValueError("got both jwt_jwks_file and jwt_jwks_url, wanted one of them")
+        return self
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers have to say who they are."""
+        return any((self.keys_file, self.jwt_issuer, self.tls_clients_file))
 
     @model_validator(mode="after")
     def _not_public(self) -> Self:
         if self.insecure_public:
             return self
-        tls, keys = self.tls_cert_file is not None, self.keys_file is not None
-        if is_public(self.listen) and not (tls and keys):
+        tls, keys = self.tls_cert_file is not None, self.authenticates
+        public = next(filter(is_public, (self.listen, self.listen_mtls)), None)
+        if public is not None and not (tls and keys):
             missing = {
                 (
                     False,
@@ -536,7 +614,7 @@ class Settings(BaseSettings):
                 (False, True): "keys would be sent in plaintext: set tls_cert_file and tls_key_file",
             }[tls, keys]
             raise ValueError(
-                f"listen: {self.listen} can be reached from other machines, and {missing}. Or listen on 127.0.0.1, or "
+                f"listen: {public} can be reached from other machines, and {missing}. Or listen on 127.0.0.1, or "
                 "set insecure_public if something in front of evald encrypts and authenticates"
             )
         if is_public(self.http) and not self.metrics_public and not (tls and keys and self.http_tls):
@@ -633,12 +711,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _flat(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with those of the table `[tls]` beside the others: its `cert_file` is `tls_cert_file`."""
-    table = data.get("tls")
-    if not isinstance(table, dict):
-        return data
-    others = {key: value for key, value in data.items() if key != "tls"}
-    return others | {f"tls_{snake(key)}": value for key, value in table.items()}
+    """Return the settings with those of the tables `[tls]` and `[jwt]` beside the others: `tls.cert_file` is
+    `tls_cert_file`."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in ("tls", "jwt") and isinstance(value, dict):
+            found |= {f"{name}_{snake(key)}": inner for key, inner in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:

@@ -2,52 +2,26 @@
 
 import asyncio
 import hashlib
-import importlib
 import json
 import logging
-import pkgutil
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
-import evald.plugin.v1
-import evald.v1
 from evald_server.auth.keys import revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
 
-from ..rpc.live import CONTAINS, EVALUATION, Live, Refusal, refusal, request, until
+from ..rpc.live import CONTAINS, EVALUATION, Live, refusal, request, until
 from .keyring import Metadata, bearer, guarded, make_key
+from .methods import EVERY_METHOD, REFLECTION_V1, opened
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
-
-# Plugins serve it, not the server.
-OF_PLUGINS = "evald.plugin.v1.EvaluatorPluginService"
-
-
-def _descriptors() -> Iterator[Any]:
-    for package in (evald.v1, evald.plugin.v1):
-        for module in pkgutil.iter_modules(package.__path__):
-            if module.name.endswith("_pb2"):
-                yield importlib.import_module(f"{package.__name__}.{module.name}").DESCRIPTOR
-    yield health_pb2.DESCRIPTOR
-    yield reflection_pb2.DESCRIPTOR
-
-
-EVERY_METHOD = sorted(
-    f"/{service.full_name}/{method.name}"
-    for file in _descriptors()
-    for service in file.services_by_name.values()
-    for method in service.methods
-    if service.full_name != OF_PLUGINS
-)
-REFLECTION_V1 = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
 class Guarded(NamedTuple):
@@ -70,18 +44,6 @@ async def _server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gua
     make_key(path, "late", Role.CALLER, expires=-1)
     async with guarded(path) as live:
         yield Guarded(live, path, keys)
-
-
-async def _opened(live: Live, method: str, metadata: Metadata) -> Refusal:
-    """How a call ends of which nothing but the headers is sent: whoever waits for its message waits for ever."""
-    call: Any = live.channel.stream_stream(method)(metadata=metadata, timeout=20)
-    try:
-        await call.read()
-    except grpc.aio.AioRpcError as error:
-        return Refusal(error)
-    finally:
-        call.cancel()
-    raise AssertionError(f"{method} was not refused")
 
 
 def test_every_method_has_a_row_in_the_table_of_roles_and_every_row_a_method() -> None:
@@ -182,7 +144,7 @@ async def test_credentials_that_do_not_count_open_no_method_and_no_body_is_read(
         server.live.app._gate._audit._peers.clear()
         caplog.clear()
         with caplog.at_level(logging.INFO, "evald.audit"):
-            refused = await _opened(server.live, method, metadata)
+            refused = await opened(server.live, method, metadata)
         assert (refused.code, refused.reason) == (UNAUTHENTICATED, reason), method
         [line] = [record for record in caplog.records if record.name == "evald.audit"]
         assert line.outcome == "refused"  # type: ignore[attr-defined]
@@ -196,7 +158,7 @@ async def test_a_role_opens_the_methods_of_its_row_and_no_other(role: Role, serv
     for method in server.served:
         allowed = METHODS[method]
         if allowed is not OPEN and role not in allowed:
-            refused = await _opened(server.live, method, metadata)
+            refused = await opened(server.live, method, metadata)
             assert (refused.code, refused.reason) == (DENIED, "ROLE_MISSING"), method
             continue
         call: Any = server.live.channel.stream_stream(method)(iter([b"\xff"]), metadata=metadata, timeout=20)
@@ -213,13 +175,13 @@ async def test_a_role_opens_the_methods_of_its_row_and_no_other(role: Role, serv
 
 async def test_who_lacks_a_role_is_told_which_ones_there_are(server: Guarded) -> None:
     method = f"{EVALUATION}EvaluateUnary"
-    refused = await _opened(server.live, method, bearer(server.keys[Role.ADMIN]))
+    refused = await opened(server.live, method, bearer(server.keys[Role.ADMIN]))
     assert refused.info.metadata == {"method": method, "roles": "caller"}
     assert "the-admin has the role admin" in refused.message
 
 
 async def test_unknown_methods_are_told_to_those_who_are_known(server: Guarded) -> None:
-    refused = await _opened(server.live, "/x/y", bearer(server.keys[Role.VIEWER]))
+    refused = await opened(server.live, "/x/y", bearer(server.keys[Role.VIEWER]))
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNIMPLEMENTED, "UNKNOWN_METHOD")
 
 
@@ -292,7 +254,7 @@ async def test_a_file_of_keys_that_breaks_changes_nothing(
     key = make_key(path, "ci", Role.CALLER)
     async with guarded(path) as live:
         path.write_text("[keys.x\n")
-        await until(lambda: "keys of before still count" in caplog.text)
+        await until(lambda: "what stood in it before still counts" in caplog.text)
         assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
         path.unlink()
         await until(lambda: "there is no such file" in caplog.text)
@@ -361,9 +323,9 @@ async def test_a_key_is_in_no_log_metric_or_error(tmp_path: Path, caplog: pytest
                     except grpc.aio.AioRpcError as error:
                         seen += [error.details() or "", repr(error.trailing_metadata())]
             path.write_text(path.read_text() + f'\n[keys.{good[6:18]}x]\nnote = "{good}"\n')
-            await until(lambda: "keys of before" in caplog.text)
+            await until(lambda: "stood in it before" in caplog.text)
             path.write_text(f'"{good}" = \n')
-            await until(lambda: caplog.text.count("keys of before") == 2)
+            await until(lambda: caplog.text.count("stood in it before") == 2)
             seen.append(live.app.telemetry.exposition("")[0].decode())
     seen += [caplog.text, *(json.dumps(vars(record), default=str) for record in caplog.records)]
     digests = [hashlib.sha256(key.encode()).hexdigest() for key in (good, late)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import (
     KeyFile,
-    KeyFileProblem,
     KeyRing,
     add_key,
     is_well_formed,
@@ -142,7 +142,7 @@ def test_a_wrong_file_of_keys_names_the_key_and_the_field(
         "[keys.abcdefghijkl]\n" + "\n".join(f"{name} = {value}" for name, value in fields.items())
     )
     path.chmod(0o600)
-    with pytest.raises(KeyFileProblem, match=r"keys\.abcdefghijkl: ") as refused:
+    with pytest.raises(FileProblem, match=r"keys\.abcdefghijkl: ") as refused:
         read_keys(path)
     assert said in str(refused.value)
 
@@ -151,7 +151,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     add_key(path, new_key("ci", [Role.CALLER])[1])
     path.chmod(0o660)
-    with pytest.raises(KeyFileProblem, match="chmod 600"):
+    with pytest.raises(FileProblem, match="chmod 600"):
         KeyFile(path)
 
 

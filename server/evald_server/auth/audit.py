@@ -14,6 +14,7 @@ _MAX_PEERS: Final = 1000
 
 # A key's first use in this time is logged.
 _FIRST_USE_SECONDS: Final = 3600.0
+_MAX_USED: Final = 10_000
 
 
 class Audit:
@@ -22,12 +23,12 @@ class Audit:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._peers: dict[str, tuple[int, int]] = {}  # second, lines in it
-        self._used: dict[str, float] = {}
+        self._used: dict[tuple[str, str], float] = {}
         self._left_out = 0
 
     def refused(self, method: str, peer: str, reason: str, why: str, principal: Principal | None) -> None:
         """Log a refused call: 10 a second from one address; `left_out` says how many were not logged."""
-        second, host = int(self._clock()), _host(peer)
+        second, host = int(self._clock()), peer_host(peer)
         if len(self._peers) >= _MAX_PEERS and host not in self._peers:
             self._peers = {key: value for key, value in self._peers.items() if value[0] == second}
         last, lines = self._peers.get(host, (second, 0))
@@ -41,10 +42,13 @@ class Audit:
 
     def used(self, method: str, principal: Principal) -> None:
         """Log a key's first use in an hour."""
-        now = self._clock()
-        last = self._used.get(principal.key_id)
+        now, who = self._clock(), (principal.name, principal.key_id)
+        last = self._used.get(who)
         if last is None or now - last >= _FIRST_USE_SECONDS:
-            self._used[principal.key_id] = now
+            if len(self._used) >= _MAX_USED:
+                # Issuers may know more subjects than these: some are logged more than once an hour.
+                self._used.clear()
+            self._used[who] = now
             record("used", principal, method=method)
 
 
@@ -66,7 +70,7 @@ def record(outcome: str, principal: Principal | None, **fields: str | int) -> No
     )
 
 
-def _host(peer: str) -> str:
+def peer_host(peer: str) -> str:
     """Return a peer's address without its port."""
     return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
 

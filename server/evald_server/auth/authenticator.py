@@ -2,12 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .keys import PREFIX, ApiKey, KeyFile, is_well_formed
 from .principal import Principal, Role
 
+if TYPE_CHECKING:
+    # Both raise what is defined here; the first needs a library that servers without tokens do not have.
+    from .clients import ClientFile, ClientNames
+    from .tokens import TokenVerifier
+
 _BEARER: Final = "Bearer "
+
+P = ParamSpec("P")
+
+# What a refusal counts as, by its reason.
+_OUTCOMES: Final = {"CREDENTIALS_EXPIRED": "expired", "RATE_LIMITED": "limited"}
 
 Count = Callable[[str, str], None]
 """Called with the kind of credentials and the outcome of every check."""
@@ -38,56 +49,123 @@ class AccessDenied(Exception):
 
 
 class Authenticator:
-    """Checks API keys. count: of `evald_auth_total`. now: Unix time in seconds. May be called from any thread."""
+    """Checks API keys, tokens and client certificates, those that are given. May be called from any thread.
 
-    def __init__(self, keys: KeyFile, count: Count, now: Callable[[], float] = time.time) -> None:
+    count: of `evald_auth_total`. now: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        keys: KeyFile | None,
+        count: Count,
+        now: Callable[[], float] = time.time,
+        *,
+        tokens: "TokenVerifier | None" = None,
+        clients: "ClientFile | None" = None,
+    ) -> None:
         self.keys = keys
+        self.tokens = tokens
+        self.clients = clients
         self._count = count
         self._now = now
 
-    def authenticate(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal:
-        """Return who sent the metadata of a call. Raises AccessDenied."""
-        credentials = None
-        for name, value in metadata:
-            if name == "authorization":
-                if credentials is not None:
-                    raise self._invalid("other", "authorization is there twice")
-                credentials = value
-        if not credentials:
+    def at_once(self, headers: Iterable[tuple[str, str | bytes]]) -> Principal | None:
+        """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied."""
+        if self.clients is not None:
+            return None
+        if self.tokens is not None:
+            token = self._token(headers)
+            if token is not None and not token.startswith(PREFIX):
+                return self.tokens.cached(token)
+        return self.authenticate(headers)
+
+    def authenticate(
+        self,
+        headers: Iterable[tuple[str, str | bytes]],
+        certificate: "ClientNames | None" = None,
+        peer: str = "",
+    ) -> Principal:
+        """Return who sent the headers of a call. Raises AccessDenied.
+
+        certificate: of the connection, if it has one; with a token both have to count, and the token says who calls.
+        peer: the address, so that nobody can have tokens verified without end.
+        """
+        named = None
+        if certificate is not None and self.clients is not None:
+            named = self._checked("certificate", self.clients.principal, certificate)
+        token = self._token(headers)
+        if token is None:
+            if named is not None:
+                return named
             self._count("none", "missing")
             raise AccessDenied(
                 "CREDENTIALS_MISSING",
-                "this server wants an API key: send it as `authorization: Bearer evald_...`, with the SDK by token= "
-                "or EVALD_TOKEN",
+                "this server wants an API key or a token: send it as `authorization: Bearer ...`, with the SDK by "
+                "token= or EVALD_TOKEN",
                 "no credentials",
             )
-        if not isinstance(credentials, str) or not credentials.startswith(_BEARER):
-            raise self._invalid("other", "no bearer token")
-        return self._by_key(credentials[len(_BEARER) :])
+        if self.tokens is not None and not token.startswith(PREFIX):
+            principal = self._checked("jwt", self.tokens.verify, token, peer)
+        else:
+            principal = self._by_key(token)
+        return principal if named is None else replace(principal, certificate=named.certificate)
 
     def authorize(self, principal: Principal, method: str, roles: frozenset[Role]) -> None:
         """Check that one of the roles is the principal's. Raises AccessDenied."""
         if principal.roles.isdisjoint(roles):
-            self._count("key", "role")
+            self._count(principal.kind, "role")
             wanted = ", ".join(sorted(roles)) or "none"
+            held = ", ".join(sorted(principal.roles))
             raise AccessDenied(
                 "ROLE_MISSING",
-                f"{principal.name} has the role {', '.join(sorted(principal.roles))}; {method} is for: {wanted}",
+                f"{principal.name} has {f'the role {held}' if held else 'no role'}; {method} is for: {wanted}",
                 "wrong role",
                 principal,
                 method=method,
                 roles=wanted,
             )
-        self._count("key", "ok")
+        self._count(principal.kind, "ok")
 
-    def ended(self, key_id: str) -> AccessDenied | None:
-        """Return why what a key has opened has to end; None if it may go on."""
-        key = self.keys.ring.keys.get(key_id)
+    def ended(self, principal: Principal) -> AccessDenied | None:
+        """Return why what a principal has opened has to end; None if it may go on."""
+        if principal.certificate and self.clients is not None:
+            problem = self.clients.ended(principal)
+            if problem is not None:
+                return problem
+        if principal.kind == "jwt":
+            return self.tokens.ended(principal) if self.tokens is not None else None
+        if principal.kind == "certificate" or self.keys is None:
+            return None
+        key = self.keys.ring.keys.get(principal.key_id)
         state = key.state(self._now()) if key else "revoked"
-        return None if state == "active" else _denied(state)
+        return None if state == "active" else denied(state)
+
+    def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str | None:
+        """Return the bearer token; None if there are no credentials. Raises AccessDenied for others."""
+        credentials = None
+        for name, value in headers:
+            if name == "authorization":
+                if credentials is not None:
+                    raise self._invalid("other", "authorization is there twice")
+                credentials = value
+        if not credentials:
+            return None
+        if not isinstance(credentials, str) or not credentials.startswith(_BEARER):
+            raise self._invalid("other", "no bearer token")
+        return credentials[len(_BEARER) :]
+
+    def _checked(
+        self, kind: str, check: Callable[P, Principal], *args: P.args, **named: P.kwargs
+    ) -> Principal:
+        """Return what a check returns, and count its refusal."""
+        try:
+            return check(*args, **named)
+        except AccessDenied as problem:
+            self._count(kind, _OUTCOMES.get(problem.reason, "invalid"))
+            raise
 
     def _by_key(self, token: str) -> Principal:
-        found = self.keys.ring.find(token)
+        found = None if self.keys is None else self.keys.ring.find(token)
         if found is None:
             if not token.startswith(PREFIX):
                 raise self._invalid("other", "no API key")
@@ -96,7 +174,7 @@ class Authenticator:
         if not self._is_active(key):
             state = key.state(self._now())
             self._count("key", "invalid" if state == "revoked" else "expired")
-            raise _denied(state, principal)
+            raise denied(state, principal)
         return principal
 
     def _is_active(self, key: ApiKey) -> bool:
@@ -104,19 +182,22 @@ class Authenticator:
 
     def _invalid(self, kind: str, why: str) -> AccessDenied:
         self._count(kind, "invalid")
-        return _denied(why)
+        return denied(why)
 
 
-def _denied(why: str, principal: Principal | None = None) -> AccessDenied:
+def denied(why: str, principal: Principal | None = None) -> AccessDenied:
     """Return the refusal of credentials that do not count."""
     if why == "expired":
         return AccessDenied(
-            "CREDENTIALS_EXPIRED", "the API key has expired; have the operator make a new one", why, principal
+            "CREDENTIALS_EXPIRED",
+            "the API key or token has expired; get a new one from whoever gave it to you",
+            why,
+            principal,
         )
     return AccessDenied(
         "CREDENTIALS_INVALID",
-        "the credentials are not valid; wanted one API key, as `authorization: Bearer evald_...`, as the operator "
-        "gave it to you",
+        "the credentials are not valid; wanted one API key or token, as `authorization: Bearer ...`, as the operator "
+        "or the issuer gave it to you, and on ports that require it a certificate that is not denied",
         why,
         principal,
     )

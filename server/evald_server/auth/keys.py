@@ -10,11 +10,9 @@ import json
 import os
 import re
 import secrets
-import stat
 import string
 import tempfile
 import time
-import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from .principal import Principal, Role
+from .files import FileProblem, read_text, read_texts, read_toml, signature
+from .principal import Principal, Role, check_name, check_types
 
 PREFIX: Final = "evald_"
 
@@ -32,12 +31,7 @@ _ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}")
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _ID_END: Final = len(PREFIX) + _ID_LENGTH
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
-_TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
 _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
-
-# 5,000 keys; a larger file is a mistake.
-_MAX_BYTES: Final = 4 << 20
 
 # What an unknown id is compared with, so that it takes as long as a known one.
 _NO_DIGEST: Final = bytes(32)
@@ -45,10 +39,6 @@ _NO_DIGEST: Final = bytes(32)
 _HEADER: Final = (
     "# API keys of evald, written by `evald keys`. Digests only: the keys themselves are nowhere.\n"
 )
-
-
-class KeyFileProblem(Exception):
-    """A file of keys cannot be read or written. The text names the file and the place in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +150,20 @@ class KeyRing:
 
 
 class KeyFile:
-    """The keys of one file, read again when it changes. Raises KeyFileProblem if it cannot be used at first."""
+    """The keys of one file, read again when it changes. Raises FileProblem if it cannot be used at first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen = _signature(path)
+        self._seen = signature(path)
         self.ring = KeyRing(read_keys(path))
 
     def reload(self) -> bool:
         """Read the file if it has changed. Returns whether it has.
 
-        Raises KeyFileProblem if the new one cannot be used; the keys are then those of before. Each change raises
+        Raises FileProblem if the new one cannot be used; the keys are then those of before. Each change raises
         once.
         """
-        found = _signature(self.path)
+        found = signature(self.path)
         if found == self._seen:
             return False
         self._seen = found
@@ -182,44 +172,33 @@ class KeyFile:
 
 
 def read_keys(path: Path) -> dict[str, ApiKey]:
-    """Return the keys of a file by id. Raises KeyFileProblem."""
-    try:
-        found = path.stat()
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise KeyFileProblem(f"{path}: others than its owner may write it; chmod 600 it")
-        if found.st_size > _MAX_BYTES:
-            raise KeyFileProblem(f"{path}: {found.st_size} bytes; at most {_MAX_BYTES} are allowed")
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise KeyFileProblem(
-            f"{path}: there is no such file; evald keys create --keys-file {path} makes it"
-        ) from None
-    except OSError as problem:
-        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        # Without the library's words, which may repeat what stands in the file.
-        raise KeyFileProblem(f"{path}: not a TOML file as evald keys writes it") from None
+    """Return the keys of a file by id. Raises FileProblem."""
+    data = read_toml(
+        path,
+        missing=f"evald keys create --keys-file {path} makes it",
+        wanted="not a TOML file as evald keys writes it",
+    )
     tables = data.pop("keys", {})
     if data or not isinstance(tables, dict):
-        raise KeyFileProblem(f"{path}: wanted tables [keys.ID] and nothing else")
+        raise FileProblem(f"{path}: wanted tables [keys.ID] and nothing else")
     keys: dict[str, ApiKey] = {}
     for key_id, table in tables.items():
         try:
             keys[key_id] = _key(key_id, table)
         except (KeyError, TypeError, ValueError) as problem:
             what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
-            raise KeyFileProblem(f"{path}: keys.{key_id[:40]}: {what}") from None
+            raise FileProblem(f"{path}: keys.{key_id[:40]}: {what}") from None
     return keys
 
 
 def add_key(path: Path, key: ApiKey) -> None:
-    """Add a key to a file, which is made if there is none. Raises KeyFileProblem."""
+    """Add a key to a file, which is made if there is none. Raises FileProblem."""
     with _changing(path) as keys:
         keys[key.id] = key
 
 
 def revoke_key(path: Path, key_id: str) -> ApiKey | None:
-    """Revoke a key. Returns it as it was before; None if the file has none of that id. Raises KeyFileProblem."""
+    """Revoke a key. Returns it as it was before; None if the file has none of that id. Raises FileProblem."""
     with _changing(path) as keys:
         key = keys.get(key_id)
         if key is not None and key.revoked is None:
@@ -234,19 +213,19 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
     if unknown := table.keys() - known:
         raise ValueError(f"{min(unknown)[:40]} is no field of a key")
     try:
-        roles = tuple(Role(role) for role in _strings("roles", table["roles"]))
+        roles = tuple(Role(role) for role in read_texts("roles", table["roles"]))
     except ValueError:
         raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
     key = ApiKey(
         key_id,
-        _string("digest", table["digest"]),
-        _string("principal", table["principal"]),
+        read_text("digest", table["digest"]),
+        read_text("principal", table["principal"]),
         roles,
-        _strings("types", table.get("types", [])),
+        read_texts("types", table.get("types", [])),
         _seconds("created", table["created"]),
         _seconds("expires", table["expires"]) if "expires" in table else None,
         _seconds("revoked", table["revoked"]) if "revoked" in table else None,
-        _string("note", table.get("note", "")),
+        read_text("note", table.get("note", "")),
         _number("rate", table.get("rate"), float),
         _number("in_flight", table.get("in_flight"), int),
         _number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
@@ -261,13 +240,10 @@ def _check(key: ApiKey) -> None:
         raise ValueError(f"wanted an id of {_ID_LENGTH} small letters and digits")
     if not _DIGEST.fullmatch(key.digest):
         raise ValueError("digest: wanted 64 hexadecimal digits")
-    if not _NAME.fullmatch(key.principal):
-        raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
+    check_name(key.principal)
     if not key.roles:
         raise ValueError(f"roles: wanted at least one of {', '.join(Role)}")
-    for one in key.types:
-        if not _TYPE.fullmatch(one):
-            raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
+    check_types(key.types)
     if key.rate is not None and not 0 < key.rate <= 1e6:
         raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
     if key.in_flight is not None and not 1 <= key.in_flight <= 1_000_000:
@@ -276,18 +252,6 @@ def _check(key: ApiKey) -> None:
         raise ValueError("judge_usd_per_day: wanted US dollars, 0 to 1000000")
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
-
-
-def _string(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: wanted a text")
-    return value
-
-
-def _strings(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"{name}: wanted a list of texts")
-    return tuple(_string(name, one) for one in value)
 
 
 _N = TypeVar("_N", int, float)
@@ -316,7 +280,7 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as problem:
-        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
+        raise FileProblem(f"{path}: {problem.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = read_keys(path) if path.exists() else {}
@@ -342,7 +306,7 @@ def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
                 Path(name).unlink()
             raise
     except OSError as problem:
-        raise KeyFileProblem(f"{path}: {problem.strerror}") from None
+        raise FileProblem(f"{path}: {problem.strerror}") from None
 
 
 def _table(key: ApiKey) -> str:
@@ -377,12 +341,3 @@ def _text(value: str) -> str:
 
 def _time(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the file, also where it is a link that is set anew; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)

@@ -1,9 +1,14 @@
 """Who calls: a name, roles, and the evaluator types that it may offer."""
 
+import re
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
+_TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
 
 
 class Role(StrEnum):
@@ -21,9 +26,11 @@ class Principal:
     """An authenticated caller.
 
     name: what owns leases, sessions and request ids; several keys may share it. types: evaluator types that it may
-    offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with. rate: calls a second
-    that it may begin; in_flight: calls that may go on at a time; judge_usd_per_day: US
-    dollars that it may spend on judges, from midnight to midnight UTC; None for no limit.
+    offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with, of the key that has
+    signed its token, or the name in its certificate. rate: calls a second that it may begin; in_flight: calls that may
+    go on at a time; judge_usd_per_day: US dollars that it may spend on judges, from midnight to midnight UTC; None for
+    no limit. expires: when its token does, Unix time in seconds. certificate: all names in the client certificate of
+    its connection, which its token may have come with.
     """
 
     name: str
@@ -33,6 +40,9 @@ class Principal:
     rate: float | None = None
     in_flight: int | None = None
     judge_usd_per_day: float | None = None
+    kind: Literal["key", "jwt", "certificate"] = "key"
+    expires: float | None = None
+    certificate: tuple[str, ...] = ()
 
     def may_offer(self, type_name: str) -> bool:
         """Return whether it may offer evaluators of this type."""
@@ -43,6 +53,23 @@ class Principal:
     def owns(self, owner: str) -> bool:
         """Return whether what `owner` created is its own."""
         return self.name == owner
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for what cannot be the name of a principal in a file."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
+
+
+def is_type_pattern(text: str) -> bool:
+    """Return whether a text is a name of a type, or a prefix that ends in `*`."""
+    return _TYPE.fullmatch(text) is not None
+
+
+def check_types(types: Iterable[str]) -> None:
+    """Raise ValueError for what cannot be types that a principal may offer."""
+    if not all(map(is_type_pattern, types)):
+        raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
 
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))

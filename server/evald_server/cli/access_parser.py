@@ -60,7 +60,7 @@ def add_server_option(add: Callable[..., object], text: str) -> None:
     add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
     add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
     add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
-    add("--token-file", metavar="FILE", help="file with the API key [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+    add("--token-file", metavar="FILE", help="file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
 
 
 def add_access_commands(command: Callable[..., Any]) -> None:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from evald_server.auth.keys import ApiKey, KeyFileProblem, add_key, new_key, read_keys, revoke_key
+from evald_server.auth.files import FileProblem
+from evald_server.auth.keys import ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role
 from evald_server.judge.budget import SPENDING_FILE, read_spending, utc_day
 
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         raise usage_error("which file of keys?", "--keys-file FILE, or EVALD_KEYS_FILE")
     try:
         return _ACTIONS[args.action](args, Path(path))
-    except KeyFileProblem as problem:
+    except FileProblem as problem:
         raise usage_error(str(problem)) from None
 
 

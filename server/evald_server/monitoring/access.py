@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from .prometheus import add_count, counter
 
 # Kinds of credentials and outcomes are closed lists; the pairs that occur are fewer than these series.
-MAX_SERIES = 16
+MAX_SERIES = 20
 
 
 class AccessMetrics:
@@ -17,6 +17,7 @@ class AccessMetrics:
         self._checks: dict[tuple[str, str], int] = {}
         self._limits: dict[str, int] = {}
         self._reloads: dict[str, int] = {}
+        self._key_sets: dict[str, int] = {}
         self._expiries: Mapping[str, float] = {}
 
     def checked(self, kind: str, outcome: str) -> None:
@@ -31,6 +32,10 @@ class AccessMetrics:
     def reloaded(self, outcome: str) -> None:
         """Count one reload of certificates: "ok" or "failed"."""
         self._reloads[outcome] = self._reloads.get(outcome, 0) + 1
+
+    def key_set_read(self, outcome: str) -> None:
+        """Count one reading of the keys of tokens: "ok" or "failed"."""
+        self._key_sets[outcome] = self._key_sets.get(outcome, 0) + 1
 
     def expire_at(self, expiries: Mapping[str, float]) -> None:
         """Set when the certificates in use expire, by setting: Unix times in seconds."""
@@ -60,6 +65,13 @@ class AccessMetrics:
             for outcome, count in self._reloads.copy().items():
                 add_count(reloads, {"outcome": outcome}, count)
             yield reloads
+        if self._key_sets:
+            key_sets = counter(
+                "evald_jwks_reads", "Times that the keys of tokens were read again, by the outcome."
+            )
+            for outcome, count in self._key_sets.copy().items():
+                add_count(key_sets, {"outcome": outcome}, count)
+            yield key_sets
         if self._expiries:
             expiry = GaugeMetricFamily(
                 "evald_tls_certificate_expiry_seconds",

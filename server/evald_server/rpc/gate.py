@@ -6,22 +6,27 @@ the calls.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import AccessDenied, Authenticator
-from evald_server.auth.keys import ApiKey, KeyFileProblem
+from evald_server.auth.clients import ClientNames
+from evald_server.auth.files import FileProblem
+from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import PRINCIPAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
 
 from .errors import CallError
+from .late_check import checked_late
 from .server import Handler, RpcServer, RpcStream
 
 _log = logging.getLogger("evald.auth")
+
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 # A key that is revoked counts no longer after this time; its streams end with it.
 _RELOAD_SECONDS: Final = 1.0
@@ -58,7 +63,10 @@ class Gate(grpc.GenericRpcHandler):
         self._authenticator = authenticator
         self._audit = Audit()
         self._limits = PrincipalLimits(limited)
-        self._streams: dict[str, set[asyncio.Task[Any]]] = {}  # by key
+        self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
+        self._late = {
+            method: checked_late(method, handler, self.admit) for method, handler in self._handlers.items()
+        }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return the handler of a call, or one that refuses it."""
@@ -66,14 +74,37 @@ class Gate(grpc.GenericRpcHandler):
         handler = self._handlers.get(method, self._unknown)
         if self._authenticator is None:
             return handler
-        # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
-        roles = METHODS.get(method)
-        if roles is OPEN:
+        if METHODS.get(method) is OPEN:
+            return handler
+        metadata = handler_call_details.invocation_metadata
+        try:
+            principal = self._authenticator.at_once(metadata)
+        except AccessDenied as problem:
+            return self._refused(method, problem)
+        if principal is None:
+            return self._late.get(method) or checked_late(method, self._unknown, self.admit)
+        return self._admitted(method, handler, principal)
+
+    def admit(self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
+        """Return the handler of a call, or one that refuses it. To be called in the task of the call.
+
+        certificate: of its connection. peer: the address that it comes from.
+        """
+        handler = self._handlers.get(method, self._unknown)
+        if self._authenticator is None or METHODS.get(method) is OPEN:
             return handler
         try:
-            principal = self._authenticator.authenticate(handler_call_details.invocation_metadata)
+            principal = self._authenticator.authenticate(metadata, certificate, peer)
+        except AccessDenied as problem:
+            return self._refused(method, problem)
+        return self._admitted(method, handler, principal)
+
+    def _admitted(self, method: str, handler: Handler, principal: Principal) -> Handler:
+        assert self._authenticator is not None
+        try:
+            # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
             if handler is not self._unknown:
-                self._authenticator.authorize(principal, method, roles or frozenset())
+                self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
             if principal.rate is not None or principal.in_flight is not None:
                 self._begin(principal)
         except AccessDenied as problem:
@@ -85,17 +116,18 @@ class Gate(grpc.GenericRpcHandler):
         return handler
 
     async def watch(self) -> None:
-        """Read the keys again when they change, and end the streams of those that count no longer."""
+        """Read the keys and clients again when they change, and end the streams of those that count no longer."""
         if self._authenticator is None:
             return
+        keys, clients = self._authenticator.keys, self._authenticator.clients
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
-            before = self._authenticator.keys.ring.keys
-            try:
-                if await asyncio.to_thread(self._authenticator.keys.reload):
-                    _record_changes(before, self._authenticator.keys.ring.keys)
-            except KeyFileProblem as problem:
-                _log.error("keys_file: %s; the keys of before still count", problem)
+            if keys is not None:
+                before = keys.ring.keys
+                if await _reloaded("keys_file", keys.reload):
+                    _record_changes(before, keys.ring.keys)
+            if clients is not None and await _reloaded("tls_clients_file", clients.reload):
+                record("clients changed", None)
             self._end_streams()
 
     def _begin(self, principal: Principal) -> None:
@@ -107,17 +139,17 @@ class Gate(grpc.GenericRpcHandler):
     def _opened(self, principal: Principal) -> None:
         task = asyncio.current_task()
         assert task is not None
-        tasks = self._streams.setdefault(principal.key_id, set())
+        tasks = self._streams.setdefault(principal, set())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     def _end_streams(self) -> None:
         assert self._authenticator is not None
-        for key_id, tasks in list(self._streams.items()):
+        for principal, tasks in list(self._streams.items()):
             if not tasks:
-                del self._streams[key_id]
+                del self._streams[principal]
                 continue
-            ended = self._authenticator.ended(key_id)
+            ended = self._authenticator.ended(principal)
             if ended is not None:
                 for task in list(tasks):
                     self._rpc.end_stream(task, _as_call_error(ended))
@@ -135,6 +167,15 @@ class Gate(grpc.GenericRpcHandler):
             raise _as_call_error(problem)
 
         return self._rpc.refusing(service, name, kind, refuse)
+
+
+async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
+    """Read a file again. Returns whether it has changed, and can be used."""
+    try:
+        return await asyncio.to_thread(reload)
+    except FileProblem as problem:
+        _log.error("%s: %s; what stood in it before still counts", setting, problem)
+        return False
 
 
 def _as_call_error(problem: AccessDenied) -> CallError:

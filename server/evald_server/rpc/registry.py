@@ -230,6 +230,8 @@ def handlers(
 
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
+    if problem.reason == "NOT_OWNER":
+        record("refused", PRINCIPAL.get(), reason=problem.reason, why=problem.message)
     if not problem.field:
         return CallError(problem.reason, problem.message)
     return refusal([BadField(problem.field, problem.message)], problem.reason)

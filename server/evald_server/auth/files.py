@@ -1,0 +1,54 @@
+"""Files that say who may call: TOML that only its owner may write, read again when it changes."""
+
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+# 5,000 keys; a larger file is a mistake.
+_MAX_BYTES: Final = 4 << 20
+
+
+class FileProblem(Exception):
+    """A file cannot be used. The text names it and the place in it."""
+
+
+def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
+    """Return what is in a file. missing: what to do if there is none. wanted: what it should be. Raises FileProblem."""
+    try:
+        found = path.stat()
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise FileProblem(f"{path}: others than its owner may write it; chmod 600 it")
+        if found.st_size > _MAX_BYTES:
+            raise FileProblem(f"{path}: {found.st_size} bytes; at most {_MAX_BYTES} are allowed")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileProblem(f"{path}: there is no such file; {missing}") from None
+    except OSError as problem:
+        raise FileProblem(f"{path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        # Without the library's words, which may repeat what stands in the file.
+        raise FileProblem(f"{path}: {wanted}") from None
+
+
+def read_text(name: str, value: Any) -> str:
+    """Return a text of a file. Raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: wanted a text")
+    return value
+
+
+def read_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return a list of texts of a file. Raises TypeError."""
+    if not isinstance(value, list):
+        raise TypeError(f"{name}: wanted a list of texts")
+    return tuple(read_text(name, one) for one in value)
+
+
+def signature(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the file, also where it is a link that is set anew; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)

@@ -1,0 +1,197 @@
+"""The keys that an issuer of tokens signs with: a JSON Web Key Set in a file or at an address, read again."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from joserfc import jwk
+
+from .files import FileProblem, signature
+
+_log = logging.getLogger("evald.auth")
+
+FAMILIES: Final = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "Ed25519": "OKP"}
+"""The algorithms of tokens, each with the type of its keys."""
+
+# Of a set: that of a large issuer has 10 KB.
+MAX_BYTES: Final = 1 << 20
+
+_CURVES: Final = ("P-256", "Ed25519")
+# Characters of base64 of 2,048 bits; keys of fewer can be broken.
+_MIN_RSA_TEXT: Final = 342
+_MAX_KID: Final = 200
+
+_FILE_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 600.0
+# Whoever sends unknown kids makes the server ask no more often than this.
+_RETRY_SECONDS: Final = 30.0
+_KEPT_SECONDS: Final = 86_400.0
+
+
+class SigningKey(NamedTuple):
+    """A public key. id: its kid and the start of its thumbprint, because a kid may be given to another key."""
+
+    key: jwk.Key
+    id: str
+
+
+KeySet = Mapping[tuple[str, str], SigningKey]
+"""Keys by kid and type."""
+
+
+class KeySource(Protocol):
+    """Where the keys of an issuer come from. keys: another object whenever they have changed."""
+
+    keys: KeySet
+
+    def want(self) -> None:
+        """Say that a token names a key that is not there. May be called from any thread."""
+
+    async def watch(self) -> None:
+        """Read the keys again, for ever."""
+
+
+def read_key_set(data: bytes) -> KeySet:
+    """Return the keys of a set that tokens may be signed with. Raises ValueError if there are none, or private ones.
+
+    Keys of other kinds, and those without a kid, are left out.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    entries = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError(  # noqa: TRY004 - of what others have sent
+            'wanted a JSON Web Key Set: {"keys": [...]}'
+        )
+    keys = {}
+    for entry in entries:
+        if isinstance(entry, dict) and "d" in entry:
+            raise ValueError("a private key is in it; wanted public keys alone")
+        if isinstance(entry, dict) and _is_useful(entry):
+            try:
+                key = jwk.import_key(entry)
+                keys[entry["kid"], entry["kty"]] = SigningKey(key, f"{entry['kid']}:{key.thumbprint()[:8]}")
+            except Exception:  # noqa: BLE001 - whatever the library raises for numbers that are no key
+                _log.warning("key set: the key %r cannot be used", entry["kid"])
+    if not keys:
+        raise ValueError(f"no key in it is of use; wanted public keys with a kid, for {', '.join(FAMILIES)}")
+    return keys
+
+
+def _is_useful(entry: Mapping[str, Any]) -> bool:
+    kid, kind, wanted = entry.get("kid"), entry.get("kty"), entry.get("alg")
+    if not isinstance(kid, str) or not kid.isprintable() or not 0 < len(kid) <= _MAX_KID:
+        return False
+    if not isinstance(kind, str) or entry.get("use", "sig") != "sig":
+        return False
+    if wanted is not None and (not isinstance(wanted, str) or FAMILIES.get(wanted) != kind):
+        return False
+    if kind == "RSA":
+        return len(str(entry.get("n"))) >= _MIN_RSA_TEXT
+    return kind in FAMILIES.values() and entry.get("crv") in _CURVES
+
+
+class JwksFile:
+    """The keys of a file. outcome: called with "ok" or "failed" when it has changed. Raises FileProblem at first."""
+
+    def __init__(self, path: Path, outcome: Callable[[str], None]) -> None:
+        self._path = path
+        self._outcome = outcome
+        self._seen = signature(path)
+        self.keys = self._read()
+
+    def want(self) -> None:
+        """Do nothing: the file is looked at every second."""
+
+    async def watch(self) -> None:
+        """Read the file when it changes; one that cannot be used leaves the keys of before."""
+        while True:
+            await asyncio.sleep(_FILE_SECONDS)
+            found = await asyncio.to_thread(signature, self._path)
+            if found == self._seen:
+                continue
+            self._seen = found
+            try:
+                self.keys = await asyncio.to_thread(self._read)
+            except FileProblem as problem:
+                self._outcome("failed")
+                _log.error("jwt_jwks_file: %s; the keys of before still count", problem)
+            else:
+                self._outcome("ok")
+
+    def _read(self) -> KeySet:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as problem:
+            raise FileProblem(f"{self._path}: {problem.strerror}") from None
+        if len(data) > MAX_BYTES:
+            raise FileProblem(f"{self._path}: more than {MAX_BYTES} bytes")
+        try:
+            return read_key_set(data)
+        except ValueError as problem:
+            raise FileProblem(f"{self._path}: {problem}") from None
+
+
+class JwksUrl:
+    """The keys at an address, none until they have been fetched. No call waits for that.
+
+    fetch: returns what is there; raises OSError or ValueError, whose text is for the log. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[bytes]],
+        outcome: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch = fetch
+        self._outcome = outcome
+        self._clock = clock
+        self.keys: KeySet = {}
+        self._tried: float | None = None
+        self._succeeded = 0.0
+        self._failed = False
+        self._wanted = False
+
+    def want(self) -> None:
+        """Have the keys fetched soon: within a second, or 30 s after the last time."""
+        self._wanted = True
+
+    async def watch(self) -> None:
+        """Fetch the keys every ten minutes, every 30 s while that fails, and when they are wanted."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(_FILE_SECONDS)
+
+    async def refresh(self) -> None:
+        """Fetch the keys if it is time. Those that were fetched last count for a day."""
+        now = self._clock()
+        soon = self._wanted or self._failed
+        if self._tried is not None and now - self._tried < (_RETRY_SECONDS if soon else _REFRESH_SECONDS):
+            return
+        self._tried, self._wanted = now, False
+        try:
+            found = await asyncio.to_thread(read_key_set, await self._fetch())
+        except (OSError, ValueError) as problem:
+            self._failed = True
+            self._outcome("failed")
+            _log.error("jwt_jwks_url: %s; the keys of before count for a day", problem)
+            if self.keys and self._clock() - self._succeeded >= _KEPT_SECONDS:
+                _log.error("jwt_jwks_url: no keys for a day: no token counts any longer")
+                self.keys = {}
+            return
+        self._failed, self._succeeded = False, self._clock()
+        self._outcome("ok")
+        if _ids(found) != _ids(self.keys):
+            self.keys = found
+
+
+def _ids(keys: KeySet) -> set[str]:
+    return {key.id for key in keys.values()}

@@ -1,0 +1,46 @@
+"""Fetches one document over HTTPS: one request, no redirects, bounded in size and time."""
+
+import asyncio
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+
+from .http_connection import BROKEN, HttpConnection
+
+_HEADERS: Final = {"user-agent": "evald", "accept": "application/json", "accept-encoding": "identity"}
+
+
+async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
+    """Return what is at an https address.
+
+    The certificate has to be signed by one of the system's CAs, or of SSL_CERT_FILE. Raises OSError for any other end
+    than a whole answer with the status 200, with a text for the log.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        async with asyncio.timeout(seconds):
+            # It takes 20 ms, and a CA may have been added.
+            tls = await asyncio.to_thread(ssl.create_default_context)
+            connection = await HttpConnection.open(host, parts.port or 443, tls, host)
+            try:
+                status, _ = await connection.send("GET", target, {"host": parts.netloc, **_HEADERS}, b"")
+                if status != 200:
+                    text = "it redirects, which is not followed" if 300 <= status < 400 else "wanted 200"
+                    raise OSError(f"HTTP status {status}; {text}")
+                content = bytearray()
+                while piece := await connection.piece():
+                    content += piece
+                    if len(content) > max_bytes:
+                        raise OSError(f"more than {max_bytes} bytes")
+                return bytes(content)
+            finally:
+                connection.close()
+    except TimeoutError:
+        raise OSError(f"no whole answer within {seconds:g} s") from None
+    except ssl.SSLError as problem:
+        raise OSError(f"TLS failed: {problem.reason}") from None
+    except BROKEN as problem:
+        # What follows it comes from no other machine.
+        raise OSError(str(problem) or type(problem).__name__) from None
