@@ -364,7 +364,7 @@ def test_without_openssl_the_command_says_what_is_missing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["certs", "dev", str(tmp_path / "certs")]) == 2
-    assert "needs the program openssl" in capsys.readouterr().err
+    assert "the program openssl is needed" in capsys.readouterr().err
     assert list((tmp_path / "certs").iterdir()) == []
 
 
