@@ -66,6 +66,10 @@ class Process:
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
+    def finish(self, seconds: float) -> None:
+        """Close its standard input, and wait until it has ended by itself."""
+        self._process.communicate(timeout=seconds)
+
     def __enter__(self) -> Self:
         return self
 
