@@ -21,6 +21,7 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.judge.prompt_request import JudgeModels
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
+from evald_server.store.patience import patiently
 from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
@@ -34,10 +35,6 @@ T = TypeVar("T")
 _QUEUED, _RUNNING = run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING
 _ERROR, _INTERRUPTED = run_service_pb2.RUN_STATUS_ERROR, run_service_pb2.RUN_STATUS_INTERRUPTED
 _CANCELLED = run_service_pb2.RUN_STATUS_CANCELLED
-
-# Between attempts to reach a store that cannot be written: at first, and at most.
-_FIRST_DELAY: Final = 0.1
-_MAX_DELAY: Final = 5.0
 
 # Between attempts when a run has given up waiting.
 _AWAY_SECONDS: Final = 1.0
@@ -456,26 +453,10 @@ class Runner:
             raise _Draining
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None) -> T:
-        """Do something with the store, again and again for so many seconds, `store_seconds` when not given.
-
-        A cancelled task waits until the store is done, so that it is known what is stored. Raises StoreProblem.
-        """
-        give_up = time.monotonic() + (self._store_seconds if seconds is None else seconds)
-        delay = _FIRST_DELAY
-        while True:
-            task = asyncio.create_task(work())
-            try:
-                return await asyncio.shield(task)
-            except asyncio.CancelledError:
-                await asyncio.wait([task])
-                if not task.cancelled():
-                    task.exception()
-                raise
-            except StoreProblem:
-                if self._draining or time.monotonic() + delay > give_up:
-                    raise
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _MAX_DELAY)
+        """Do something with the store. seconds: how long to try, `store_seconds` when not given. Raises StoreProblem."""
+        return await patiently(
+            work, self._store_seconds if seconds is None else seconds, lambda: self._draining
+        )
 
     def _wake(self, run_id: str) -> None:
         for event in self._watchers.get(run_id, ()):
