@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
@@ -15,7 +15,7 @@ from evald_server.monitoring import Telemetry
 from evald_server.runs.recorded import MAX_CASE_BYTES
 from evald_server.runs.suite import CaseRun, SuiteSetup, TrialRun
 from evald_server.runs.suite_chunk import SuiteChunk, SuiteChunkResult
-from evald_server.store.database import StoreProblem
+from evald_server.store.patience import patiently
 from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
 from evald_server.suites.verdicts import SuiteTotals
 
@@ -23,8 +23,6 @@ from .errors import BadField, CallError, invalid
 from .server import RpcStream
 from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
 from .suite_checks import check_case, parse_case
-
-T = TypeVar("T")
 
 # How long a suite run may work in the event loop before it waits for its next turn: that of about four cases.
 _TURN_SECONDS: Final = 0.002
@@ -40,10 +38,6 @@ _LINGER_SECONDS: Final = 0.02
 _MAX_WAITING: Final = 64
 
 _USUAL_CONCURRENCY: Final = 8
-
-# Between attempts to reach a store that cannot be written: at first, and at most.
-_FIRST_DELAY: Final = 0.1
-_MAX_DELAY: Final = 2.0
 
 
 _Sent: TypeAlias = tuple[int, bytes]
@@ -154,7 +148,7 @@ class SuiteStream:
         self._totals.fill(run)
         run.status = SUITE_RUN_STATUS_COMPLETED
         run.complete_time.GetCurrentTime()
-        await self._patiently(lambda: self._store.finish(self._key, run))
+        await patiently(lambda: self._store.finish(self._key, run), self._store_seconds)
 
     async def send_end(self) -> None:
         """Send the suite run as it has ended."""
@@ -270,7 +264,7 @@ class SuiteStream:
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return those of the cases that are stored. Raises CallError for one that this stream has stored."""
-        found = await self._patiently(lambda: self._store.find(self._key, ids))
+        found = await patiently(lambda: self._store.find(self._key, ids), self._store_seconds)
         repeated = [case_id for case_id, one in found.items() if one.attempt == self._key.attempt]
         if repeated:
             raise _duplicate(repeated[0])
@@ -357,20 +351,10 @@ class SuiteStream:
     async def _store_cases(self, cases: Sequence[StoredCase]) -> set[str]:
         """Store cases. Returns those of their ids that are taken."""
         tries = count()
-        return set(await self._patiently(lambda: self._store.add(self._key, cases, again=next(tries) > 0)))
-
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something with the store, again and again for a while. Raises StoreProblem."""
-        give_up = time.monotonic() + self._store_seconds
-        delay = _FIRST_DELAY
-        while True:
-            try:
-                return await work()
-            except StoreProblem:
-                if time.monotonic() + delay > give_up:
-                    raise
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _MAX_DELAY)
+        stored = await patiently(
+            lambda: self._store.add(self._key, cases, again=next(tries) > 0), self._store_seconds
+        )
+        return set(stored)
 
 
 def _duplicate(case_id: str) -> CallError:
