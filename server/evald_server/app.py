@@ -6,7 +6,7 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -63,6 +63,9 @@ from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProble
 from evald_server.store.leases import LeaseStore
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import SuiteStore
+
+if TYPE_CHECKING:
+    from evald_server.http.web import WebServer
 
 _log = logging.getLogger("evald.server")
 
@@ -128,6 +131,7 @@ class App:
         self.database = build_database(settings)
         self.address = ""
         self.http_address: str | None = None
+        self.web_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
@@ -179,6 +183,7 @@ class App:
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
+        self._web: WebServer | None = None
         self._lag: asyncio.Task[None] | None = None
         self._keys: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -260,6 +265,13 @@ class App:
                     f"is another server using port {http_port}? Port 0 picks a free one."
                 ) from None
             self.http_address = _join(http_host, self._http.start())
+        try:
+            await self._listen_web()
+        except StartError:
+            await server.stop(None)
+            if self._http is not None:
+                await asyncio.to_thread(self._http.stop)
+            raise
         await server.start()
         self._server = server
         self.address = _join(host, bound)
@@ -273,6 +285,35 @@ class App:
             self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
+
+    async def _listen_web(self) -> None:
+        """Open the web port, if it is wanted and its packages are installed. Raises StartError."""
+        if not self.settings.web:
+            return
+        try:
+            from evald_server.http.access import WebAccess
+            from evald_server.http.calls import Calls
+            from evald_server.http.site import Site
+            from evald_server.http.web import WebServer
+        except ImportError as problem:
+            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
+            return
+        site = Site(self.settings, Calls(self._gate), WebAccess(), self.database, self.telemetry)
+        web = WebServer(site, self._http_context if self._certificates else None)
+        host, port = split_address(self.settings.web)
+        try:
+            bound = await web.start(host, port)
+        except OSError as problem:
+            if "web" not in self.settings.model_fields_set:
+                # Nobody asked for this port, and another server on this machine may well have it.
+                _log.warning("no web port: %s: %s; web (EVALD_WEB) sets another", self.settings.web, problem)
+                return
+            raise StartError(
+                f"web {self.settings.web}: {problem.strerror or problem}; is another server using port {port}? "
+                "Port 0 picks a free one, an empty address opens none."
+            ) from None
+        self._web = web
+        self.web_address = _join(host, bound)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
         """Turn NOT_SERVING, refuse new calls, let open ones finish within the grace, and stop.
@@ -314,6 +355,8 @@ class App:
             self._judges.cancel()
         if self._trimming is not None:
             self._trimming.cancel()
+        if self._web is not None:
+            await self._web.stop()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
         await self.batch_processes.aclose()
