@@ -61,13 +61,14 @@ async def send(
     sent = {"host": address, "connection": "close", "content-length": str(len(body))} | dict(headers or {})
     async with connected(address, tls) as (reader, writer):
         writer.write(head(method, path, sent) + body)
-        return await receive(reader)
+        return await receive(reader, method)
 
 
-async def receive(reader: asyncio.StreamReader) -> Exchange:
-    """Read the response of a GET or a POST."""
+async def receive(reader: asyncio.StreamReader, method: str = "GET") -> Exchange:
+    """Read the response of a request with this method."""
     connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("host", "it")]))
+    connection.send(h11.Request(method=method, target="/", headers=[("host", "it")]))
+    connection.send(h11.EndOfMessage())
     status, headers, body = 0, {}, b""
     while True:
         event = connection.next_event()

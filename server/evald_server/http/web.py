@@ -201,6 +201,12 @@ class _Connection(H11Protocol):
             super().data_received(data)
         except h11.LocalProtocolError:  # garbage while a response is being sent
             self.transport.abort()
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            # The next request, sent before this one is answered. uvicorn stops reading then, and would not see the
+            # caller hang up.
+            if len(self.conn.trailing_data[0]) > _MAX_HEAD_BYTES:
+                self.transport.abort()
+            self.flow.resume_reading()
         if self.conn.their_state is not before:
             self.since = self.loop.time()
 
