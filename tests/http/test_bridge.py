@@ -181,7 +181,7 @@ async def test_a_method_that_does_not_exist_is_refused_as_grpc_refuses_it(live: 
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await live.raw(f"/evald.v1.{method}", b"")
     answer = await post(web(live), method, {})
-    assert (answer.status, answer.json["message"]) == (501, failed.value.details())
+    assert (answer.status, answer.json["code"], answer.json["message"]) == (404, 12, failed.value.details())
 
 
 def _turns() -> Iterator[evaluation_service_pb2.EvaluateRequest]:

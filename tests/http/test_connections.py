@@ -178,7 +178,7 @@ async def test_who_does_not_send_a_body_in_time_is_told(live: Live, monkeypatch:
 async def test_a_body_that_is_too_large_is_refused_by_its_length_before_it_is_read(live: Live) -> None:
     async with connected(web(live)) as (reader, writer):
         writer.write(
-            head("POST", EVALUATE + "Evaluate", JSON | {"host": "localhost", "content-length": "4097"})
+            head("POST", EVALUATE + "Evaluate", JSON | {"host": "localhost", "content-length": "4102"})
         )
         answer = await receive(reader)
     assert answer.status == 413

@@ -1,8 +1,10 @@
 """Clients of Connect's protocol call the web port: `buf curl`, and connect-web, which pages in browsers use."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 from .test_buf_curl import BUF, REQUEST
 
 CLIENT = Path(__file__).with_name("connect")
-PROTOS = Path(__file__).parents[2] / "protos"
+ROOT = Path(__file__).parents[2]
+PROTOS = ROOT / "protos"
+TOOLS = ROOT / "build/connect"
+CONFORMANCE = "v1.0.7"
 
 pytestmark = pytest.mark.interop
 
@@ -72,3 +77,36 @@ def test_connect_web_calls_unary_and_streaming_methods(
     assert refused["code"] == "NotFound"
     assert "did you mean" in refused["message"]
     assert "google.rpc.ErrorInfo" in refused["details"]
+
+
+# Their error has google.rpc.ErrorInfo, which the suite does not expect of them.
+WITH_DETAILS = (
+    "Server Message Size/**/request-exceeds-server-limit",
+    "Connect Unexpected Requests/**/unexpected-uri",
+)
+
+
+def test_the_bridge_passes_the_conformance_suite_of_connect(tmp_path: Path) -> None:
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    assert go, "no go: install Go 1.24 or newer"
+    module = "connectrpc.com/conformance"
+    environment = os.environ | {"GOBIN": str(TOOLS)}
+    command = [go, "install", f"{module}/cmd/connectconformance@{CONFORMANCE}"]
+    subprocess.run(command, env=environment, check=True, timeout=600)
+    cached = json.loads(_run(go, "mod", "download", "-json", f"{module}@{CONFORMANCE}"))["Dir"]
+    descriptors = tmp_path / "conformance.binpb"
+    _run(BUF, "build", f"{cached}/proto", "--as-file-descriptor-set", "-o", str(descriptors))
+    program = Path(__file__).with_name("connect_server.py")
+    run = subprocess.run(
+        [
+            str(TOOLS / "connectconformance"),
+            *("--mode", "server", "--conf", str(program.with_name("connect_conformance.yaml"))),
+            *(argument for name in WITH_DETAILS for argument in ("--known-failing", name)),
+            *("--", sys.executable, str(program), str(descriptors)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout

@@ -16,14 +16,14 @@ from google.protobuf import descriptor_pool, json_format
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from evald_server.rpc.errors import CallError, invalid
 
 from .access import WebAccess
 from .calls import CallFailed, Calls, HttpCaller
-from .errors import as_json, connect_error, error_response, failed, refusal
+from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
 from .streams import NDJSON, SSE, Framing, StreamedCall
@@ -43,7 +43,6 @@ _INLINE_BYTES: Final = 16 * 1024
 _UNREADABLE: Final = b"\xff"
 
 _COMPRESSED: Final = 0x01
-_END: Final = 0x02
 
 _TIMEOUT: Final = re.compile(r"[0-9]{1,10}")
 
@@ -80,14 +79,14 @@ class Bridge:
         kind = media_type(request.headers)
         method = _method(service, name)
         if kind not in (JSON, PROTO, CONNECT_JSON, CONNECT_PROTO):
-            return _unsupported(request, kind, (JSON, PROTO))
+            return _unsupported(kind, (JSON, PROTO))
         if kind in (CONNECT_JSON, CONNECT_PROTO):
             if method is not None and not method.server_streaming:
-                return _unsupported(request, kind, (JSON, PROTO))
+                return _unsupported(kind, (JSON, PROTO))
             framing = _connect_framing(kind, method)
         elif method is not None and method.server_streaming:
             if kind == PROTO:
-                return _unsupported(request, kind, (JSON, CONNECT_JSON, CONNECT_PROTO))
+                return _unsupported(kind, (JSON, CONNECT_JSON, CONNECT_PROTO))
             framing = _sse(method) if SSE in request.headers.get("accept", "") else _ndjson(method)
         else:
             framing = None
@@ -111,8 +110,6 @@ class Bridge:
             found = await self._refused(f"{service}/{name}", problem, self._access.caller(request))
         except CallFailed as problem:
             found = problem
-        if framing is not None and framing.errors_begun:
-            return Response(framing.error(found), media_type=kind)
         return error_response(request, found)
 
     async def _refused(self, method: str, problem: CallError, caller: HttpCaller) -> CallFailed:
@@ -228,18 +225,15 @@ def _opened(data: bytes) -> bytes:
     raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
 
 
-def _envelope(data: bytes, flags: int = 0) -> bytes:
-    return struct.pack(">BI", flags, len(data)) + data
+def _envelope(data: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(data)) + data
 
 
 def _connect_framing(kind: str, method: _Method | None) -> Framing:
     async def message(data: bytes) -> bytes:
         return _envelope(await _to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    def error(problem: CallFailed) -> bytes:
-        return _envelope(_dump({"error": connect_error(problem)}), _END)
-
-    return Framing(kind, message, error, _envelope(b"{}", _END), errors_begun=True)
+    return Framing(kind, message, connect_end, connect_end(), always_ok=True)
 
 
 def _ndjson(method: _Method) -> Framing:
@@ -263,6 +257,7 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _unsupported(request: Request, kind: str, wanted: tuple[str, ...]) -> Response:
+def _unsupported(kind: str, wanted: tuple[str, ...]) -> Response:
     text = f"Content-Type: got {kind[:100]!r}, wanted {' or '.join(wanted)}"
-    return refusal(request, 415, text, {"Accept-Post": ", ".join(wanted)})
+    # As text, because Connect's clients take every JSON for an error of a call.
+    return PlainTextResponse(text + "\n", 415, {"Accept-Post": ", ".join(wanted)})

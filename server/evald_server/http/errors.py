@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import struct
 from typing import Any, Final
 
 import grpc
@@ -35,7 +36,7 @@ _HTTP: Final = {
     grpc.StatusCode.UNAUTHENTICATED: 401,
 }
 
-_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507}
+_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "UNKNOWN_METHOD": 404}
 
 # Statuses that no call ends with: refused before there is one.
 _CODES: Final = {
@@ -47,6 +48,9 @@ _CODES: Final = {
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
+
+# The flag of the envelope that ends a stream.
+_CONNECT_END: Final = 0x02
 
 # Connect spells it with one l.
 _CONNECT_CODES: Final = {grpc.StatusCode.CANCELLED: "canceled"}
@@ -103,8 +107,17 @@ def connect_error(problem: CallFailed) -> dict[str, Any]:
     return {"code": code, "message": problem.message, **({"details": details} if details else {})}
 
 
+def connect_end(problem: CallFailed | None = None) -> bytes:
+    """Return the last envelope of a Connect stream. problem: what ended it, if it failed."""
+    data = b"{}" if problem is None else _dump({"error": connect_error(problem)})
+    return struct.pack(">BI", _CONNECT_END, len(data)) + data
+
+
 def error_response(request: Request, problem: CallFailed) -> Response:
     """Return the response of a failed call, in the form that the request's sender reads."""
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("application/connect+"):
+        return Response(connect_end(problem), media_type=kind)
     if "connect-protocol-version" in request.headers:
         return _json(http_status(problem), connect_error(problem), _headers(problem))
     return response_of(problem, request.url.path.startswith("/api/"))
@@ -150,5 +163,8 @@ def _headers(problem: CallFailed) -> dict[str, str]:
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> Response:
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Response(data, status, headers, "application/json")
+    return Response(_dump(body), status, headers, "application/json")
+
+
+def _dump(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

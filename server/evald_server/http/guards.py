@@ -28,6 +28,9 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 
 _BODY_SECONDS: Final = 30.0
 
+# Of Connect's streams.
+_ENVELOPE_BYTES: Final = 5
+
 # Bodies of all connections together: so many times the largest one. Small ones always have room.
 _MAX_BODIES: Final = 8
 _SMALL_BYTES: Final = 64 * 1024
@@ -205,7 +208,8 @@ def _has_body(headers: Headers) -> bool:
 
 def _check_size(size: int, limit: int) -> None:
     """Raise CallFailed for a body that is too large."""
-    if size > limit:
+    # The limit of the message within an envelope is its handler's.
+    if size > limit + _ENVELOPE_BYTES:
         text = f"the body has more than {limit} bytes, the limit"
         raise failed(CallError("MESSAGE_TOO_LARGE", text, limit=str(limit)))
 

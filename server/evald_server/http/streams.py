@@ -23,14 +23,14 @@ Frame = Callable[[bytes], Awaitable[bytes]]
 
 class Framing(NamedTuple):
     """How messages become a body. error: what ends a stream that failed; end: what ends any other. beat: sent when
-    nothing was for 15 s. errors_begun: whether a call that fails before its first message has status 200, too."""
+    nothing was for 15 s. always_ok: whether the status is 200 for calls, too, that fail before their first message."""
 
     media_type: str
     message: Frame
     error: Callable[[CallFailed], bytes]
     end: bytes = b""
     beat: bytes = b""
-    errors_begun: bool = False
+    always_ok: bool = False
 
 
 class StreamedCall(Response):
@@ -49,9 +49,7 @@ class StreamedCall(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         framing = self._framing
-        began = framing.errors_begun
-        if began:
-            await self._begin(send)
+        began = False
         try:
             async with self._calls.stream(*self._call) as messages:
                 coming = asyncio.ensure_future(anext(messages, None))
@@ -71,14 +69,14 @@ class StreamedCall(Response):
                 finally:
                     coming.cancel()
         except CallFailed as problem:
-            if not began:
+            if not began and not framing.always_ok:
                 await error_response(Request(scope), problem)(scope, receive, send)
                 return
             end = framing.error(problem)
         else:
             end = framing.end
-            if not began:
-                await self._begin(send)
+        if not began:
+            await self._begin(send)
         await send({"type": "http.response.body", "body": end})
 
     async def _begin(self, send: Send) -> None:
