@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import shutil
+import socket
 import ssl
 import time
 import warnings
@@ -145,6 +146,15 @@ async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Li
             third.write(head("GET", "/nothing", {"host": "localhost"}))
             writer.write(head("GET", "/nothing", {"host": "localhost"}))
             assert (await receive(second)).status == 404
+
+
+async def test_answers_do_not_wait_for_acknowledgements(live: Live) -> None:
+    assert live.app._web is not None
+    async with connected(web(live)):
+        await until(lambda: live.app._web._open)
+        (connection,) = live.app._web._open
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(
