@@ -69,8 +69,10 @@ BELOW = {
         "wire_pb2",
     },
     "monitoring": {"engine"},
+    "http": {"auth", "calibration", "config", "monitoring", "pages", "rpc", "store", "suites", "untrusted"},
     "calibration": {"suites"},
     "app": {
+        "http",
         "auth",
         "batch",
         "certificates",

@@ -27,7 +27,7 @@ from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
-from evald_server.descriptors import grpc_connections, http_connections
+from evald_server.descriptors import grpc_connections, http_connections, web_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -72,12 +72,16 @@ from evald_server.store.suites import SuiteStore
 
 if TYPE_CHECKING:
     from evald_server.auth.tokens import TokenVerifier
+    from evald_server.http.web import WebServer
 
 _log = logging.getLogger("evald.server")
 
 # gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
 # and the limit. Above its own limit gRPC refuses without reading the message.
 _SLACK_BYTES: Final = 4 << 20
+
+# What the web port needs beside the server's own packages: evald[web].
+_WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
@@ -151,6 +155,7 @@ class App:
         self.address = ""
         self.mtls_address: str | None = None
         self.http_address: str | None = None
+        self.web_address: str | None = None
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
@@ -203,6 +208,7 @@ class App:
         self._data_dir: DataDir | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
+        self._web: WebServer | None = None
         self._lag: asyncio.Task[None] | None = None
         self._keys: asyncio.Task[None] | None = None
         self._key_set: asyncio.Task[None] | None = None
@@ -282,6 +288,13 @@ class App:
                     f"is another server using port {http_port}? Port 0 picks a free one."
                 ) from None
             self.http_address = _join(http_host, self._http.start())
+        try:
+            await self._listen_web()
+        except StartError:
+            await server.stop(None)
+            if self._http is not None:
+                await asyncio.to_thread(self._http.stop)
+            raise
         await server.start()
         self._server = server
         self.address = _join(host, bound)
@@ -299,6 +312,40 @@ class App:
             _log.info("callers with a client certificate: %s", self.mtls_address)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
+
+    async def _listen_web(self) -> None:
+        """Open the web port, if it is wanted and its packages are installed. Raises StartError."""
+        if not self.settings.web:
+            return
+        try:
+            from evald_server.http.access import WebAccess
+            from evald_server.http.calls import Calls
+            from evald_server.http.site import Site
+            from evald_server.http.web import WebServer
+        except ModuleNotFoundError as problem:
+            missing = (problem.name or "").partition(".")[0]
+            if missing not in _WEB_PACKAGES:
+                raise
+            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", missing)
+            return
+        site = Site(
+            self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry
+        )
+        web = WebServer(site, self._http_context if self._certificates else None, web_connections())
+        host, port = split_address(self.settings.web)
+        try:
+            bound = await web.start(host, port)
+        except OSError as problem:
+            if "web" not in self.settings.model_fields_set:
+                # Nobody asked for this port, and another server on this machine may well have it.
+                _log.warning("no web port: %s: %s; web (EVALD_WEB) sets another", self.settings.web, problem)
+                return
+            raise StartError(
+                f"web {self.settings.web}: {problem.strerror or problem}; is another server using port {port}? "
+                "Port 0 picks a free one, an empty address opens none."
+            ) from None
+        self._web = web
+        self.web_address = _join(host, bound)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
         """Turn NOT_SERVING, refuse new calls, let open ones finish within the grace, and stop.
@@ -326,6 +373,8 @@ class App:
         stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
+        if self._web is not None:
+            self._web.close()
         self._rpc.end()
         await stopping
         draining.cancel()
@@ -342,6 +391,8 @@ class App:
             self._judges.cancel()
         if self._trimming is not None:
             self._trimming.cancel()
+        if self._web is not None:
+            await self._web.stop()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
         await self.batch_processes.aclose()

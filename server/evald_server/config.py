@@ -191,6 +191,21 @@ class Settings(BaseSettings):
         "127.0.0.1:9464",
         description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0: any free one; empty: none.",
     )
+    web: str | None = Field(
+        "127.0.0.1:50080",
+        description="Address of the web port with the console and the HTTP API, HOST:PORT; port 0: any free one; "
+        "empty: none. Needs evald[web].",
+    )
+    web_console: bool = Field(
+        True, description="Serve the console on the web port; without it the API alone."
+    )
+    web_hosts: list[str] = Field(
+        [], description="Names of this server that browsers may use for the web port, beside its own address."
+    )
+    web_origins: list[str] = Field(
+        [],
+        description="Origins of other web pages, as https://HOST, whose scripts may call the web port.",
+    )
     data_dir: Path | None = Field(
         None, description="Directory for data that outlives the process; for one server at a time."
     )
@@ -480,6 +495,8 @@ class Settings(BaseSettings):
         "code_allow",
         "code_read",
         "code_environment",
+        "web_hosts",
+        "web_origins",
         mode="before",
     )
     @classmethod
@@ -498,7 +515,7 @@ class Settings(BaseSettings):
         except ValueError as problem:
             raise ValueError(f"not valid JSON: {problem}") from None
 
-    @field_validator("listen", "listen_mtls", "http")
+    @field_validator("listen", "listen_mtls", "http", "web")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
         if not value:
@@ -616,6 +633,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"listen: {public} can be reached from other machines, and {missing}. Or listen on 127.0.0.1, or "
                 "set insecure_public if something in front of evald encrypts and authenticates"
+            )
+        if is_public(self.web) and not (tls and keys):
+            raise ValueError(
+                f"web: {self.web} can be reached from other machines, and calls need tls_cert_file, tls_key_file and "
+                "keys_file. Or listen on 127.0.0.1, or set insecure_public if something in front of evald encrypts "
+                "and authenticates"
             )
         if is_public(self.http) and not self.metrics_public and not (tls and keys and self.http_tls):
             raise ValueError(

@@ -22,11 +22,13 @@ class LocalServer:
 
     address: of gRPC, "127.0.0.1:PORT".
     http_address: of metrics and health; None when the server has no HTTP port.
+    web_address: of the console and the HTTP API; None when the server has no web port.
     """
 
-    def __init__(self, address: str, http_address: str | None) -> None:
+    def __init__(self, address: str, http_address: str | None, web_address: str | None = None) -> None:
         self.address = address
         self.http_address = http_address
+        self.web_address = web_address
 
     def client(self, **options: Any) -> Client:
         """Return a client of this server. options: as for `evald.Client`."""
@@ -45,13 +47,13 @@ def server(*evaluators: AnyEvaluator, **settings: Any) -> Iterator[LocalServer]:
 
     evaluators: your own, beside the built-in ones.
     settings: as in a config file, for example `max_messages=10`; `http="127.0.0.1:0"` adds the
-        HTTP port.
+        HTTP port, `web="127.0.0.1:0"` the web port.
     """
     app = _app(evaluators, settings)
     thread = _ServerThread(app)
     thread.start()
     try:
-        yield LocalServer(app.address, app.http_address)
+        yield LocalServer(app.address, app.http_address, app.web_address)
     finally:
         thread.stop()
 
@@ -66,13 +68,13 @@ async def async_server(*evaluators: AnyEvaluator, **settings: Any) -> AsyncItera
     app = _app(evaluators, settings)
     await app.start()
     try:
-        yield LocalServer(app.address, app.http_address)
+        yield LocalServer(app.address, app.http_address, app.web_address)
     finally:
         await app.stop(0)
 
 
 def _app(evaluators: tuple[AnyEvaluator, ...], settings: Mapping[str, Any]) -> App:
-    app = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, **settings}))
+    app = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "web": None, **settings}))
     for evaluator in evaluators:
         definition = evaluator.definition() if isinstance(evaluator, type) else evaluator
         app.registry.register(definition, Origin.PLUGIN)

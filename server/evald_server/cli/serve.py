@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def load_command_settings(args: argparse.Namespace, **fixed: Any) -> Settings:
     """Load the settings for a command line. fixed: settings that the command itself determines."""
     overrides = {
-        name: getattr(args, name, None) for name in ("listen", "http", "data_dir", "plugins")
+        name: getattr(args, name, None) for name in ("listen", "http", "web", "data_dir", "plugins")
     } | fixed
     if getattr(args, "code_allow", None):
         # Paths on a command line are relative to the working directory; the setting wants absolute ones.
@@ -70,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     app = await start_app(settings)
     prepare_for_calls()
     try:
-        _announce(app.address, app.http_address)
+        _announce(app)
         await stopping.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -79,11 +79,15 @@ async def _serve(settings: Settings) -> None:
         await app.stop(settings.drain_grace)
 
 
-def _announce(address: str, http_address: str | None) -> None:
+def _announce(app: "App") -> None:
     from importlib.metadata import version
 
-    http = f", HTTP on {http_address}" if http_address else ""
-    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {address}{http}\n")
+    http = f", HTTP on {app.http_address}" if app.http_address else ""
+    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {app.address}{http}\n")
+    if app.web_address is not None:
+        what = "console" if app.settings.web_console else "HTTP API"
+        scheme = "https" if app.settings.tls_cert_file else "http"
+        sys.stdout.write(f"{what}: {scheme}://{app.web_address}\n")
     sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -24,7 +24,35 @@ from .errors import CallError, as_call_error
 
 _log = logging.getLogger("evald.rpc")
 
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+class Context(Protocol):
+    """What handlers use of a call's context: gRPC's own has it, and so has that of calls over HTTP."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline; None without one."""
+
+    def invocation_metadata(self) -> Any:
+        """Return pairs of name and value."""
+
+    def peer(self) -> str:
+        """Return the address of the caller."""
+
+    def cancelled(self) -> bool:
+        """Return whether the caller has cancelled the call."""
+
+    async def read(self) -> Any:
+        """Return the next message, or gRPC's EOF."""
+
+    async def write(self, message: bytes, /) -> None:
+        """Send a message."""
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = (), /
+    ) -> NoReturn:
+        """End the call with a status. Raises what gRPC has to see."""
+        raise NotImplementedError
+
+
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 UnaryHandler: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
 ServerStreamHandler: TypeAlias = Callable[[bytes, "RpcStream"], Awaitable[None]]

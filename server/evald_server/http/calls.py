@@ -1,0 +1,169 @@
+"""Calls the server's own methods for HTTP: through the gate and the handlers of gRPC, in this process.
+
+Admission, limits, draining, credentials and metrics are thereby the same, whichever way a call came.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+
+import grpc
+from google.protobuf.message import Message
+
+from evald_server.rpc.gate import Gate
+from evald_server.rpc.server import Handler
+
+M = TypeVar("M", bound=Message)
+
+
+class HttpCaller(NamedTuple):
+    """Who calls over HTTP.
+
+    metadata: headers by lower-case name, as gRPC's handlers read them: `authorization`, `traceparent` and others.
+    peer: "ipv4:ADDRESS:PORT". deadline: `time.monotonic()` at which the answer is of no use any more; None for never.
+    """
+
+    metadata: tuple[tuple[str, str], ...] = ()
+    peer: str = ""
+    deadline: float | None = None
+
+
+class CallFailed(Exception):
+    """A call ended with a status. details: a serialised google.rpc.Status, empty if gRPC itself ended it."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, details: bytes) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+class HttpContext:
+    """What handlers use of gRPC's context, for one call."""
+
+    def __init__(self, caller: HttpCaller) -> None:
+        self._caller = caller
+        # One message waits at most, so that a slow reader holds up its own call alone.
+        self.written: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._expired = False
+
+    def begin(self, call: Coroutine[Any, Any, bytes | None]) -> "asyncio.Task[bytes | None]":
+        """Start a call, which is cancelled at its deadline."""
+        task = asyncio.create_task(call)
+        seconds = self.time_remaining()
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(seconds, self._expire, task)
+            task.add_done_callback(lambda _: timer.cancel())
+        return task
+
+    async def outcome(self, task: "asyncio.Task[bytes | None]") -> bytes | None:
+        """Return what a call returned. Raises what ended it; cancelled, it cancels the call."""
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._expired:
+                raise CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", b"") from None
+            raise
+
+    def _expire(self, task: "asyncio.Task[bytes | None]") -> None:
+        self._expired = True
+        task.cancel()
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline; None without one."""
+        deadline = self._caller.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers of the caller."""
+        return self._caller.metadata
+
+    def peer(self) -> str:
+        """Return the address of the caller."""
+        return self._caller.peer
+
+    def cancelled(self) -> bool:
+        """Return whether the caller has gone: then the task is cancelled, so never while its code runs."""
+        return False
+
+    async def read(self) -> object:
+        """Return the end of the caller's messages: the one there is was given to the handler."""
+        return grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        """Hand over a message of the answer. Returns when there is room for it."""
+        await self.written.put(message)
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Sequence[tuple[str, str | bytes]] = (),
+    ) -> NoReturn:
+        """End the call with a status. Raises CallFailed."""
+        status = next((value for name, value in trailing_metadata if name == "grpc-status-details-bin"), b"")
+        raise CallFailed(code, details, cast("bytes", status))
+
+
+class Calls:
+    """Calls methods by their full names, as "evald.v1.RunService/GetRun".
+
+    All methods raise CallFailed. A call whose task is cancelled, or whose stream is left, is cancelled.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def unary(self, method: str, request: bytes, caller: HttpCaller) -> bytes:
+        """Return the answer to a request, both serialised."""
+        context = HttpContext(caller)
+        answer = await context.outcome(context.begin(self._handle(method, request, context)))
+        assert answer is not None
+        return answer
+
+    async def ask(self, method: str, request: Message, answer: type[M], caller: HttpCaller) -> M:
+        """Return the answer to a request, as a message of this type."""
+        return answer.FromString(await self.unary(method, request.SerializeToString(), caller))
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, request: bytes, caller: HttpCaller
+    ) -> AsyncGenerator[AsyncGenerator[bytes]]:
+        """Give the messages of an answer, serialised, as they come. Leaving it cancels the call."""
+        context = HttpContext(caller)
+        task = context.begin(self._handle(method, request, context))
+        try:
+            yield _messages(task, context)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # somebody has looked
+
+    async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
+        # In a task of its own, because the gate and the handlers set context variables and end calls by their task.
+        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer())
+        answer: bytes | None = await _function(handler)(request, context)
+        return answer
+
+
+def _function(handler: Handler) -> Any:
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+async def _messages(task: "asyncio.Task[bytes | None]", context: HttpContext) -> AsyncGenerator[bytes]:
+    while True:
+        message = asyncio.create_task(context.written.get())
+        try:
+            await asyncio.wait([message, task], return_when=asyncio.FIRST_COMPLETED)
+            if message.done():
+                yield message.result()
+                continue
+        finally:
+            message.cancel()
+        if not context.written.empty():
+            yield context.written.get_nowait()
+        await context.outcome(task)  # raises what ended it
+        return

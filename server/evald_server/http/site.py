@@ -1,0 +1,21 @@
+"""What the handlers of HTTP requests share."""
+
+from typing import NamedTuple
+
+from evald_server.config import Settings
+from evald_server.monitoring import Telemetry
+from evald_server.store.database import Database
+
+from .access import WebAccess
+from .calls import Calls
+
+
+class Site(NamedTuple):
+    """calls: of the server's own methods; everything that a method does goes through it. access: who calls, and from
+    where. database: for figures that no method gives."""
+
+    settings: Settings
+    calls: Calls
+    access: WebAccess
+    database: Database
+    telemetry: Telemetry
