@@ -79,4 +79,5 @@ EXPERIMENT: Final = Shape(
     renamed=_TIMES,
     read_only=_READ_ONLY,
     always=("name", "connector_id"),
+    title="Eval",
 )
