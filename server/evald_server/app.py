@@ -298,7 +298,9 @@ class App:
         except ImportError as problem:
             _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
             return
-        site = Site(self.settings, Calls(self._gate), WebAccess(), self.database, self.telemetry)
+        site = Site(
+            self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry
+        )
         web = WebServer(site, self._http_context if self._certificates else None)
         host, port = split_address(self.settings.web)
         try:

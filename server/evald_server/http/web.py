@@ -9,13 +9,30 @@ from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from . import bridge
 from .api import routes as api
+from .calls import CallFailed
 from .console import routes as console
+from .errors import on_call_failed, on_http_exception
+from .guards import Bodies, Guards
 from .site import Site
 
 _MAX_HEAD_BYTES: Final = 16 * 1024
+
+# What scripts of web_origins may send; browsers ask before they send it.
+_ALLOWED_HEADERS: Final = (
+    "Authorization",
+    "Content-Type",
+    "Connect-Protocol-Version",
+    "Connect-Timeout-Ms",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "traceparent",
+)
 
 
 class WebServer:
@@ -55,8 +72,24 @@ class WebServer:
 
 def application(site: Site) -> Starlette:
     """Return everything that the web port answers."""
-    pages = console.routes(site) if site.settings.web_console else []
-    return Starlette(routes=[*bridge.routes(site), *api.routes(site), *pages])
+    settings = site.settings
+    pages = console.routes(site) if settings.web_console else []
+    scripts = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.web_origins,
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=_ALLOWED_HEADERS,
+        expose_headers=["Retry-After", "Link"],
+    )
+    return Starlette(
+        routes=[*bridge.routes(site), *api.routes(site), *pages],
+        middleware=[
+            Middleware(Guards, settings=settings),
+            *([scripts] if settings.web_origins else []),
+            Middleware(Bodies, max_message_bytes=settings.max_message_bytes),
+        ],
+        exception_handlers={CallFailed: on_call_failed, HTTPException: on_http_exception},
+    )
 
 
 class _Uvicorn(uvicorn.Server):
