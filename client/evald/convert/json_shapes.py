@@ -182,7 +182,9 @@ def _present(pb: Any, name: str) -> Any:
 
 
 def _scalar(
-    read: Callable[[Any, str], Any], schema: Mapping[str, Any], write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any, str], Any],
+    schema: Mapping[str, Any],
+    write: Callable[[Any], Any] = lambda value: value,
 ) -> Codec:
     def fill(pb: Any, name: str, value: Any, path: str) -> None:
         setattr(pb, name, read(value, path))
@@ -212,8 +214,11 @@ def _collection(
 
 
 def choice(*names: str) -> Codec:
-    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case."""
-    numbers = {snake(name): value for value, name in enumerate(names, start=1)}
+    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case.
+
+    "" is none of them: it clears the field.
+    """
+    numbers = {snake(name): value for value, name in enumerate(("", *names))}
 
     def read(value: Any, path: str) -> int:
         found = numbers.get(snake(value)) if isinstance(value, str) else None

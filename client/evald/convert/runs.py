@@ -97,7 +97,9 @@ _IN_MS: Final = {
     "total_latency": "total_latency_ms",
 }
 _ALWAYS: Final = ("type", "label", "success", "reason", "name")
-_RESULT: Final = Shape(result_pb2.EvaluationResult, _RESULT_FIELDS, renamed=_IN_MS, always=_ALWAYS, title="Result")
+_RESULT: Final = Shape(
+    result_pb2.EvaluationResult, _RESULT_FIELDS, renamed=_IN_MS, always=_ALWAYS, title="Result"
+)
 _WHOLE_RESULT: Final = Shape(
     result_pb2.EvaluationResult,
     _RESULT_FIELDS | _MORE_OF_A_RESULT,
@@ -173,8 +175,18 @@ _EVALUATION: Final = Shape(
 )
 _SHORT_EVALUATION: Final = Shape(
     result_pb2.AggregatedEvaluation,
-    _EVALUATION_FIELDS | {"results": repeated(_result_from_json, result_to_json, result_schema())},
-    renamed={"results": "evaluator_results", "duration": "duration_ms"},
+    {
+        "success": FLAG,
+        "score": NUMBER,
+        "reason": TEXT,
+        "results": repeated(_result_from_json, result_to_json, result_schema()),
+        "metrics": NUMBER_MAP,
+        "verdict": _VERDICT,
+        "min_score": NUMBER,
+        "mean_score": NUMBER,
+        "warnings": TEXTS,
+    },
+    renamed={"results": "evaluator_results"},
     always=("success", "reason"),
     title="Evaluation",
 )
