@@ -11,7 +11,7 @@ from evald_server.testing import async_server
 
 CHAT = [{"role": "user", "content": "I have to move it."}, {"role": "assistant", "content": "Done: BK-12345"}]
 REGEX = {"type": "regex", "config": {"pattern": "BK-[0-9]+"}}
-REPLAY = {"turns": [{"messages": [{"role": "assistant", "content": "Done: BK-12345"}]}]}
+REPLAY = {"messages": CHAT}
 
 
 @asynccontextmanager

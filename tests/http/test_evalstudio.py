@@ -1,6 +1,5 @@
 """What EvalStudio's clients ask is answered as EvalStudio's server answers it."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,11 +96,8 @@ class Replay:
             self.ids |= {one["id"]: other["id"] for one, other in pairs}
 
     async def until_ended(self) -> None:
-        while True:
-            runs = (await self._client.get(f"{self._base}/runs")).json()
-            if not {run["status"] for run in runs} & {"queued", "running"}:
-                return
-            await asyncio.sleep(0.02)
+        for run in (await self._client.get(f"{self._base}/runs")).json():
+            await self._client.get(f"{self._base}/runs/{run['id']}/events")
 
 
 @pytest.mark.parametrize("base", ["/api", "/api/projects/default"])

@@ -16,7 +16,7 @@ from evald.turn import Turn
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
-from evald_server.suites.recorded_turns import first_of, last_turn
+from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
 from .answers import EVENTS, Line, LineStream, accepted, answer, converted, parsed, read
 from .shapes import derived
@@ -72,7 +72,7 @@ def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.Ev
     messages = said.get("messages") or (inner.get("messages") if isinstance(inner, Mapping) else None)
     if isinstance(messages, list) and all(isinstance(one, Mapping) for one in messages):
         return last_turn(said, messages, ignore_unknown=False).to_proto()
-    return Turn.from_dict(said).to_proto()
+    return Turn.from_dict(context_data(said)).to_proto()
 
 
 def _of_body(problem: CallFailed) -> CallFailed:
