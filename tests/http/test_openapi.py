@@ -98,6 +98,12 @@ SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
+@schemathesis.serializer("application/x-ndjson")
+def _lines(_context: Any, value: Any) -> bytes:
+    """A line twice: once as what opens the stream, and once as what follows."""
+    return b"\n".join([json.dumps(value).encode()] * 2)
+
+
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=map(" ".join, OPERATIONS))
 def test_no_request_gets_a_status_or_a_body_that_is_not_listed(method: str, path: str, address: str) -> None:
     operation = SCHEMA[path][method]
