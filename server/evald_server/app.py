@@ -22,7 +22,7 @@ from evald_server.certificates import CertificateFiles, CertificateProblem, Cert
 from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.data_dir import DataDir, Taken
-from evald_server.descriptors import grpc_connections, http_connections
+from evald_server.descriptors import grpc_connections, http_connections, web_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -72,6 +72,9 @@ _log = logging.getLogger("evald.server")
 # gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
 # and the limit. Above its own limit gRPC refuses without reading the message.
 _SLACK_BYTES: Final = 4 << 20
+
+# What the web port needs beside the server's own packages: evald[web].
+_WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
@@ -295,13 +298,16 @@ class App:
             from evald_server.http.calls import Calls
             from evald_server.http.site import Site
             from evald_server.http.web import WebServer
-        except ImportError as problem:
-            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
+        except ModuleNotFoundError as problem:
+            missing = (problem.name or "").partition(".")[0]
+            if missing not in _WEB_PACKAGES:
+                raise
+            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", missing)
             return
         site = Site(
             self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry
         )
-        web = WebServer(site, self._http_context if self._certificates else None)
+        web = WebServer(site, self._http_context if self._certificates else None, web_connections())
         host, port = split_address(self.settings.web)
         try:
             bound = await web.start(host, port)
@@ -343,6 +349,8 @@ class App:
         stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
+        if self._web is not None:
+            self._web.close()
         self._rpc.end()
         await stopping
         draining.cancel()
