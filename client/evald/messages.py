@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .blocks import MAX_BLOCKS, TooMany
 from .errors import InvalidInput
-from .fields import duration_to_pb, number, plain, seconds, shown, snake, text
+from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
 from .strict_json import no_constant
 from .structs import MAX_DEPTH, RepeatedField, TooDeep, check_levels, fill_fields
 
@@ -390,7 +390,7 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
 def _fill_call_other(key: Any, value: Any, pb: Any, levels: int) -> None:
     name = snake(key) if isinstance(key, str) else key
     if name == "duration_ms":
-        duration_to_pb(number(value, key, unit="milliseconds") / 1000, pb.duration)
+        duration_to_pb(milliseconds(value, key), pb.duration)
     elif name in ("duration", "duration_seconds"):
         duration_to_pb(seconds(value, key), pb.duration)
     else:
