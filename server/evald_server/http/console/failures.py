@@ -23,6 +23,14 @@ _STATUS = {
 }
 
 
+class BadAddress(Exception):
+    """An address asks for what there cannot be. Its text says what, got, wanted."""
+
+
+class NotThere(Exception):
+    """What an address names does not exist. Its text says what."""
+
+
 def page(
     site: Site, handler: Callable[[Site, Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:

@@ -5,6 +5,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -63,11 +64,17 @@ def render(site: Site, request: Request, template: str, *, status: int = 200, **
     return HTMLResponse(text, status)
 
 
+def link(path: str, **parameters: str) -> str:
+    """Return an address. path: its parts may hold any text but "/". Parameters that are empty are left out."""
+    query = urlencode({name: value for name, value in parameters.items() if value})
+    return quote(path) + (f"?{query}" if query else "")
+
+
 @cache
 def templates() -> "Environment":
     """Return the templates of the console."""
     made = environment(Path(__file__).with_name("templates"))
-    made.globals |= {"asset": address}
+    made.globals |= {"asset": address, "link": link}
     made.filters |= {"iso": _iso}
     return made
 

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from evald_server.http.site import Site
 
-from . import edit_routes
+from . import edit_routes, page_run, page_runs
 from .assets import asset
 from .failures import page
 from .rendering import render
@@ -39,5 +39,12 @@ async def _nothing(site: Site, request: Request) -> Response:
     return render(site, request, "error.html", status=404, title="Not found", message=message)
 
 
-_PAGES: dict[str, Handler] = {}
-_ACTIONS: dict[str, Handler] = {}
+_PAGES: dict[str, Handler] = {
+    "/console/runs": page_runs.runs,
+    "/console/runs/{run_id}": page_run.run,
+    "/console/runs/{run_id}/events": page_run.events,
+    "/console/runs/{run_id}/messages/{index}": page_run.message,
+}
+_ACTIONS: dict[str, Handler] = {
+    "/console/runs/{run_id}/{action}": page_runs.change_run,
+}
