@@ -22,7 +22,7 @@ from evald_server.certificates import CertificateFiles, CertificateProblem, Cert
 from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.data_dir import DataDir, Taken
-from evald_server.descriptors import grpc_connections, http_connections
+from evald_server.descriptors import grpc_connections, http_connections, web_connections
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -298,8 +298,10 @@ class App:
         except ImportError as problem:
             _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
             return
-        site = Site(self.settings, Calls(self._gate), WebAccess(), self.database, self.telemetry)
-        web = WebServer(site, self._http_context if self._certificates else None)
+        site = Site(
+            self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry
+        )
+        web = WebServer(site, self._http_context if self._certificates else None, web_connections())
         host, port = split_address(self.settings.web)
         try:
             bound = await web.start(host, port)
@@ -341,6 +343,8 @@ class App:
         stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
+        if self._web is not None:
+            self._web.close()
         self._rpc.end()
         await stopping
         draining.cancel()

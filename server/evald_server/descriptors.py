@@ -8,6 +8,7 @@ from typing import Final
 # A connection also takes about 50 KB of memory.
 _MOST_GRPC: Final = 10_000
 _MOST_HTTP: Final = 64
+_MOST_WEB: Final = 256
 
 # Where no limit is known.
 _MANY: Final = 1 << 20
@@ -44,3 +45,8 @@ def grpc_connections() -> int:
 def http_connections() -> int:
     """Return the limit of HTTP connections: an eighth of the descriptors, at most 64. Probes and scrapes are short."""
     return min(_MOST_HTTP, max(1, limit() // 8))
+
+
+def web_connections() -> int:
+    """Return the limit of connections of the web port: an eighth of the descriptors, at most 256."""
+    return min(_MOST_WEB, max(1, limit() // 8))

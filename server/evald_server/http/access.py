@@ -1,20 +1,130 @@
-"""Who calls over HTTP, from where, and whether a browser may."""
+"""Who calls over HTTP: by an API key, or by the cookie that a browser got for one."""
 
+import hashlib
+import secrets
 import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
+from starlette.responses import Response
+
+from evald_server.auth.audit import record
+from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.principal import LOCAL, Principal
+from evald_server.auth.roles import METHODS, OPEN
+from evald_server.rpc.errors import CallError
 
 from .calls import HttpCaller
+from .errors import failed
+
+COOKIE: Final = "evald_session"
 
 # The headers that handlers of calls read.
-_PASSED = frozenset(("authorization", "traceparent", "tracestate", "baggage"))
+_PASSED: Final = frozenset(("authorization", "traceparent", "tracestate", "baggage"))
+
+_IDLE_SECONDS: Final = 12 * 3600.0
+
+# Who signs in again and again throws out those that were idle longest.
+_MAX_SESSIONS: Final = 10_000
+
+
+class _SignedIn(NamedTuple):
+    """A browser that has signed in. used: when it was last seen, in seconds of the clock."""
+
+    key: str
+    used: float
 
 
 class WebAccess:
-    """Finds the caller of a request."""
+    """Finds the caller of a request, and signs browsers in and out.
+
+    Sessions are in memory, under the digests of their cookies. Each holds the key, which is checked at every call:
+    a session ends with its key. authenticator: None lets everybody call everything. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, authenticator: Authenticator | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._authenticator = authenticator
+        self._clock = clock
+        self._sessions: dict[bytes, _SignedIn] = {}  # the one that was idle longest comes first
+
+    @property
+    def wanted(self) -> bool:
+        """Whether callers need credentials, and browsers have to sign in."""
+        return self._authenticator is not None
 
     def caller(self, request: Request, timeout: float | None = None) -> HttpCaller:
         """Return who sent a request. timeout: seconds that its sender waits for the answer."""
-        headers = tuple((name, value) for name, value in request.headers.items() if name in _PASSED)
-        peer = f"ipv4:{request.client.host}:{request.client.port}" if request.client else ""
-        return HttpCaller(headers, peer, None if timeout is None else time.monotonic() + timeout)
+        peer = ""
+        if request.client is not None:
+            host, port = request.client
+            peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return HttpCaller(self._metadata(request), peer, deadline)
+
+    def principal(self, request: Request) -> Principal | None:
+        """Return who sent a request; None if that is nobody who may call, or nobody known."""
+        if self._authenticator is None:
+            return LOCAL
+        try:
+            return self._authenticator.authenticate(self._metadata(request))
+        except AccessDenied:
+            return None
+
+    def may(self, request: Request, method: str) -> bool:
+        """Return whether a request's sender may call a method, as "evald.v1.RunService/StartRun"."""
+        roles = METHODS.get(f"/{method}", frozenset())
+        principal = self.principal(request)
+        return roles is OPEN or (principal is not None and not principal.roles.isdisjoint(roles))
+
+    def sign_in(self, request: Request, response: Response, key: str) -> None:
+        """Exchange an API key for a cookie of a response. Raises CallFailed if it is none that counts."""
+        if self._authenticator is None:
+            return
+        try:
+            principal = self._authenticator.authenticate([("authorization", f"Bearer {key}")])
+        except AccessDenied as problem:
+            raise failed(CallError(problem.reason, problem.message, (), **problem.metadata)) from None
+        now = self._clock()
+        for digest, session in list(self._sessions.items()):
+            if len(self._sessions) < _MAX_SESSIONS and now - session.used < _IDLE_SECONDS:
+                break
+            del self._sessions[digest]
+        self._drop(request)
+        token = secrets.token_urlsafe(32)
+        self._sessions[_digest(token)] = _SignedIn(key, now)
+        record("signed in", principal)
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """End the session of a request, and take its cookie back."""
+        self._drop(request)
+        secure = request.url.scheme == "https"
+        response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
+
+    def _drop(self, request: Request) -> None:
+        self._sessions.pop(_digest(request.cookies.get(COOKIE, "")), None)
+
+    def _metadata(self, request: Request) -> tuple[tuple[str, str], ...]:
+        found = tuple((name, value) for name, value in request.headers.items() if name in _PASSED)
+        if self._authenticator is None or "authorization" in request.headers:
+            return found
+        key = self._key(request.cookies.get(COOKIE, ""))
+        return (*found, ("authorization", f"Bearer {key}")) if key else found
+
+    def _key(self, token: str) -> str | None:
+        """Return the key of a session that was used within 12 hours."""
+        digest, now = _digest(token), self._clock()
+        session = self._sessions.pop(digest, None)
+        if session is None or now - session.used >= _IDLE_SECONDS:
+            return None
+        self._sessions[digest] = _SignedIn(session.key, now)
+        return session.key
+
+
+def _digest(token: str) -> bytes:
+    # The cookie is random: nobody can guess it more slowly than by trying them all.
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,10 +1,268 @@
-"""Every unary and server-streaming method as HTTP, by Connect's protocol."""
+"""Every unary and server-streaming method as HTTP: JSON or protobuf in a POST, and Connect's protocol.
 
+https://connectrpc.com/docs/protocol: unary calls are plain requests; messages of streams stand in envelopes of five
+bytes, flags and length. Without Connect, streams are NDJSON or server-sent events.
+"""
+
+import asyncio
+import json
+import re
+import struct
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import grpc
+from google.protobuf import descriptor_pool, json_format
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
+from evald_server.rpc.errors import CallError, invalid
+
+from .access import WebAccess
+from .calls import CallFailed, Calls, HttpCaller
+from .errors import as_json, connect_error, error_response, failed, refusal
+from .guards import media_type
 from .site import Site
+from .streams import NDJSON, SSE, Framing, StreamedCall
+
+# Of methods, below the package's name.
+PACKAGE: Final = "evald.v1."
+
+JSON: Final = "application/json"
+PROTO: Final = "application/proto"
+CONNECT_JSON: Final = "application/connect+json"
+CONNECT_PROTO: Final = "application/connect+proto"
+
+# Converting 16 KB takes about 5 ms; more of it must not hold up the event loop, which is gRPC's.
+_INLINE_BYTES: Final = 16 * 1024
+
+# No message begins so: its handler refuses it, after the credentials were checked and the call was counted.
+_UNREADABLE: Final = b"\xff"
+
+_COMPRESSED: Final = 0x01
+_END: Final = 0x02
+
+_TIMEOUT: Final = re.compile(r"[0-9]{1,10}")
+
+
+class _Method(NamedTuple):
+    """A method, by its descriptor. name: as "evald.v1.RunService/GetRun"."""
+
+    name: str
+    request: type[Message]
+    answer: type[Message]
+    client_streaming: bool
+    server_streaming: bool
 
 
 def routes(site: Site) -> list[Route]:
     """Return the routes of all methods."""
-    return []
+    return [Bridge(site.calls, site.access).route(PACKAGE)]
+
+
+class Bridge:
+    """Answers HTTP requests by calls."""
+
+    def __init__(self, calls: Calls, access: WebAccess) -> None:
+        self._calls = calls
+        self._access = access
+
+    def route(self, package: str) -> Route:
+        """Return the route of all methods of a package of services, as "evald.v1."."""
+        return Route(f"/{package}{{service}}/{{method}}", partial(self.answer, package), methods=["POST"])
+
+    async def answer(self, package: str, request: Request) -> Response:
+        """Answer a request that names a method."""
+        service, name = package + request.path_params["service"], request.path_params["method"]
+        kind = media_type(request.headers)
+        method = _method(service, name)
+        if kind not in (JSON, PROTO, CONNECT_JSON, CONNECT_PROTO):
+            return _unsupported(request, kind, (JSON, PROTO))
+        if kind in (CONNECT_JSON, CONNECT_PROTO):
+            if method is not None and not method.server_streaming:
+                return _unsupported(request, kind, (JSON, PROTO))
+            framing = _connect_framing(kind, method)
+        elif method is not None and method.server_streaming:
+            if kind == PROTO:
+                return _unsupported(request, kind, (JSON, CONNECT_JSON, CONNECT_PROTO))
+            framing = _sse(method) if SSE in request.headers.get("accept", "") else _ndjson(method)
+        else:
+            framing = None
+        try:
+            if method is None:
+                # The gate says so, to those who may ask.
+                await self._calls.unary(f"{service}/{name}", b"", self._access.caller(request))
+                raise AssertionError(f"{service}/{name} is no method of the contract")
+            if method.client_streaming:
+                text = f"{method.name} takes a stream of messages: gRPC only"
+                raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
+            caller = self._access.caller(request, _timeout(request))
+            data = await _read(request, method, kind)
+            if framing is not None:
+                return StreamedCall(self._calls, method.name, data, caller, framing)
+            answer = await self._calls.unary(method.name, data, caller)
+            if kind == JSON:
+                answer = await _to_json(method.answer, answer)
+            return Response(answer, media_type=kind)
+        except CallError as problem:
+            found = await self._refused(f"{service}/{name}", problem, self._access.caller(request))
+        except CallFailed as problem:
+            found = problem
+        if framing is not None and framing.errors_begun:
+            return Response(framing.error(found), media_type=kind)
+        return error_response(request, found)
+
+    async def _refused(self, method: str, problem: CallError, caller: HttpCaller) -> CallFailed:
+        """Call a method with what it cannot read, so that credentials are checked and the call is counted.
+
+        Returns what the caller is told: the problem, or what comes before it.
+        """
+        try:
+            await self._calls.unary(method, _UNREADABLE, caller)
+        except CallFailed as refusal_of_call:
+            if refusal_of_call.code is not problem.code:
+                return refusal_of_call
+        return failed(problem)
+
+
+def _method(service: str, name: str) -> _Method | None:
+    """Return a method of the contract."""
+    try:
+        found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
+    except KeyError:
+        return None
+    return _Method(
+        f"{service}/{name}",
+        GetMessageClass(found.input_type),
+        GetMessageClass(found.output_type),
+        found.client_streaming,
+        found.server_streaming,
+    )
+
+
+async def _read(request: Request, method: _Method, kind: str) -> bytes:
+    """Return the serialised message of a request. Raises CallError, and CallFailed for what HTTP forbids."""
+    data = await request.body()
+    if kind in (CONNECT_JSON, CONNECT_PROTO):
+        _check_encoding(request, "connect-content-encoding")
+        data = _opened(data)
+    else:
+        _check_encoding(request, "content-encoding")
+    key = request.headers.get("idempotency-key", "")
+    if kind in (JSON, CONNECT_JSON):
+        read = partial(_from_json, method.request, data, key)
+        return read() if len(data) <= _INLINE_BYTES else await asyncio.to_thread(read)
+    if not key:
+        return data
+    try:
+        message = method.request.FromString(data)
+    except DecodeError:
+        return data
+    return _with_request_id(message, key).SerializeToString()
+
+
+def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
+    """Return a message in ProtoJSON, serialised. Raises CallError."""
+    name = kind.DESCRIPTOR.full_name
+    try:
+        message = json_format.Parse(data.decode(), kind())
+        return _with_request_id(message, key).SerializeToString()
+    except (json_format.ParseError, UnicodeDecodeError, RecursionError, ValueError) as problem:
+        text = (
+            "nested too deep" if isinstance(problem, RecursionError) else " ".join(str(problem).split())[:500]
+        )
+        raise CallError(
+            "UNREADABLE_MESSAGE", f"the body is no {name} in ProtoJSON: {text}", expected=name
+        ) from None
+
+
+def _with_request_id(message: Message, key: str) -> Message:
+    """Set the request_id of a message that has such a field, its own or its request's, and none in it."""
+    found: Any = message
+    if "request" in message.DESCRIPTOR.fields_by_name:
+        found = found.request
+    if key and "request_id" in found.DESCRIPTOR.fields_by_name and not found.request_id:
+        found.request_id = key
+    return message
+
+
+async def _to_json(kind: type[Message], data: bytes) -> bytes:
+    def convert() -> bytes:
+        return json_format.MessageToJson(kind.FromString(data), indent=None, ensure_ascii=False).encode()
+
+    return convert() if len(data) <= _INLINE_BYTES else await asyncio.to_thread(convert)
+
+
+def _timeout(request: Request) -> float | None:
+    """Return the seconds that a caller waits; None for as long as it takes. Raises CallError."""
+    text = request.headers.get("connect-timeout-ms")
+    if text is None:
+        return None
+    if not _TIMEOUT.fullmatch(text):
+        raise invalid("Connect-Timeout-Ms", f"got {text[:20]!r}, wanted milliseconds, at most ten digits")
+    return int(text) / 1000
+
+
+def _check_encoding(request: Request, header: str) -> None:
+    """Raise CallFailed for a compressed body."""
+    found = request.headers.get(header, "identity")
+    if found != "identity":
+        text = f"{header}: got {found[:50]!r}, wanted no compression (identity)"
+        raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
+
+
+def _opened(data: bytes) -> bytes:
+    """Return the message of the one envelope of a request. Raises CallFailed."""
+    if len(data) >= 5:
+        flags, length = struct.unpack_from(">BI", data)
+        if flags & _COMPRESSED:
+            raise CallFailed(
+                grpc.StatusCode.INTERNAL, "a message is compressed, and no encoding is named", b""
+            )
+        if not flags and length == len(data) - 5:
+            return data[5:]
+    text = f"wanted one message in one envelope of Connect, got {len(data)} bytes that are something else"
+    raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
+
+
+def _envelope(data: bytes, flags: int = 0) -> bytes:
+    return struct.pack(">BI", flags, len(data)) + data
+
+
+def _connect_framing(kind: str, method: _Method | None) -> Framing:
+    async def message(data: bytes) -> bytes:
+        return _envelope(await _to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
+
+    def error(problem: CallFailed) -> bytes:
+        return _envelope(_dump({"error": connect_error(problem)}), _END)
+
+    return Framing(kind, message, error, _envelope(b"{}", _END), errors_begun=True)
+
+
+def _ndjson(method: _Method) -> Framing:
+    async def message(data: bytes) -> bytes:
+        return await _to_json(method.answer, data) + b"\n"
+
+    return Framing(NDJSON, message, lambda problem: _dump({"error": as_json(problem)}) + b"\n")
+
+
+def _sse(method: _Method) -> Framing:
+    async def message(data: bytes) -> bytes:
+        return b"data: " + await _to_json(method.answer, data) + b"\n\n"
+
+    def error(problem: CallFailed) -> bytes:
+        return b"event: error\ndata: " + _dump(as_json(problem)) + b"\n\n"
+
+    return Framing(SSE, message, error, beat=b":\n\n")
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _unsupported(request: Request, kind: str, wanted: tuple[str, ...]) -> Response:
+    text = f"Content-Type: got {kind[:100]!r}, wanted {' or '.join(wanted)}"
+    return refusal(request, 415, text, {"Accept-Post": ", ".join(wanted)})

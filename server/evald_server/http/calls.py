@@ -5,7 +5,7 @@ Admission, limits, draining, credentials and metrics are thereby the same, which
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -54,6 +54,29 @@ class HttpContext:
         self._caller = caller
         # One message waits at most, so that a slow reader holds up its own call alone.
         self.written: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._expired = False
+
+    def begin(self, call: Coroutine[Any, Any, bytes | None]) -> "asyncio.Task[bytes | None]":
+        """Start a call, which is cancelled at its deadline."""
+        task = asyncio.create_task(call)
+        seconds = self.time_remaining()
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(seconds, self._expire, task)
+            task.add_done_callback(lambda _: timer.cancel())
+        return task
+
+    async def outcome(self, task: "asyncio.Task[bytes | None]") -> bytes | None:
+        """Return what a call returned. Raises what ended it; cancelled, it cancels the call."""
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._expired:
+                raise CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", b"") from None
+            raise
+
+    def _expire(self, task: "asyncio.Task[bytes | None]") -> None:
+        self._expired = True
+        task.cancel()
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None without one."""
@@ -103,7 +126,7 @@ class Calls:
     async def unary(self, method: str, request: bytes, caller: HttpCaller) -> bytes:
         """Return the answer to a request, both serialised."""
         context = HttpContext(caller)
-        answer = await _to_end(asyncio.create_task(self._handle(method, request, context)))
+        answer = await context.outcome(context.begin(self._handle(method, request, context)))
         assert answer is not None
         return answer
 
@@ -117,7 +140,7 @@ class Calls:
     ) -> AsyncGenerator[AsyncGenerator[bytes]]:
         """Give the messages of an answer, serialised, as they come. Leaving it cancels the call."""
         context = HttpContext(caller)
-        task = asyncio.create_task(self._handle(method, request, context))
+        task = context.begin(self._handle(method, request, context))
         try:
             yield _messages(task, context)
         finally:
@@ -138,15 +161,6 @@ def _function(handler: Handler) -> Any:
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
 
-async def _to_end(task: "asyncio.Task[bytes | None]") -> bytes | None:
-    """Await a task, and cancel it with the caller."""
-    try:
-        return await task
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-
-
 async def _messages(task: "asyncio.Task[bytes | None]", context: HttpContext) -> AsyncGenerator[bytes]:
     while True:
         message = asyncio.create_task(context.written.get())
@@ -159,5 +173,5 @@ async def _messages(task: "asyncio.Task[bytes | None]", context: HttpContext) ->
             message.cancel()
         if not context.written.empty():
             yield context.written.get_nowait()
-        await task  # raises what ended it
+        await context.outcome(task)  # raises what ended it
         return

@@ -1,67 +1,237 @@
 """The web port: uvicorn in the event loop of gRPC's server."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from email.utils import formatdate
 from ssl import SSLContext
 from typing import Final
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from . import bridge
 from .api import routes as api
+from .calls import CallFailed
 from .console import routes as console
+from .errors import on_call_failed, on_http_exception
+from .guards import Bodies, Guards
 from .site import Site
 
 _MAX_HEAD_BYTES: Final = 16 * 1024
 
+# For the handshake of TLS and for the head of a request, however slowly it comes.
+_HEAD_SECONDS: Final = 10.0
+
+# For a body, which `Bodies` answers before, and for a caller to read what is sent.
+_STUCK_SECONDS: Final = 35.0
+
+_SWEEP_SECONDS: Final = 1.0
+_BACKLOG: Final = 1024
+_NO_DESCRIPTOR_SECONDS: Final = 0.05
+
+# When the server stops, the time for responses to end after their calls have ended.
+_FINAL_SECONDS: Final = 0.5
+
+# What scripts of web_origins may send; browsers ask before they send it.
+_ALLOWED_HEADERS: Final = (
+    "Authorization",
+    "Content-Type",
+    "Connect-Protocol-Version",
+    "Connect-Timeout-Ms",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "traceparent",
+)
+
 
 class WebServer:
-    """The console and the HTTP API on a port of their own. tls: the certificate for new connections, None for none."""
+    """The console and the HTTP API on a port of their own. tls: the certificate for new connections, None for none.
 
-    def __init__(self, site: Site, tls: Callable[[], SSLContext] | None = None) -> None:
-        self._site = site
+    max_connections: when there are as many, a new one takes the place of the one that has waited longest without a
+    whole request: honest ones send theirs at once.
+    """
+
+    def __init__(
+        self, site: Site, tls: Callable[[], SSLContext] | None = None, max_connections: int = 256
+    ) -> None:
+        # HTTP/1.1 alone, whatever else is installed. It logs nothing: `Guards` reports what handlers do wrong, and
+        # what callers do wrong is not worth a line each.
+        self._config = uvicorn.Config(
+            application(site),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        )
         self._tls = tls
-        self._server: _Uvicorn | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._max_connections = max_connections
+        self._state = ServerState()
+        self._opening: dict[asyncio.Task[None], None] = {}  # the oldest comes first
+        self._open: set[_Connection] = set()
+        self._listener: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the port. Raises OSError if the address cannot be had."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
-        config = uvicorn.Config(
-            application(self._site),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        )
-        self._server = _Uvicorn(config)
-        self._task = asyncio.create_task(self._server.serve([listener]))
-        return int(listener.getsockname()[1])
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._tasks = [asyncio.create_task(self._accept(self._listener)), asyncio.create_task(self._sweep())]
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening, and close connections that wait for a request; others close with their response."""
+        for task in (*self._tasks, *self._opening):
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._open):
+            connection.shutdown()
 
     async def stop(self) -> None:
-        """End open connections and stop listening."""
-        if self._server is None or self._task is None:
-            return
-        self._server.should_exit = self._server.force_exit = True
-        await self._task
+        """Give responses half a second to end, and close all connections."""
+        self.close()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=_FINAL_SECONDS)
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._open):
+            connection.transport.abort()
+        await asyncio.gather(*self._tasks, *self._opening, *self._state.tasks, return_exceptions=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:  # no descriptor left, or the caller has gone
+                await asyncio.sleep(_NO_DESCRIPTOR_SECONDS)
+                continue
+            if not self._make_room():
+                client.close()
+                continue
+            task = asyncio.create_task(self._connect(client))
+            self._opening[task] = None
+            task.add_done_callback(self._opening.pop)
+
+    async def _connect(self, client: socket.socket) -> None:
+        """Serve a connection, after the handshake of TLS."""
+        tls = self._tls() if self._tls else None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Connection(self._config, self._state, self._open),
+                client,
+                ssl=tls,
+                ssl_handshake_timeout=_HEAD_SECONDS if tls else None,
+            )
+        except OSError:  # of TLS, too: the handshake failed or took too long
+            client.close()
+
+    def _make_room(self) -> bool:
+        """Close the connection that has waited longest if there are too many. Returns whether there is room."""
+        if len(self._opening) + len(self._open) < self._max_connections:
+            return True
+        if self._opening:
+            next(iter(self._opening)).cancel()
+            return True
+        waiting = [connection for connection in self._open if connection.waits]
+        if not waiting:
+            return False
+        oldest = min(waiting, key=lambda connection: connection.since)
+        self._open.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    async def _sweep(self) -> None:
+        """Close connections that keep the server waiting."""
+        while True:
+            self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+            now = asyncio.get_running_loop().time()
+            for connection in [found for found in self._open if found.is_overdue(now)]:
+                connection.transport.abort()
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+
+class _Connection(H11Protocol):
+    """A connection, and since when its state is what it is. uvicorn bounds only the time between two requests."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, opened: set["_Connection"]) -> None:
+        super().__init__(config, state, {})
+        self._opened = opened
+        self.since = self.loop.time()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the head of a request."""
+        return self.conn.their_state is h11.IDLE
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the caller takes too long to send a head or a body, or to read a response."""
+        if self.waits:
+            return now - self.since > _HEAD_SECONDS
+        stuck = self.flow.write_paused or self.conn.their_state is h11.SEND_BODY
+        return stuck and now - self.since > _STUCK_SECONDS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """Begin."""
+        self._opened.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._opened.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a request, or a part of one."""
+        before = self.conn.their_state
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # garbage while a response is being sent
+            self.transport.abort()
+        if self.conn.their_state is not before:
+            self.since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to read."""
+        self.since = self.loop.time()
+        super().pause_writing()
 
 
 def application(site: Site) -> Starlette:
     """Return everything that the web port answers."""
-    pages = console.routes(site) if site.settings.web_console else []
-    return Starlette(routes=[*bridge.routes(site), *api.routes(site), *pages])
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: the server's command has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    settings = site.settings
+    pages = console.routes(site) if settings.web_console else []
+    scripts = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.web_origins,
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=_ALLOWED_HEADERS,
+        expose_headers=["Retry-After", "Link"],
+    )
+    return Starlette(
+        routes=[*bridge.routes(site), *api.routes(site), *pages],
+        middleware=[
+            Middleware(Guards, settings=settings),
+            *([scripts] if settings.web_origins else []),
+            Middleware(Bodies, max_message_bytes=settings.max_message_bytes),
+        ],
+        exception_handlers={CallFailed: on_call_failed, HTTPException: on_http_exception},
+    )

@@ -1,0 +1,154 @@
+"""Calls that failed, as HTTP: google.rpc.Status in ProtoJSON, or Connect's error for those who speak Connect."""
+
+import base64
+import json
+import math
+from typing import Any, Final
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.rpc import error_details_pb2, status_pb2
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from evald_server.rpc.errors import CallError
+
+from .calls import CallFailed
+
+_HTTP: Final = {
+    grpc.StatusCode.CANCELLED: 499,
+    grpc.StatusCode.UNKNOWN: 500,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DATA_LOSS: 500,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+}
+
+_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507}
+
+# Statuses that no call ends with: refused before there is one.
+_CODES: Final = {
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    405: grpc.StatusCode.UNIMPLEMENTED,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    421: grpc.StatusCode.FAILED_PRECONDITION,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+
+# Connect spells it with one l.
+_CONNECT_CODES: Final = {grpc.StatusCode.CANCELLED: "canceled"}
+
+
+def failed(problem: CallError) -> CallFailed:
+    """Return a refusal as what calls raise."""
+    return CallFailed(problem.code, problem.message, problem.details())
+
+
+def status_of(problem: CallFailed) -> status_pb2.Status:
+    """Return the google.rpc.Status of a failed call, with its whole message."""
+    status = status_pb2.Status.FromString(problem.details)
+    status.code = problem.code.value[0]
+    status.message = problem.message
+    return status
+
+
+def as_json(problem: CallFailed) -> dict[str, Any]:
+    """Return the google.rpc.Status of a failed call in ProtoJSON."""
+    status = status_of(problem)
+    # `code` also where it is 0, which no failure has.
+    return {"code": status.code, **MessageToDict(status)}
+
+
+def http_status(problem: CallFailed) -> int:
+    """Return the HTTP status of a failed call."""
+    for detail in status_of(problem).details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.reason in _HTTP_OF_REASON:
+            return _HTTP_OF_REASON[info.reason]
+    return _HTTP[problem.code]
+
+
+def response_of(problem: CallFailed, api: bool = False) -> Response:
+    """Return the response of a failed call. api: below /api, whose clients show `error`."""
+    body = as_json(problem)
+    if api:
+        body["error"] = problem.message
+    return _json(http_status(problem), body, _headers(problem))
+
+
+def connect_error(problem: CallFailed) -> dict[str, Any]:
+    """Return a failed call as Connect's error."""
+    code = _CONNECT_CODES.get(problem.code, problem.code.name.lower())
+    details = [
+        {
+            "type": detail.TypeName(),
+            "value": base64.b64encode(detail.value).decode().rstrip("="),
+            "debug": {key: value for key, value in MessageToDict(detail).items() if key != "@type"},
+        }
+        for detail in status_of(problem).details
+    ]
+    return {"code": code, "message": problem.message, **({"details": details} if details else {})}
+
+
+def error_response(request: Request, problem: CallFailed) -> Response:
+    """Return the response of a failed call, in the form that the request's sender reads."""
+    if "connect-protocol-version" in request.headers:
+        return _json(http_status(problem), connect_error(problem), _headers(problem))
+    return response_of(problem, request.url.path.startswith("/api/"))
+
+
+def refusal(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """Return the response of a request that becomes no call."""
+    problem = CallFailed(_CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT), message, b"")
+    response = error_response(request, problem)
+    response.status_code = status
+    response.headers.update(headers or {})
+    return response
+
+
+async def on_call_failed(request: Request, problem: Exception) -> Response:
+    """Answer a request whose call failed."""
+    assert isinstance(problem, CallFailed)
+    return error_response(request, problem)
+
+
+async def on_http_exception(request: Request, problem: Exception) -> Response:
+    """Answer a request that no route takes, or that a route refuses."""
+    assert isinstance(problem, HTTPException)
+    message = problem.detail
+    if problem.status_code == 404:
+        message = f"there is nothing at {request.url.path[:200]}"
+    if problem.status_code == 405:
+        allowed = (problem.headers or {}).get("Allow", "")
+        message = f"{request.url.path[:200]} takes {allowed}, got {request.method[:20]}"
+    return refusal(request, problem.status_code, message, dict(problem.headers or {}))
+
+
+def _headers(problem: CallFailed) -> dict[str, str]:
+    headers = {}
+    for detail in status_of(problem).details:
+        info = error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            # Whole seconds are all that the header can say.
+            headers["Retry-After"] = str(max(1, math.ceil(info.retry_delay.ToTimedelta().total_seconds())))
+    if problem.code is grpc.StatusCode.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> Response:
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(data, status, headers, "application/json")

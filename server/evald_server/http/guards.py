@@ -1,0 +1,222 @@
+"""What every request goes through before its route: Host, origin, media type, size and time of the body."""
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from evald_server.config import Settings, split_address
+from evald_server.rpc.errors import CallError
+
+from .calls import CallFailed
+from .errors import error_response, failed, refusal
+
+_log = logging.getLogger("evald.http")
+
+_READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+
+_JSON_TYPES: Final = frozenset(("application/json", "application/x-ndjson"))
+
+_BODY_SECONDS: Final = 30.0
+
+# Bodies of all connections together: so many times the largest one. Small ones always have room.
+_MAX_BODIES: Final = 8
+_SMALL_BYTES: Final = 64 * 1024
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every response that does not say otherwise."""
+
+
+class Guards:
+    """Refuses requests that a browser sends for somebody else, adds the headers of every response, and answers for
+    handlers that fail."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.web_origins)
+        bound = split_address(settings.web)[0] if settings.web else ""
+        self._hosts = {"localhost", *(host.lower() for host in (bound, *settings.web_hosts))} - {""}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope)
+        began = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        response = self._refusal(request)
+        if response is not None:
+            await response(scope, receive, send_guarded)
+            return
+        try:
+            await self._app(scope, receive, send_guarded)
+        except ClientDisconnect:
+            return
+        except Exception as problem:  # noqa: BLE001 - a handler's fault ends here, whatever it is
+            incident = secrets.token_hex(6)
+            _log.error(
+                "%s %s failed, incident %s", request.method, request.url.path, incident, exc_info=problem
+            )
+            if began:
+                return  # the connection is cut, so that nobody takes what was sent for the whole
+            text = (
+                f"evald failed to handle the request (incident {incident}; the server's log has the details)"
+            )
+            answer = error_response(request, failed(CallError("INTERNAL", text, incident=incident)))
+            await answer(scope, receive, send_guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the refusal of a request that may not go on."""
+        headers = request.headers
+        host = _host_name(headers.get("host", ""))
+        if host not in self._hosts and not _is_literal(host):
+            wanted = "an address, localhost, or a name of web_hosts (EVALD_WEB_HOSTS)"
+            return refusal(request, 421, f"Host: got {headers.get('host', '')[:200]!r}, wanted {wanted}")
+        if request.method in _READING:
+            return None
+        if not self._may_write(headers):
+            wanted = "this server's own pages, or an origin of web_origins (EVALD_WEB_ORIGINS)"
+            return refusal(request, 403, f"a page of another origin may not write; wanted {wanted}")
+        if request.url.path.startswith("/api/"):
+            kind = media_type(headers)
+            if kind not in _JSON_TYPES and (kind or _has_body(headers)):
+                wanted = " or ".join(sorted(_JSON_TYPES))
+                return refusal(request, 415, f"Content-Type: got {kind[:100]!r}, wanted {wanted}")
+        return None
+
+    def _may_write(self, headers: Headers) -> bool:
+        """Return whether no browser sends this for a page of somebody else."""
+        origin = headers.get("origin", "").lower()
+        if origin and origin in self._origins:
+            return True
+        site = headers.get("sec-fetch-site")
+        if site is not None:
+            return site == "same-origin"
+        # Neither header: no browser.
+        return "origin" not in headers or origin.partition("://")[2] == headers["host"].lower()
+
+
+class Bodies:
+    """Reads each body before its handler runs, within 30 s and a limit, and cancels handlers whose caller hangs up."""
+
+    def __init__(self, app: ASGIApp, max_message_bytes: int) -> None:
+        self._app = app
+        self._limit = max_message_bytes
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope)
+        held = 0
+        body = bytearray()
+        try:
+            try:
+                _check_size(int(request.headers.get("content-length", "0")), self._limit)
+                async with asyncio.timeout(_BODY_SECONDS):
+                    more = True
+                    while more:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            return
+                        body += message.get("body", b"")
+                        more = message.get("more_body", False)
+                        _check_size(len(body), self._limit)
+                        self._held, held = self._held + len(body) - held, len(body)
+                        if self._held > _MAX_BODIES * self._limit and held > _SMALL_BYTES:
+                            raise failed(
+                                CallError("OVERLOADED", "too many large requests at a time; try again")
+                            )
+            except TimeoutError:
+                text = f"the body did not come within {_BODY_SECONDS:g} s"
+                await refusal(request, 408, text, {"Connection": "close"})(scope, receive, send)
+                return
+            except CallFailed as problem:
+                await error_response(request, problem)(scope, receive, send)
+                return
+            await _until_gone(self._app, scope, bytes(body), receive, send)
+        finally:
+            self._held -= held
+
+
+async def _until_gone(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Run a handler until it ends or its caller hangs up."""
+    unread = [body]
+    gone = asyncio.ensure_future(_hang_up(receive))
+
+    async def receive_again() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        await asyncio.wait([gone])
+        return {"type": "http.disconnect"}
+
+    handling = asyncio.ensure_future(app(scope, receive_again, send))
+    try:
+        await asyncio.wait([handling, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not handling.done():
+            handling.cancel()
+            await asyncio.wait([handling])
+    if not handling.cancelled():
+        handling.result()
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def media_type(headers: Headers) -> str:
+    """Return the media type of a body, without its parameters and in small letters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+def _check_size(size: int, limit: int) -> None:
+    """Raise CallFailed for a body that is too large."""
+    if size > limit:
+        text = f"the body has more than {limit} bytes, the limit"
+        raise failed(CallError("MESSAGE_TOO_LARGE", text, limit=str(limit)))
+
+
+def _host_name(host: str) -> str:
+    """Return the host of a Host header without its port, in small letters. "" for none."""
+    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    if not port.isdecimal():
+        name = host
+    return name.lower().removesuffix(".")
+
+
+def _is_literal(host: str) -> bool:
+    """Return whether a host is an address: names alone can be pointed at a server that is not theirs."""
+    try:
+        ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return False
+    return True
