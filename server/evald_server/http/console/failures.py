@@ -4,22 +4,24 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from evald_server.http.calls import CallFailed
+from evald_server.http.errors import http_status
 from evald_server.http.site import Site
 
-from .rendering import render
+from .rendering import link, render
 
-_STATUS = {
-    grpc.StatusCode.NOT_FOUND: (404, "Not found"),
-    grpc.StatusCode.PERMISSION_DENIED: (403, "Not allowed"),
-    grpc.StatusCode.UNAUTHENTICATED: (401, "Sign in first"),
-    grpc.StatusCode.INVALID_ARGUMENT: (400, "That cannot be done"),
-    grpc.StatusCode.FAILED_PRECONDITION: (400, "That cannot be done now"),
-    grpc.StatusCode.RESOURCE_EXHAUSTED: (429, "Too busy"),
-    grpc.StatusCode.UNAVAILABLE: (503, "Not available now"),
-    grpc.StatusCode.DEADLINE_EXCEEDED: (504, "Took too long"),
+_TITLES = {
+    grpc.StatusCode.NOT_FOUND: "Not found",
+    grpc.StatusCode.PERMISSION_DENIED: "Not allowed",
+    grpc.StatusCode.UNAUTHENTICATED: "Not signed in",
+    grpc.StatusCode.INVALID_ARGUMENT: "That cannot be done",
+    grpc.StatusCode.FAILED_PRECONDITION: "That cannot be done now",
+    grpc.StatusCode.ALREADY_EXISTS: "It exists already",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "Too busy",
+    grpc.StatusCode.UNAVAILABLE: "Not available now",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "Took too long",
 }
 
 
@@ -39,8 +41,16 @@ def page(
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(site, request)
+        except BadAddress as problem:
+            status, title, message = 400, "That cannot be done", str(problem)
+        except NotThere as problem:
+            status, title, message = 404, "Not found", str(problem)
         except CallFailed as problem:
-            status, title = _STATUS.get(problem.code, (500, "Something is broken"))
-            return render(site, request, "error.html", status=status, title=title, message=problem.message)
+            if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method == "GET":
+                here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                return RedirectResponse(link("/console/sign-in", next=here), 303)
+            status, title = http_status(problem), _TITLES.get(problem.code, "Something is broken")
+            message = problem.message
+        return render(site, request, "error.html", status=status, title=title, message=message)
 
     return endpoint

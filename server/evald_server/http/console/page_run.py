@@ -1,16 +1,15 @@
 """One run: its conversation beside the results of a turn, as it goes on."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 
 from evald.v1 import run_service_pb2
-from evald_server.http.calls import CallFailed, HttpCaller
+from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
+from evald_server.http.streams import SSE, Framing, StreamedCall
 from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import mark
 from evald_server.suites.reports.case_view import message_text, message_view, result_view, turn_facts
@@ -32,8 +31,6 @@ from .run_view import (
     why,
 )
 
-_PING_SECONDS: Final = 15.0
-
 
 async def run(site: Site, request: Request) -> Response:
     """Show a run."""
@@ -51,7 +48,7 @@ async def run(site: Site, request: Request) -> Response:
         "run.html",
         run=found,
         mark=outcome(found),
-        status=status_word(found),
+        state=status_word(found),
         goes_on=found.status in UNFINISHED,
         why=why(found),
         seconds_taken=run_seconds(found),
@@ -85,38 +82,21 @@ async def events(site: Site, request: Request) -> Response:
     wanted = run_service_pb2.WatchRunRequest(
         run_id=request.path_params["run_id"], after_sequence=_number(after, "after")
     )
-    return StreamingResponse(
-        _events(site, wanted, site.access.caller(request)),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store"},
+    return StreamedCall(
+        site.calls,
+        "evald.v1.RunService/WatchRun",
+        wanted.SerializeToString(),
+        site.access.caller(request),
+        Framing(SSE, _event, _failed, beat=b": still there\n\n", errors_begun=True),
     )
 
 
-async def _events(
-    site: Site, wanted: run_service_pb2.WatchRunRequest, caller: HttpCaller
-) -> AsyncIterator[str]:
-    yield "retry: 1000\n\n"
-    method = "evald.v1.RunService/WatchRun"
-    async with site.calls.stream(method, wanted.SerializeToString(), caller) as messages:
-        following = asyncio.ensure_future(anext(messages))
-        try:
-            while True:
-                await asyncio.wait([following], timeout=_PING_SECONDS)
-                if not following.done():
-                    yield ": still there\n\n"
-                    continue
-                response = run_service_pb2.WatchRunResponse.FromString(following.result())
-                following = asyncio.ensure_future(anext(messages))
-                yield _event(response)
-        except StopAsyncIteration:
-            return
-        except CallFailed as problem:
-            yield _sent("", "failed", {"message": shown_text(problem.message)})
-        finally:
-            following.cancel()
+def _failed(problem: CallFailed) -> bytes:
+    return _sent("", "failed", {"message": shown_text(problem.message)})
 
 
-def _event(response: run_service_pb2.WatchRunResponse) -> str:
+async def _event(serialised: bytes) -> bytes:
+    response = run_service_pb2.WatchRunResponse.FromString(serialised)
     kind = response.WhichOneof("event") or "status"
     data: dict[str, Any] = {}
     if kind == "message":
@@ -153,9 +133,9 @@ def _event(response: run_service_pb2.WatchRunResponse) -> str:
     return _sent(str(response.sequence), kind, data)
 
 
-def _sent(event_id: str, kind: str, data: dict[str, Any]) -> str:
+def _sent(event_id: str, kind: str, data: dict[str, Any]) -> bytes:
     identified = f"id: {event_id}\n" if event_id else ""
-    return f"{identified}event: {kind}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n"
+    return f"retry: 1000\n{identified}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 async def _get(site: Site, request: Request) -> run_service_pb2.Run:

@@ -1,6 +1,7 @@
 """The list of runs: filters, pages, and what may be done with a run."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
@@ -15,7 +16,7 @@ from .failures import BadAddress
 from .rendering import link, render
 from .run_view import UNFINISHED, outcome, run_seconds, status_word, why
 
-M = TypeVar("M", bound=Message)
+N = TypeVar("N")
 
 _PAGE: Final = 50
 # Of scenarios in the filter: one that is not among them is reached from its own page.
@@ -56,12 +57,12 @@ class RunRow(NamedTuple):
     why: str
 
 
-def choice(request: Request, name: str, known: dict[str, int]) -> int:
-    """Return what a parameter of the address stands for, 0 without it. Raises BadAddress."""
+def choice(request: Request, name: str, known: Mapping[str, N]) -> N | None:
+    """Return what a parameter of the address stands for, None without it. Raises BadAddress."""
     value = request.query_params.get(name, "")
     if value and value not in known:
         raise BadAddress(f"{name}: got {value[:100]!r}, wanted one of {', '.join(known)}")
-    return known[value] if value else 0
+    return known[value] if value else None
 
 
 async def runs(site: Site, request: Request) -> Response:
@@ -125,7 +126,7 @@ class Narrowed(NamedTuple):
     address: str
 
 
-def _narrowed(filters: dict[str, str], found: "list[run_service_pb2.Run]") -> list[Narrowed]:
+def _narrowed(filters: dict[str, str], found: Sequence[run_service_pb2.Run]) -> list[Narrowed]:
     shown = []
     for name in ("persona", "connector", "experiment"):
         if name in filters:

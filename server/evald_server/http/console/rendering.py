@@ -10,8 +10,6 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from evald_server.auth.principal import PRINCIPAL
-from evald_server.auth.roles import METHODS
 from evald_server.http.site import Site
 from evald_server.pages.environment import environment
 
@@ -46,18 +44,19 @@ NAVIGATION: Final = (
 
 def render(site: Site, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page. values: for the template, beside `navigation`, `here`, `may`, `principal` and `version`."""
-    principal = PRINCIPAL.get()
+    principal = site.access.principal(request)
 
     def may(method: str) -> bool:
-        """Return whether the principal's roles allow a method, as "RunService/DeleteRun"."""
-        return not principal.roles.isdisjoint(METHODS[f"/{_package(method)}.{method}"])
+        """Return whether the request's sender may call a method, as "RunService/DeleteRun"."""
+        package = "evald.plugin.v1" if method.startswith("RegistryService/") else "evald.v1"
+        return site.access.may(request, f"{package}.{method}")
 
     page = templates().get_template(template)
     text = page.render(
         navigation=[item for item in NAVIGATION if may(item.reads)],
         here=request.url.path,
         may=may,
-        principal=principal.name,
+        principal=principal.name if principal is not None else "",
         version=version("evald"),
         **values,
     )
@@ -77,10 +76,6 @@ def templates() -> "Environment":
     made.globals |= {"asset": address, "link": link}
     made.filters |= {"iso": _iso}
     return made
-
-
-def _package(method: str) -> str:
-    return "evald.plugin.v1" if method.startswith("RegistryService/") else "evald.v1"
 
 
 def _iso(pb: Any) -> str:

@@ -55,7 +55,7 @@ class TurnPart(NamedTuple):
 class Said(NamedTuple):
     """A message with its place in the conversation."""
 
-    index: int
+    place: int
     view: MessageView
 
 
