@@ -104,7 +104,7 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     else:
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
     saved = "saved" in request.query_params
-    return await _show(site, request, store, resource_id, form, Problems(), saved=saved)
+    return await show_form(site, request, store, resource_id, form, Problems(), saved=saved)
 
 
 async def change(kind: Editable, site: Site, request: Request) -> Response:
@@ -125,7 +125,7 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
         saved = await store.save(resource_id, data, problems)
         if saved:
             return await _after(site, request, store, saved, action, posted)
-        return await _show(
+        return await show_form(
             site, request, store, resource_id, Form(data, frozenset(boxed)), problems, status=400
         )
     if action == "json":
@@ -135,9 +135,9 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
     elif action == "migrate":
         migrate(data)
     else:
-        _rearrange(data, action, place, posted.get("add-type", ""))
+        rearrange(data, action, place, posted.get("add-type", ""))
     form = Form(data, frozenset(boxed))
-    return await _show(site, request, store, resource_id, form, problems, unsaved=True)
+    return await show_form(site, request, store, resource_id, form, problems, unsaved=True)
 
 
 async def _after(
@@ -164,7 +164,7 @@ async def _after(
             site.access.caller(request),
         )
         form = Form(store.data(await store.get(saved)))
-        return await _show(site, request, store, saved, form, Problems(), tested=tested)
+        return await show_form(site, request, store, saved, form, Problems(), tested=tested)
     return RedirectResponse(link(path, saved="1"), 303)
 
 
@@ -175,7 +175,7 @@ def migrate(data: dict[str, Any]) -> None:
         data["evaluators"] = [{"type": "llm-judge", "config": config}, *data.get("evaluators", [])]
 
 
-def _rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> None:
+def rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> None:
     """Add, remove or move an item of a list of the data. What is not there is left alone."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
     if action == "add" and parts:
@@ -220,9 +220,7 @@ def _data(
     data: dict[str, Any] = data_of(kind.schema, posted, problems) or {}
     if kind is SCENARIOS:
         data["personaIds"] = [name.removeprefix("persona:") for name in posted if name.startswith("persona:")]
-        data["evaluators"] = []
-        while (type_name := posted.get(f"/evaluators/{len(data['evaluators'])}/type")) is not None:
-            data["evaluators"].append(read_spec(posted, problems, types, type_name, len(data["evaluators"])))
+        data["evaluators"] = read_specs(posted, problems, types)
     if kind is CONNECTORS:
         data["type"] = posted.get("/type", "")
         config = data_of(schemas.get(data["type"], {}), posted, problems, "/config")
@@ -231,15 +229,18 @@ def _data(
     return {key: value for key, value in data.items() if value != []}
 
 
-def read_spec(
-    posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType], type_name: str, index: int
-) -> dict[str, Any]:
-    """Return one evaluator of a posted form."""
-    pointer = f"/evaluators/{index}"
-    known = types.get(type_name)
-    config = data_of(known.config_schema if known else {}, posted, problems, f"{pointer}/config")
-    more = data_of(SPEC_FORM, posted, problems, pointer) or {}
-    return {"type": type_name, **({"config": config} if config else {}), **more}
+def read_specs(
+    posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]
+) -> list[dict[str, Any]]:
+    """Return the evaluators of a posted form."""
+    found: list[dict[str, Any]] = []
+    while (type_name := posted.get(f"/evaluators/{len(found)}/type")) is not None:
+        pointer = f"/evaluators/{len(found)}"
+        known = types.get(type_name)
+        config = data_of(known.config_schema if known else {}, posted, problems, f"{pointer}/config")
+        more = data_of(SPEC_FORM, posted, problems, pointer) or {}
+        found.append({"type": type_name, **({"config": config} if config else {}), **more})
+    return found
 
 
 def spec_field(
@@ -266,7 +267,8 @@ def spec_field(
 
 async def evaluator_types(site: Site, request: Request) -> dict[str, EvaluatorType]:
     """Return the evaluator types of the server by name, those of all pages."""
-    found, token = {}, ""
+    found: dict[str, EvaluatorType] = {}
+    token = ""
     while True:
         answer = await site.calls.ask(
             "evald.v1.CatalogService/ListEvaluatorTypes",
@@ -301,7 +303,7 @@ async def _choices(site: Site, request: Request, kind: Editable) -> list[Any]:
     return found
 
 
-async def _show(
+async def show_form(
     site: Site,
     request: Request,
     store: Resources,
@@ -314,6 +316,7 @@ async def _show(
     unsaved: bool = False,
     tested: Any = None,
 ) -> Response:
+    """Show the form of a resource. tested: what the agent of a connector answered."""
     kind, data = store.kind, form.data
     values: dict[str, Any] = {}
     known = {key: value for key, value in data.items() if key in kind.schema["properties"]}
