@@ -132,7 +132,11 @@ def sums(connection: Connection, since: int, until: int, width: int) -> list[Rol
         columns.hour >= since, columns.hour < until
     )
     wanted = wanted.group_by(piece, columns.scope, columns.key)
-    return [Rollup(row[0], row[1], row[2], *map(int, row[3:8]), row[8]) for row in connection.execute(wanted)]
+    # PostgreSQL sums whole numbers to decimals.
+    return [
+        Rollup(row[0], row[1], row[2], *(int(number) for number in row[3:-1]), value_sum=row[-1])
+        for row in connection.execute(wanted)
+    ]
 
 
 def _upsert(insert: Any) -> Any:

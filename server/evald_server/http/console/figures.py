@@ -29,7 +29,7 @@ class Rate(NamedTuple):
 class RunFigures(NamedTuple):
     """All runs of a period that ended. rate: None where none passed or failed. share: of those without a verdict."""
 
-    count: int
+    total: int
     counts: Spark
     rate: Rate | None
     error_count: int
@@ -52,7 +52,7 @@ class MetricRow(NamedTuple):
     """A metric over a period. mean: None where nothing was measured."""
 
     title: str
-    count: int
+    measured: int
     error: int
     mean: float | None
     spark: Spark
@@ -75,7 +75,7 @@ class Problem(NamedTuple):
     scenario_id: str
     what: str
     evaluator: str
-    count: int
+    runs: int
     last_id: str
 
 
@@ -173,11 +173,11 @@ def problems(runs: Iterable[run_service_pb2.Run]) -> list[Problem]:
         key = (run.scenario_id, what)
         before = found.get(key)
         found[key] = (
-            before._replace(count=before.count + 1)
+            before._replace(runs=before.runs + 1)
             if before
             else Problem(mark(verdict), run.scenario.name, run.scenario_id, what, evaluator, 1, run.id)
         )
-    return sorted(found.values(), key=lambda one: -one.count)[:_PROBLEMS]
+    return sorted(found.values(), key=lambda one: -one.runs)[:_PROBLEMS]
 
 
 def _cause(run: run_service_pb2.Run) -> tuple[Verdict, str, str]:
