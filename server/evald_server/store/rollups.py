@@ -133,9 +133,9 @@ def sums(connection: Connection, since: int, until: int, width: int) -> list[Rol
     )
     wanted = wanted.group_by(piece, columns.scope, columns.key)
     # PostgreSQL sums whole numbers to decimals.
+    # PostgreSQL sums whole numbers to decimals.
     return [
-        Rollup(row[0], row[1], row[2], *(int(number) for number in row[3:-1]), value_sum=row[-1])
-        for row in connection.execute(wanted)
+        Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)
     ]
 
 
