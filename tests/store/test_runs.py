@@ -280,6 +280,11 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
         Rollup(NOON, "metric", "m", 2, 0, 0, 0, 1, 12.5),
         Rollup(NOON + HOUR, "run", "scenario", 1, 0, 0, 0, 1, 0.75),
     ]
+    hours = await store.rollups(NOON, NOON + 2 * HOUR)
+    assert sorted(await store.rollup_sums(NOON + 1, NOON + 2 * HOUR, HOUR)) == sorted(hours)
+    together = {one[:3]: one[3:] for one in await store.rollup_sums(NOON, NOON + 2 * HOUR, 2 * HOUR)}
+    assert {key[0] for key in together} == {NOON}
+    assert sum(counts[1] for counts in together.values()) == sum(one.failed for one in hours)
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
     await store.delete("one")

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
@@ -117,6 +117,26 @@ def between(connection: Connection, since: int, until: int) -> list[Rollup]:
     )
     wanted = wanted.order_by(columns.hour, columns.scope, columns.key)
     return [Rollup(*row) for row in connection.execute(wanted)]
+
+
+def sums(connection: Connection, since: int, until: int, width: int) -> list[Rollup]:
+    """Return the counts of several hours each: those that begin at `since` or later and before `until`.
+
+    width: microseconds, a multiple of an hour. `hour` is the begin of each piece, counted from `since`.
+    """
+    columns = ROLLUPS.c
+    since -= since % HOUR
+    piece = (columns.hour - (columns.hour - since) % width).label("hour")
+    added = [func.sum(columns[name]).label(name) for name in Rollup._fields[3:]]
+    wanted = select(piece, columns.scope, columns.key, *added).where(
+        columns.hour >= since, columns.hour < until
+    )
+    wanted = wanted.group_by(piece, columns.scope, columns.key)
+    # PostgreSQL sums whole numbers to decimals.
+    # PostgreSQL sums whole numbers to decimals.
+    return [
+        Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)
+    ]
 
 
 def _upsert(insert: Any) -> Any:

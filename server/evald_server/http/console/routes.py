@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from evald_server.http.site import Site
 
-from . import edit_routes, page_run, page_runs
+from . import edit_routes, page_overview, page_run, page_runs
 from .assets import asset
 from .failures import page
 from .rendering import render
@@ -40,6 +40,7 @@ async def _nothing(site: Site, request: Request) -> Response:
 
 
 _PAGES: dict[str, Handler] = {
+    "/console/overview": page_overview.overview,
     "/console/runs": page_runs.runs,
     "/console/runs/{run_id}": page_run.run,
     "/console/runs/{run_id}/events": page_run.events,
