@@ -1,13 +1,13 @@
 """Tables that convert between JSON data in camelCase and messages, field by field.
 
 Reading takes keys in camelCase or snake_case, `null` as absent, and refuses unknown keys with the nearest
-name. Writing leaves out what is absent.
+name. Writing leaves out what is absent. The tables also make the JSON Schemas of the shapes.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from ..errors import InvalidInput
 from ..fields import as_double, duration_to_pb, flag, join, milliseconds, read_keys, shown, snake, text, whole
@@ -25,11 +25,12 @@ class Codec(NamedTuple):
     """How one field is read and written.
 
     fill: (message, field, value, path) -> None; the field is empty before. Raises InvalidInput.
-    write: (message, field) -> JSON data; None when the field is absent.
+    write: (message, field) -> JSON data; None when the field is absent. schema: JSON Schema of what is written.
     """
 
     fill: Callable[[Any, str, Any, str], None]
     write: Callable[[Any, str], Any]
+    schema: Mapping[str, Any] = {}
 
 
 class Shape(Generic[Pb]):
@@ -38,11 +39,12 @@ class Shape(Generic[Pb]):
     fields: codec by name of the field. renamed: key by name of the field, where it is not the name itself.
     always: fields that are written when empty, too. read_only: fields that no update changes.
     ignored: further keys, in snake_case, that are read over. aliases: field by further keys in snake_case.
+    title: its name in schemas; that of the message by default.
     """
 
     def __init__(
         self,
-        message: Callable[[], Pb],
+        message: type[Pb],
         fields: Mapping[str, Codec],
         *,
         renamed: Mapping[str, str] | None = None,
@@ -50,6 +52,7 @@ class Shape(Generic[Pb]):
         read_only: tuple[str, ...] = (),
         ignored: tuple[str, ...] = (),
         aliases: Mapping[str, str] | None = None,
+        title: str = "",
     ) -> None:
         self._message = message
         self._fields = fields
@@ -58,6 +61,7 @@ class Shape(Generic[Pb]):
         self._known = {snake(key): name for name, key in self._keys.items()}
         self._known |= {key: key for key in ignored} | dict(aliases or {})
         self._read_only = frozenset(read_only)
+        self.title = title or cast("Any", message).DESCRIPTOR.name
 
     def read(self, data: Any, path: str = "") -> Pb:
         """Convert JSON data to a message. Raises InvalidInput."""
@@ -72,9 +76,19 @@ class Shape(Generic[Pb]):
         found = read_keys(data, self._known, path)
         return [name for name in found if name in self._fields and name not in self._read_only]
 
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what is written."""
+        properties = {
+            self._keys[name]: {**codec.schema, "readOnly": True} if name in self._read_only else codec.schema
+            for name, codec in self._fields.items()
+        }
+        required = [self._keys[name] for name in self._fields if name in self._always]
+        schema = {"title": self.title, "type": "object", "properties": properties}
+        return schema | ({"required": required} if required else {})
+
     def write(self, pb: Pb) -> dict[str, Any]:
         """Convert a message to JSON data."""
-        written = {}
+        written: dict[str, Any] = {}
         for name, codec in self._fields.items():
             value = codec.write(pb, name)
             if value is None and name in self._always:
@@ -150,7 +164,8 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
     return found
 
 
-def _spec_to_json(pb: evaluator_pb2.EvaluatorSpec) -> dict[str, Any]:
+def spec_to_json(pb: evaluator_pb2.EvaluatorSpec) -> dict[str, Any]:
+    """Convert a spec."""
     for name in ("weight", "threshold"):
         if pb.HasField(name) and not 0 <= getattr(pb, name) < math.inf:  # in a run that was stored elsewhere
             pb = deepcopy(pb)
@@ -166,7 +181,11 @@ def _present(pb: Any, name: str) -> Any:
     return None if absent else value
 
 
-def _scalar(read: Callable[[Any, str], Any], write: Callable[[Any], Any] = lambda value: value) -> Codec:
+def _scalar(
+    read: Callable[[Any, str], Any],
+    schema: Mapping[str, Any],
+    write: Callable[[Any], Any] = lambda value: value,
+) -> Codec:
     def fill(pb: Any, name: str, value: Any, path: str) -> None:
         setattr(pb, name, read(value, path))
 
@@ -174,7 +193,7 @@ def _scalar(read: Callable[[Any, str], Any], write: Callable[[Any], Any] = lambd
         value = _present(pb, name)
         return None if value is None else write(value)
 
-    return Codec(fill, written)
+    return Codec(fill, written, schema)
 
 
 def _read_list(value: Any, path: str) -> list[Any]:
@@ -183,17 +202,23 @@ def _read_list(value: Any, path: str) -> list[Any]:
     return list(value)
 
 
-def _collection(fill: Callable[[Any, Any, str], None], write: Callable[[Any], Any]) -> Codec:
+def _collection(
+    fill: Callable[[Any, Any, str], None], write: Callable[[Any], Any], schema: Mapping[str, Any]
+) -> Codec:
     """Return the codec of a repeated field or a map. fill: (field's value, value, path) -> None."""
     return Codec(
         lambda pb, name, value, path: fill(getattr(pb, name), value, path),
         lambda pb, name: write(getattr(pb, name)) if len(getattr(pb, name)) else None,
+        schema,
     )
 
 
 def choice(*names: str) -> Codec:
-    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case."""
-    numbers = {snake(name): value for value, name in enumerate(names, start=1)}
+    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case.
+
+    "" is none of them: it clears the field.
+    """
+    numbers = {snake(name): value for value, name in enumerate(("", *names))}
 
     def read(value: Any, path: str) -> int:
         found = numbers.get(snake(value)) if isinstance(value, str) else None
@@ -201,25 +226,32 @@ def choice(*names: str) -> Codec:
             raise InvalidInput(path, shown(value), " or ".join(map(repr, names)))
         return found
 
-    return _scalar(read, lambda value: names[value - 1] if value <= len(names) else None)
+    schema = {"type": "string", "enum": list(names)}
+    return _scalar(read, schema, lambda value: names[value - 1] if value <= len(names) else None)
 
 
-def nested(read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> Codec:
+def nested(shape: Shape[Any]) -> Codec:
     """Return the codec of a message within a message."""
-    return Codec(lambda pb, name, value, path: getattr(pb, name).CopyFrom(read(value, path)), _written(write))
+    return Codec(
+        lambda pb, name, value, path: getattr(pb, name).CopyFrom(shape.read(value, path)),
+        _written(shape.write),
+        shape.schema(),
+    )
 
 
 def _written(write: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
     return lambda pb, name: write(getattr(pb, name)) if pb.HasField(name) else None
 
 
-def repeated(read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> Codec:
-    """Return the codec of a list of messages."""
+def repeated(
+    read: Callable[[Any, str], Any], write: Callable[[Any], Any], schema: Mapping[str, Any]
+) -> Codec:
+    """Return the codec of a list of messages. schema: of one."""
 
     def fill(field: Any, value: Any, path: str) -> None:
         field.extend(read(one, f"{path}[{index}]") for index, one in enumerate(_read_list(value, path)))
 
-    return _collection(fill, lambda field: [write(one) for one in field])
+    return _collection(fill, lambda field: [write(one) for one in field], _list_of(schema))
 
 
 def _fill_time(pb: Any, name: str, value: Any, path: str) -> None:
@@ -275,19 +307,88 @@ def _int32(value: Any, path: str) -> int:
     return whole(value, path, largest=_INT32_MAX)
 
 
-TEXT: Final = _scalar(text)
-COUNT: Final = _scalar(_int32)
-LONG_COUNT: Final = _scalar(whole)
-NUMBER: Final = _scalar(_finite, plain_number)
-FLAG: Final = _scalar(flag)
-TEXTS: Final = _collection(_fill_texts, list)
-TEXT_MAP: Final = _collection(_fill_map(text), dict)
+def _list_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema}
+
+
+def _map_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": schema}
+
+
+_TEXT: Final = {"type": "string"}
+_FLAG: Final = {"type": "boolean"}
+_NUMBER: Final = {"type": "number"}
+_OBJECT: Final = {"type": "object"}
+_MILLISECONDS: Final = {"type": "number", "minimum": 0, "description": "Milliseconds."}
+_INT32: Final = {"type": "integer", "minimum": 0, "maximum": _INT32_MAX}
+
+MESSAGE_SCHEMA: Final = {
+    "title": "Message",
+    "description": "A message in the format of OpenAI's Chat Completions.",
+    "type": "object",
+    "properties": {
+        "role": _TEXT,
+        "content": {"type": ["string", "array", "null"], "items": _OBJECT},
+        "tool_calls": _list_of(
+            {
+                "title": "ToolCall",
+                "type": "object",
+                "properties": {
+                    "id": _TEXT,
+                    "type": _TEXT,
+                    "function": {"type": "object", "properties": {"name": _TEXT, "arguments": _TEXT}},
+                    "duration_ms": _MILLISECONDS,
+                },
+            }
+        ),
+        "tool_call_id": _TEXT,
+        "name": _TEXT,
+        "refusal": _TEXT,
+        "id": _TEXT,
+        "metadata": _OBJECT,
+    },
+    "required": ["role"],
+}
+
+SPEC_SCHEMA: Final = {
+    "title": "Spec",
+    "description": "An evaluator with its config, and how its result counts.",
+    "type": "object",
+    "properties": {
+        "type": _TEXT,
+        "config": _OBJECT,
+        "name": _TEXT,
+        "version": _TEXT,
+        "when": {"type": "string", "enum": ["every_turn", "final"]},
+        "weight": {"type": "number", "minimum": 0},
+        "required": _FLAG,
+        "threshold": {"type": "number", "minimum": 0, "maximum": 1},
+        "negate": _FLAG,
+        "enforcement": {"type": "string", "enum": ["enforced", "shadow"]},
+        "onError": {"type": "string", "enum": ["fail_closed", "fail_open"]},
+        "timeoutSeconds": {"type": "number", "minimum": 0},
+    },
+    "required": ["type"],
+}
+
+TEXT: Final = _scalar(text, _TEXT)
+COUNT: Final = _scalar(_int32, _INT32)
+LONG_COUNT: Final = _scalar(whole, {"type": "integer", "minimum": 0})
+NUMBER: Final = _scalar(_finite, _NUMBER, plain_number)
+FLAG: Final = _scalar(flag, _FLAG)
+TEXTS: Final = _collection(_fill_texts, list, _list_of(_TEXT))
+TEXT_MAP: Final = _collection(_fill_map(text), dict, _map_of(_TEXT))
 NUMBER_MAP: Final = _collection(
     _fill_map(_finite),
     lambda field: {key: plain_number(value) for key, value in field.items() if math.isfinite(value)},
+    _map_of(_NUMBER),
 )
-STRUCT: Final = Codec(_fill_struct, _written(_struct_to_json))
-TIME: Final = Codec(_fill_time, _written(_time_to_json))
-MILLISECONDS: Final = Codec(_fill_milliseconds, _written(lambda pb: plain_number(duration_ms(pb))))
-MESSAGES: Final = _collection(_fill_messages, lambda field: [message_to_json(one) for one in field])
-SPECS: Final = repeated(spec_to_pb, _spec_to_json)
+STRUCT: Final = Codec(_fill_struct, _written(_struct_to_json), _OBJECT)
+TIME: Final = Codec(_fill_time, _written(_time_to_json), {"type": "string", "format": "date-time"})
+MILLISECONDS: Final = Codec(
+    _fill_milliseconds, _written(lambda pb: plain_number(duration_ms(pb))), _MILLISECONDS
+)
+MESSAGES: Final = _collection(
+    _fill_messages, lambda field: [message_to_json(one) for one in field], _list_of(MESSAGE_SCHEMA)
+)
+SPECS: Final = repeated(spec_to_pb, spec_to_json, SPEC_SCHEMA)

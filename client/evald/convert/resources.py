@@ -1,7 +1,11 @@
 """What services keep by name as JSON data: scenarios, personas, connectors, experiments."""
 
-from typing import Final
+import json
+from typing import Any, Final
 
+from ..chat import message_text
+from ..errors import InvalidInput
+from ..structs import duration_ms
 from ..v1 import connector_service_pb2, context_pb2, experiment_service_pb2
 from .json_shapes import COUNT, MESSAGES, SPECS, STRUCT, TEXT, TEXT_MAP, TEXTS, TIME, Shape, choice
 
@@ -79,4 +83,35 @@ EXPERIMENT: Final = Shape(
     renamed=_TIMES,
     read_only=_READ_ONLY,
     always=("name", "connector_id"),
+    title="Eval",
 )
+
+_MASK: Final = "***"
+
+
+def check_masks(resource: Any) -> None:
+    """Raise InvalidInput for a header that has the mask of a secret in place of its value."""
+    for name, value in getattr(resource, "headers", {}).items():
+        if value == _MASK:
+            raise InvalidInput(
+                f"headers.{name}",
+                f'got "{_MASK}", which stands for a value that was not exported',
+                'the value, or "${NAME}" for a variable of the server\'s environment',
+            )
+
+
+def connector_type_to_json(pb: connector_service_pb2.ConnectorType) -> dict[str, Any]:
+    """Convert a type of connectors."""
+    return {
+        "type": pb.type,
+        "label": pb.label,
+        "description": pb.description,
+        "configSchema": json.loads(pb.config_schema_json),
+    }
+
+
+def connector_test_to_json(pb: connector_service_pb2.TestConnectorResponse) -> dict[str, Any]:
+    """Convert what came of the test of a connector."""
+    data = {"success": pb.success, "latencyMs": round(duration_ms(pb.latency))}
+    text = next((message_text(one) for one in reversed(pb.messages) if one.role == "assistant"), "")
+    return data | ({"response": text} if pb.success else {"error": pb.error})

@@ -42,7 +42,7 @@ _USAGE: Final = Shape(
     ),
 )
 _COST: Final = Shape(message_pb2.Cost, {"currency_code": TEXT, "amount": NUMBER}, always=("amount",))
-_SPENT: Final = {"token_usage": nested(_USAGE.read, _USAGE.write), "cost": nested(_COST.read, _COST.write)}
+_SPENT: Final = {"token_usage": nested(_USAGE), "cost": nested(_COST)}
 
 _ERROR: Final = Shape(
     result_pb2.EvaluationError,
@@ -74,19 +74,19 @@ _RESULT_FIELDS: Final = {
     "verdict": _VERDICT,
     "score": NUMBER,
     "pending": FLAG,
-    "error": nested(_ERROR.read, _ERROR.write),
+    "error": nested(_ERROR),
     "duration": MILLISECONDS,
 }
 _MORE_OF_A_RESULT: Final = {
     "index": COUNT,
     "version": TEXT,
     "enforcement": choice("enforced", "shadow"),
-    "checks": repeated(_CHECK.read, _CHECK.write),
+    "checks": repeated(_CHECK.read, _CHECK.write, _CHECK.schema()),
     "start_time": TIME,
     "instance_id": TEXT,
     "cached": FLAG,
     "raw_request": STRUCT,
-    "provenance": nested(_PROVENANCE.read, _PROVENANCE.write),
+    "provenance": nested(_PROVENANCE),
     **_SPENT,
 }
 _IN_MS: Final = {
@@ -97,10 +97,22 @@ _IN_MS: Final = {
     "total_latency": "total_latency_ms",
 }
 _ALWAYS: Final = ("type", "label", "success", "reason", "name")
-_RESULT: Final = Shape(result_pb2.EvaluationResult, _RESULT_FIELDS, renamed=_IN_MS, always=_ALWAYS)
-_WHOLE_RESULT: Final = Shape(
-    result_pb2.EvaluationResult, _RESULT_FIELDS | _MORE_OF_A_RESULT, renamed=_IN_MS, always=_ALWAYS
+_RESULT: Final = Shape(
+    result_pb2.EvaluationResult, _RESULT_FIELDS, renamed=_IN_MS, always=_ALWAYS, title="Result"
 )
+_WHOLE_RESULT: Final = Shape(
+    result_pb2.EvaluationResult,
+    _RESULT_FIELDS | _MORE_OF_A_RESULT,
+    renamed=_IN_MS,
+    always=_ALWAYS,
+    title="WholeResult",
+)
+
+
+def result_schema(*, whole: bool = False) -> dict[str, Any]:
+    """Return the JSON Schema of a result."""
+    schema = (_WHOLE_RESULT if whole else _RESULT).schema()
+    return schema | {"properties": schema["properties"] | {"measured": NUMBER.schema}}
 
 
 def result_to_json(pb: result_pb2.EvaluationResult, *, whole: bool = False) -> dict[str, Any]:
@@ -144,7 +156,7 @@ _EVALUATION_FIELDS: Final = {
     "success": FLAG,
     "score": NUMBER,
     "reason": TEXT,
-    "results": repeated(_result_from_json, _whole_result_to_json),
+    "results": repeated(_result_from_json, _whole_result_to_json, result_schema(whole=True)),
     "metrics": NUMBER_MAP,
     "verdict": _VERDICT,
     "min_score": NUMBER,
@@ -161,6 +173,23 @@ _EVALUATION: Final = Shape(
     renamed={"results": "evaluator_results", "duration": "duration_ms"},
     always=("success", "reason"),
 )
+_SHORT_EVALUATION: Final = Shape(
+    result_pb2.AggregatedEvaluation,
+    {
+        "success": FLAG,
+        "score": NUMBER,
+        "reason": TEXT,
+        "results": repeated(_result_from_json, result_to_json, result_schema()),
+        "metrics": NUMBER_MAP,
+        "verdict": _VERDICT,
+        "min_score": NUMBER,
+        "mean_score": NUMBER,
+        "warnings": TEXTS,
+    },
+    renamed={"results": "evaluator_results"},
+    always=("success", "reason"),
+    title="Evaluation",
+)
 _TURN: Final = Shape(
     run_service_pb2.RunTurn,
     {
@@ -172,7 +201,7 @@ _TURN: Final = Shape(
         "time_to_first_token": MILLISECONDS,
         "model": TEXT,
         **_SPENT,
-        "evaluation": nested(_EVALUATION.read, _EVALUATION.write),
+        "evaluation": nested(_EVALUATION),
     },
     renamed=_IN_MS,
     always=("turn", "first_message", "message_count"),
@@ -187,7 +216,8 @@ _JUDGED: Final = Shape(
 )
 
 
-def _output(results: Any) -> Any:
+def _output(*, whole: bool) -> Any:
+    write = _whole_result_to_json if whole else result_to_json
     shape = Shape(
         run_service_pb2.RunOutput,
         {
@@ -195,14 +225,15 @@ def _output(results: Any) -> Any:
             "total_latency": MILLISECONDS,
             "message_count": COUNT,
             "max_messages_reached": FLAG,
-            "evaluation": nested(_CRITERIA.read, _CRITERIA.write),
-            "evaluator_results": repeated(_result_from_json, results),
+            "evaluation": nested(_CRITERIA),
+            "evaluator_results": repeated(_result_from_json, write, result_schema(whole=whole)),
             "metrics": NUMBER_MAP,
         },
         renamed=_IN_MS,
         always=("message_count",),
+        title="WholeOutput" if whole else "Output",
     )
-    return nested(shape.read, shape.write)
+    return nested(shape)
 
 
 _RUN_FIELDS: Final = {
@@ -217,21 +248,21 @@ _RUN_FIELDS: Final = {
     "complete_time": TIME,
     "thread_id": TEXT,
     "messages": MESSAGES,
-    "output": _output(result_to_json),
-    "result": nested(_JUDGED.read, _JUDGED.write),
+    "output": _output(whole=False),
+    "result": nested(_JUDGED),
     "create_time": TIME,
     "update_time": TIME,
     "verdict": _VERDICT,
 }
 _MORE_OF_A_RUN: Final = {
-    "output": _output(_whole_result_to_json),
+    "output": _output(whole=True),
     "attempt": COUNT,
     "turn_count": COUNT,
     **_SPENT,
-    "turns": repeated(_TURN.read, _TURN.write),
-    "scenario": nested(SCENARIO.read, SCENARIO.write),
-    "persona": nested(PERSONA.read, PERSONA.write),
-    "connector": nested(CONNECTOR.read, CONNECTOR.write),
+    "turns": repeated(_TURN.read, _TURN.write, _TURN.schema()),
+    "scenario": nested(SCENARIO),
+    "persona": nested(PERSONA),
+    "connector": nested(CONNECTOR),
 }
 _RUN_KEYS: Final = {
     "experiment_id": "eval_id",
@@ -248,6 +279,7 @@ _WHOLE_RUN: Final = Shape(
     always=("id",),
     ignored=("latency_ms", "metadata"),  # the latency is that of `output`
     aliases={"tokens_usage": "token_usage", "experiment_id": "experiment_id"},
+    title="WholeRun",
 )
 
 
@@ -262,11 +294,22 @@ def run_to_json(pb: run_service_pb2.Run, *, whole: bool = False) -> dict[str, An
         data["latencyMs"] = data["output"]["totalLatencyMs"]
     if pb.verdict == result_pb2.VERDICT_ERROR:
         data["status"] = "error"
+        data.setdefault("error", pb.result.reason or "no verdict")
     if pb.HasField("error"):
         data["error"] = pb.error.message or pb.error.code
         if whole:
             data["errorCode"] = pb.error.code
     return data
+
+
+def run_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `run_to_json` writes."""
+    schema = _RUN.schema()
+    more = {"latencyMs": MILLISECONDS.schema, "error": TEXT.schema}
+    return schema | {
+        "properties": schema["properties"] | more,
+        "required": ["id", "status", "messages", "createdAt", "updatedAt"],
+    }
 
 
 def run_from_json(data: Any, path: str = "") -> run_service_pb2.Run:
@@ -287,6 +330,30 @@ def run_from_json(data: Any, path: str = "") -> run_service_pb2.Run:
     elif not pb.verdict and pb.status == run_service_pb2.RUN_STATUS_COMPLETED and pb.HasField("result"):
         pb.verdict = result_pb2.VERDICT_PASSED if pb.result.success else result_pb2.VERDICT_FAILED
     return pb
+
+
+def turn_to_json(pb: run_service_pb2.RunTurn) -> dict[str, Any]:
+    """Convert a turn, with all that is known of its results."""
+    return _TURN.write(pb)
+
+
+def turn_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a turn."""
+    return _TURN.schema()
+
+
+def evaluation_to_json(pb: result_pb2.AggregatedEvaluation, evaluation_id: str = "") -> dict[str, Any]:
+    """Convert an evaluation as lists show results. evaluation_id: "" for one that has none, as in a batch."""
+    data = _SHORT_EVALUATION.write(pb)
+    data.setdefault("evaluatorResults", [])
+    data.setdefault("metrics", {})
+    return data | ({"evaluationId": evaluation_id} if evaluation_id else {})
+
+
+def evaluation_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an evaluation."""
+    schema = _SHORT_EVALUATION.schema()
+    return schema | {"properties": schema["properties"] | {"evaluationId": TEXT.schema}}
 
 
 def event_to_json(pb: run_service_pb2.WatchRunResponse) -> dict[str, Any]:

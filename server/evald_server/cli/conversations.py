@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
-from ..suites.recorded_turns import COST, USAGE, TurnUsage, first_of, turn_bounds, turn_usage
+from ..suites import recorded_turns
+from ..suites.recorded_turns import first_of
 from .exit_codes import CommandError, usage_error
 
 if TYPE_CHECKING:
@@ -20,19 +21,8 @@ _SHAPE: Final = (
     'wanted an object with "messages", for example {"messages": [{"role": "user", "content": "Hi"}]}'
 )
 
-# Aliases of context keys, as found in records of other systems.
-_ALIASES: Final = {
-    "expected": ("expected_output", "expectedOutput", "reference_answer", "referenceAnswer"),
-    "conversation_id": ("id",),
-    "cost_usd": ("cost",),
-    "run_duration_ms": ("duration_ms", "durationMs"),
-    "run_duration_seconds": ("duration_s", "duration_seconds", "durationSeconds"),
-}
-
 # The keys that belong to a conversation as a whole.
 _SHARED: Final = ("scenario", "persona", "expected", "metadata", "conversation_id", "run_id")
-
-_LATENCY: Final = ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency")
 
 
 class RecordedConversation(NamedTuple):
@@ -170,64 +160,31 @@ def _kind(value: Any) -> str:
 
 
 def last_turn(conversation: RecordedConversation) -> "Turn":
-    """Return the last turn with everything before it, as the final one unless the conversation says otherwise.
+    """Return the last turn with everything before it. Raises CommandError."""
+    from evald import InvalidInput
 
-    Latency, usage and cost are those of the conversation; what it does not report is read from its messages.
-    """
-    bounds = turn_bounds(conversation.messages)
-    start, end = bounds[-1]
-    original = conversation.data
-    data = _context(original)
-    if original.get("messages") is not None:
-        # Messages after the agent's last turn, such as the user's good-bye, are left out.
-        data["messages"] = conversation.messages[:end]
-    if first_of(original, ("turn", "number")) is None:
-        data["number"] = len(bounds)
-    if first_of(original, ("is_final", "isFinal")) is None:
-        data["is_final"] = True
-    inner = first_of(original, ("lastInvocation", "last_invocation"))
-    reported = {**data, **(inner if isinstance(inner, Mapping) else {})}
-    usage = _usage(conversation, start, end)
-    if first_of(reported, _LATENCY) is None:
-        data["latency_ms"] = usage.latency_ms
-    if first_of(reported, USAGE) is None:
-        data["usage"] = usage.usage
-    if first_of(reported, COST) is None:
-        data["cost_usd"] = usage.cost_usd
-    return _turn(data, conversation)
+    try:
+        return recorded_turns.last_turn(conversation.data, conversation.messages, ignore_unknown=True)
+    except InvalidInput as problem:
+        raise usage_error(f"{conversation.place}: {problem}") from None
 
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
     """Yield every turn with the messages that it adds. Latency, usage and cost are read from its messages."""
-    bounds = turn_bounds(conversation.messages)
+    bounds = recorded_turns.turn_bounds(conversation.messages)
     for start, end in bounds:
         data = {
             "messages": conversation.messages[start:end],
             "is_final": end == bounds[-1][1],
-            **_usage(conversation, start, end)._asdict(),
+            **recorded_turns.usage_of(conversation.data, conversation.messages, start, end)._asdict(),
         }
         yield _turn(data, conversation)
 
 
 def session_base(conversation: RecordedConversation) -> "Turn":
     """Return what all turns of the conversation share, as the base of a session."""
-    data = _context(conversation.data)
+    data = recorded_turns.context_data(conversation.data)
     return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
-
-
-def _context(original: Mapping[str, Any]) -> dict[str, Any]:
-    data = {key: value for key, value in original.items() if value is not None}
-    for key, aliases in _ALIASES.items():
-        found = first_of(data, aliases)
-        if key not in data and found is not None:
-            data[key] = found
-        for alias in aliases:
-            data.pop(alias, None)
-    # Many records have numbers as ids.
-    for key in ("conversation_id", "conversationId"):
-        if isinstance(data.get(key), int):
-            data[key] = str(data[key])
-    return data
 
 
 def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn":
@@ -237,13 +194,3 @@ def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn"
         return Turn.from_dict(data, ignore_unknown=True)
     except InvalidInput as problem:
         raise usage_error(f"{conversation.place}: {problem}") from None
-
-
-def _usage(conversation: RecordedConversation, start: int, end: int) -> TurnUsage:
-    return turn_usage(conversation.messages[start:end], _reports(conversation, start, end))
-
-
-def _reports(conversation: RecordedConversation, start: int, end: int) -> Sequence[Any]:
-    """Return what a list parallel to the messages reports of a turn."""
-    reports = conversation.data.get("message_meta")
-    return reports[start:end] if isinstance(reports, list) else ()

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from evald.chat import message_text
+from evald.convert.resources import check_masks, connector_test_to_json, connector_type_to_json
 from evald.errors import InvalidInput
-from evald.structs import duration_ms
 from evald.v1 import connector_service_pb2
 
 from .catalog import config_keys
@@ -18,7 +17,7 @@ from .sanitize import clean, print_json, to_json
 from .server_connection import run_async
 from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_files import FileRecord, read_files
-from .stored_import import Importing, check_masks, import_files, read_records
+from .stored_import import Importing, import_files, read_records
 
 # The columns of a list beside name and id: heading, and text of a resource.
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
@@ -179,15 +178,13 @@ async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
     else:
         request.connector_id = (await store.find(kind, args.names[0])).id
     answer = await store.call(kind.word, "TestConnector", request)
-    latency = round(duration_ms(answer.latency))
-    text = next((message_text(pb) for pb in reversed(answer.messages) if pb.role == "assistant"), "")
+    data = connector_test_to_json(answer)
     if args.json:
-        data = {"success": answer.success, "latencyMs": latency}
-        print_json(data | ({"response": text} if answer.success else {"error": answer.error}), indent=2)
+        print_json(data, indent=2)
     elif answer.success:
-        say(("✓ ", "green"), f"{latency} ms  {clean(text, 500)}")
+        say(("✓ ", "green"), f"{data['latencyMs']} ms  {clean(data['response'], 500)}")
     else:
-        say(("✗ ", "red"), f"{latency} ms  {clean(answer.error, 500)}")
+        say(("✗ ", "red"), f"{data['latencyMs']} ms  {clean(data['error'], 500)}")
     return ExitCode.PASSED if answer.success else ExitCode.INCONCLUSIVE
 
 
@@ -200,15 +197,7 @@ async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace)
         names = ", ".join(one.type for one in answer.connector_types)
         raise usage_error(f'there is no connector type "{args.name}"', f"there are {names}")
     if args.json:
-        data = [
-            {
-                "type": one.type,
-                "label": one.label,
-                "description": one.description,
-                "configSchema": json.loads(one.config_schema_json),
-            }
-            for one in found
-        ]
+        data = [connector_type_to_json(one) for one in found]
         print_json(data[0] if args.name else data, indent=2)
         return ExitCode.PASSED
     table = new_table("Type", "Label", "Description")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from evald import errors
+from evald.convert.resources import check_masks
 from evald.convert.runs import run_from_json
 from evald.v1 import run_service_pb2
 
@@ -28,7 +29,6 @@ _REFERENCES: Final = {
     },
 }
 _SET_BY_SERVER: Final = ("id", "create_time", "update_time")
-_MASK: Final = "***"
 # Of runs that have not ended; the first two are EvalStudio's words.
 _GOING_ON: Final = ("chat", "pending", "queued", "running")
 _STYLES: Final = {"created": "green", "updated": "green", "unchanged": "dim", "refused": "bold red"}
@@ -189,17 +189,6 @@ class Importing:
                 raise
             return Stored(record, "unchanged", run)
         return Stored(record, "created", answer.run)
-
-
-def check_masks(resource: Any) -> None:
-    """Raise InvalidInput for a header that has the mask of a secret in place of its value."""
-    for name, value in getattr(resource, "headers", {}).items():
-        if value == _MASK:
-            raise errors.InvalidInput(
-                f"headers.{name}",
-                f'got "{_MASK}", which stands for a value that was not exported',
-                'the value, or "${NAME}" for a variable of the server\'s environment',
-            )
 
 
 def _without_times(resource: Any) -> Any:

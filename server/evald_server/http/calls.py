@@ -5,7 +5,7 @@ Admission, limits, draining, credentials and metrics are thereby the same, which
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -50,8 +50,10 @@ class _Details(NamedTuple):
 class HttpContext:
     """What handlers use of gRPC's context, for one call."""
 
-    def __init__(self, caller: HttpCaller) -> None:
+    def __init__(self, caller: HttpCaller, requests: AsyncIterator[bytes] | None = None) -> None:
+        """requests: what the caller sends, for methods that read a stream."""
         self._caller = caller
+        self._requests = requests
         # One message waits at most, so that a slow reader holds up its own call alone.
         self.written: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._expired = False
@@ -96,8 +98,9 @@ class HttpContext:
         return False
 
     async def read(self) -> object:
-        """Return the end of the caller's messages: the one there is was given to the handler."""
-        return grpc.aio.EOF
+        """Return the next message of the caller, or gRPC's EOF."""
+        # Without a stream the one message that there is was given to the handler.
+        return grpc.aio.EOF if self._requests is None else await anext(self._requests, grpc.aio.EOF)
 
     async def write(self, message: bytes) -> None:
         """Hand over a message of the answer. Returns when there is room for it."""
@@ -136,11 +139,15 @@ class Calls:
 
     @asynccontextmanager
     async def stream(
-        self, method: str, request: bytes, caller: HttpCaller
+        self, method: str, request: bytes | AsyncIterator[bytes], caller: HttpCaller
     ) -> AsyncGenerator[AsyncGenerator[bytes]]:
-        """Give the messages of an answer, serialised, as they come. Leaving it cancels the call."""
-        context = HttpContext(caller)
-        task = context.begin(self._handle(method, request, context))
+        """Give the messages of an answer, serialised, as they come. Leaving it cancels the call.
+
+        request: several messages for methods that read a stream.
+        """
+        first, rest = (request, None) if isinstance(request, bytes) else (b"", request)
+        context = HttpContext(caller, rest)
+        task = context.begin(self._handle(method, first, context))
         try:
             yield _messages(task, context)
         finally:

@@ -6,10 +6,23 @@ A turn is what the agent does after a user message, or before the first one.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
-COST: Final = ("cost_usd", "costUsd", "cost")
+if TYPE_CHECKING:
+    from evald import Turn
+
+# Aliases of context keys, as found in records of other systems.
+_ALIASES: Final = {
+    "expected": ("expected_output", "expectedOutput", "reference_answer", "referenceAnswer"),
+    "conversation_id": ("id",),
+    "cost_usd": ("cost",),
+    "run_duration_ms": ("duration_ms", "durationMs"),
+    "run_duration_seconds": ("duration_s", "duration_seconds", "durationSeconds"),
+}
+
+_LATENCY: Final = ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency")
+_USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
+_COST: Final = ("cost_usd", "costUsd", "cost")
 
 
 class TurnUsage(NamedTuple):
@@ -52,10 +65,10 @@ def turn_usage(messages: Sequence[Mapping[str, Any]], reports: Sequence[Any] = (
     ]
     agent = [record for record in records if record.get("role") == "assistant"]
     latencies = _numbers(agent, ("latency_ms", "latencyMs"))
-    costs = _numbers(agent, COST)
+    costs = _numbers(agent, _COST)
     usage: dict[str, int] = {}
     for record in agent:
-        counts = first_of(record, USAGE)
+        counts = first_of(record, _USAGE)
         for key, count in counts.items() if isinstance(counts, Mapping) else ():
             if isinstance(count, int) and not isinstance(count, bool):
                 usage[key] = usage.get(key, 0) + count
@@ -79,3 +92,59 @@ def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
     except (IndexError, ValueError, TypeError):
         return None
     return max(elapsed.total_seconds() * 1000, 0.0)
+
+
+def usage_of(
+    data: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], start: int, end: int
+) -> TurnUsage:
+    """Add up what the messages of one turn of a conversation report, and its list `message_meta`."""
+    reports = data.get("message_meta")
+    return turn_usage(messages[start:end], reports[start:end] if isinstance(reports, list) else ())
+
+
+def last_turn(
+    original: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, ignore_unknown: bool
+) -> "Turn":
+    """Return the last turn of a conversation with everything before it, as the final one unless the data say otherwise.
+
+    Latency, usage and cost are those of the conversation; what it does not report is read from its messages.
+    messages: those of the conversation, or of its last invocation. Raises InvalidInput.
+    """
+    from evald import Turn
+
+    bounds = turn_bounds(messages)
+    start, end = bounds[-1]
+    data = context_data(original)
+    if original.get("messages") is not None:
+        # Messages after the agent's last turn, such as the user's good-bye, are left out.
+        data["messages"] = messages[:end]
+    if first_of(original, ("turn", "number")) is None:
+        data["number"] = len(bounds)
+    if first_of(original, ("is_final", "isFinal")) is None:
+        data["is_final"] = True
+    inner = first_of(original, ("lastInvocation", "last_invocation"))
+    reported = {**data, **(inner if isinstance(inner, Mapping) else {})}
+    usage = usage_of(original, messages, start, end)
+    if first_of(reported, _LATENCY) is None:
+        data["latency_ms"] = usage.latency_ms
+    if first_of(reported, _USAGE) is None:
+        data["usage"] = usage.usage
+    if first_of(reported, _COST) is None:
+        data["cost_usd"] = usage.cost_usd
+    return Turn.from_dict(data, ignore_unknown=ignore_unknown)
+
+
+def context_data(original: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a conversation under the names that evald has for them."""
+    data = {key: value for key, value in original.items() if value is not None}
+    for key, aliases in _ALIASES.items():
+        found = first_of(data, aliases)
+        if key not in data and found is not None:
+            data[key] = found
+        for alias in aliases:
+            data.pop(alias, None)
+    # Many records have numbers as ids.
+    for key in ("conversation_id", "conversationId"):
+        if isinstance(data.get(key), int):
+            data[key] = str(data[key])
+    return data

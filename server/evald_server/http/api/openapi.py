@@ -1,0 +1,125 @@
+"""The OpenAPI document, made from the table of routes."""
+
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from .answers import EVENTS, NDJSON
+from .shapes import Schema, record
+
+if TYPE_CHECKING:
+    from .routes import ApiRoute
+
+_JSON: Final = "application/json"
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+
+# Of every route: refused by itself, by credentials, by limits, by the web port, or by the server's state.
+_ALWAYS: Final = (400, 401, 403, 408, 413, 415, 421, 429, 500, 503, 504, 507)
+
+_ERROR: Final = record(
+    "Error",
+    {
+        "code": {"type": "integer", "description": "Code of google.rpc.Status."},
+        "message": {"type": "string"},
+        "details": {"type": "array", "items": {"type": "object"}},
+        "error": {
+            "type": "string",
+            "description": "The message again, where EvalStudio's clients look for it.",
+        },
+    },
+    "code message error",
+)
+
+
+def document(routes: "Sequence[ApiRoute]") -> dict[str, Any]:
+    """Return the document."""
+    components: dict[str, Any] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(f"/api{route.path}", {})[route.method.lower()] = _operation(route, components)
+    error = {
+        "description": "Refused or failed.",
+        "content": {_JSON: {"schema": _hoisted(_ERROR, components)}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "evald",
+            "version": version("evald"),
+            "description": "The evaluation service for AI agents over HTTP, in EvalStudio's paths and shapes. "
+            "All methods of gRPC answer as well, at POST /evald.v1.Service/Method.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{}, {"key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "responses": {"Error": error},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
+    words = re.sub(r"\W+", " ", route.path.replace("/projects/{projectId}/", "/project/", 1)).split()
+    parameters = [_parameter(name, "path", {"type": "string"}) for name in _PARAMETER.findall(route.path)]
+    parameters += [_parameter(name, "query", schema) for name, schema in route.query.items()]
+    operation: dict[str, Any] = {
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": (route.handle.__doc__ or "").partition("\n")[0].rstrip("."),
+        "tags": [next(part for part in words if part not in ("project", "projects") or part == words[-1])],
+        "responses": _responses(route, components),
+    }
+    if route.calls:
+        operation["description"] = f"Calls `{route.calls}`."
+    if parameters:
+        operation["parameters"] = parameters
+    if route.takes is not None:
+        media = NDJSON if route.takes_lines else _JSON
+        operation["requestBody"] = {
+            "required": True,
+            "content": {media: {"schema": _hoisted(route.takes, components)}},
+        }
+    return operation
+
+
+def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
+    return {"name": name, "in": place, "schema": schema} | ({"required": True} if place == "path" else {})
+
+
+def _responses(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
+    refused = {
+        *_ALWAYS,
+        *route.refusals,
+        *((404,) if "{" in route.path else ()),
+        *((501,) if route.status == 501 else ()),
+    }
+    responses: dict[str, Any] = {
+        str(status): {"$ref": "#/components/responses/Error"} for status in sorted(refused)
+    }
+    if route.status == 501:
+        return responses
+    content = {}
+    if route.answers is not None:
+        content[_JSON] = {"schema": _hoisted(route.answers, components)}
+    if route.lines is not None:
+        line = {"schema": _hoisted(route.lines, components)}
+        content |= {EVENTS: line} if route.events else {NDJSON: line, EVENTS: line}
+    success: dict[str, Any] = {"description": "Done."}
+    return {str(route.status): success | ({"content": content} if content else {}), **responses}
+
+
+def _hoisted(schema: Any, components: dict[str, Any]) -> Any:
+    """Return a schema with its objects that have titles put among the components, and references in their places."""
+    if isinstance(schema, list):
+        return [_hoisted(one, components) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {key: _hoisted(value, components) for key, value in schema.items() if key != "$defs"}
+    components.update(schema.get("$defs", {}))
+    if "title" not in schema or "properties" not in schema:
+        return inner
+    title = schema["title"]
+    assert components.setdefault(title, inner) == inner, f"two schemas are called {title}"
+    return {"$ref": f"#/components/schemas/{title}"}

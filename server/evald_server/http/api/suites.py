@@ -1,0 +1,147 @@
+"""Suite runs: run a suite, list and show suite runs and their cases, compare two."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from evald.errors import InvalidInput
+from evald.v1 import suite_service_pb2 as pb
+from evald_server.http.site import Site
+
+from .answers import (
+    EVENTS,
+    Line,
+    LineStream,
+    accepted,
+    choice_of,
+    converted,
+    list_answer,
+    parsed,
+    text_of,
+    written,
+    wrong,
+)
+from .shapes import VERDICTS, derived
+
+SERVICE: Final = "evald.v1.SuiteService"
+
+_STATUSES: Final = ("RUNNING", "COMPLETED", "INTERRUPTED")
+
+SUITE_RUN: Final = derived(pb.SuiteRun)
+CASE_RESULT: Final = derived(pb.CaseResult)
+COMPARISON: Final = derived(pb.SuiteComparison)
+
+
+async def list_suite_runs(site: Site, request: Request) -> Response:
+    """List suite runs, newest first."""
+    asked = pb.ListSuiteRunsRequest(
+        suite=request.query_params.get("suite", ""),
+        target=request.query_params.get("target", ""),
+        status=choice_of(request, "status", _STATUSES),
+        verdict=choice_of(request, "verdict", VERDICTS),
+    )
+    return await list_answer(
+        site,
+        request,
+        f"{SERVICE}/ListSuiteRuns",
+        asked,
+        pb.ListSuiteRunsResponse,
+        "suite_runs",
+        SUITE_RUN.write,
+    )
+
+
+async def get_suite_run(site: Site, request: Request) -> Response:
+    """Show a suite run."""
+    asked = pb.GetSuiteRunRequest(suite_run_id=text_of(request, "id"))
+    caller = site.access.caller(request)
+    found = await site.calls.ask(f"{SERVICE}/GetSuiteRun", asked, pb.GetSuiteRunResponse, caller)
+    return await written(found.suite_run, SUITE_RUN.write)
+
+
+async def list_cases(site: Site, request: Request) -> Response:
+    """List the cases of a suite run, by id."""
+    asked = pb.ListCaseResultsRequest(
+        suite_run_id=text_of(request, "id"),
+        verdict=choice_of(request, "verdict", VERDICTS),
+        case_id=request.query_params.get("caseId", ""),
+        brief=choice_of(request, "brief", ("TRUE", "FALSE")) == 1,
+    )
+    return await list_answer(
+        site,
+        request,
+        f"{SERVICE}/ListCaseResults",
+        asked,
+        pb.ListCaseResultsResponse,
+        "results",
+        CASE_RESULT.write,
+    )
+
+
+async def compare(site: Site, request: Request) -> Response:
+    """Say whether a suite run is worse than another."""
+    ids = {name: request.query_params.get(name) for name in ("base", "new")}
+    for name, value in ids.items():
+        if not value:
+            raise wrong(name, None, "the id of a suite run")
+    asked = pb.CompareSuiteRunsRequest(base_id=ids["base"], new_id=ids["new"])
+    most = request.query_params.get("maxDrop")
+    if most is not None:
+        asked.max_drop = _share(most)
+    caller = site.access.caller(request)
+    found = await site.calls.ask(f"{SERVICE}/CompareSuiteRuns", asked, pb.CompareSuiteRunsResponse, caller)
+    return await written(found.comparison, COMPARISON.write)
+
+
+def _share(value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise wrong("maxDrop", value, "a number from 0 to 1")
+    return share
+
+
+async def run_suite(site: Site, request: Request) -> Response:
+    """Run the cases of a suite."""
+    lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
+    messages = await converted(sum(map(len, lines)), lambda: _messages(lines))
+    return LineStream(_events(site, request, messages), events=accepted(request) == EVENTS)
+
+
+def _messages(lines: list[bytes]) -> list[bytes]:
+    """Convert the opening and the cases. Raises InvalidInput: a suite with a wrong case does not begin."""
+    found = []
+    for number, line in enumerate(lines or [b""], start=1):
+        try:
+            data = parsed(line, "")
+            if number == 1:
+                message = pb.RunSuiteRequest(open=derived(pb.SuiteOpen).read(data))
+            else:
+                message = pb.RunSuiteRequest(cases=[derived(pb.SuiteCase).read(data)])
+        except InvalidInput as problem:
+            raise problem.below(f"line {number}") from None
+        found.append(message.SerializeToString())
+    return found
+
+
+async def _sent(messages: list[bytes]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message
+
+
+async def _events(site: Site, request: Request, messages: list[bytes]) -> AsyncGenerator[Line]:
+    """Yield `started`, a `result` for each case, and `ended` with the verdict last."""
+    caller = site.access.caller(request)
+    async with site.calls.stream(f"{SERVICE}/RunSuite", _sent(messages), caller) as answers:
+        async for data in answers:
+            found = pb.RunSuiteResponse.FromString(data)
+            if found.HasField("started"):
+                yield Line("started", {"suiteRun": SUITE_RUN.write(found.started)})
+            for result in found.results:
+                yield Line("result", {"result": CASE_RESULT.write(result)})
+            if found.HasField("ended"):
+                yield Line("ended", {"suiteRun": SUITE_RUN.write(found.ended)})
