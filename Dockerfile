@@ -1,5 +1,5 @@
 # docker build -t evald .
-# docker run --rm -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 -e EVALD_INSECURE_PUBLIC=true evald
+# docker run --rm -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 -p 127.0.0.1:50080:50080 -e EVALD_INSECURE_PUBLIC=true evald
 #
 # In a container the server has to listen on all addresses, which it refuses without a certificate and keys
 # (docs/security.md). EVALD_INSECURE_PUBLIC=true says that something around it encrypts and authenticates, or
@@ -14,7 +14,7 @@ RUN /opt/evald/bin/pip install --no-cache-dir --require-hashes -r requirements.l
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY server server
-RUN /opt/evald/bin/pip install --no-cache-dir ".[server,fast,postgres]"
+RUN /opt/evald/bin/pip install --no-cache-dir ".[server,fast,postgres,web]"
 
 FROM python:3.13-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /var/lib/evald --create-home --shell /usr/sbin/nologin evald
@@ -27,10 +27,11 @@ ENV PATH=/opt/evald/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     EVALD_LISTEN=0.0.0.0:50051 \
     EVALD_HTTP=0.0.0.0:9464 \
+    EVALD_WEB=0.0.0.0:50080 \
     EVALD_DATA_DIR=/var/lib/evald
 USER 10001:10001
 VOLUME /var/lib/evald
-EXPOSE 50051 9464
+EXPOSE 50051 9464 50080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=2)"]
 ENTRYPOINT ["evald"]

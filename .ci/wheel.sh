@@ -43,12 +43,14 @@ at_most 10 "$work/sdk"
 environment "$newest" "$work/newest"
 "$work/newest/bin/pip" install --quiet "$wheel[server]"
 at_most 34 "$work/newest"
+"$work/newest/bin/pip" install --quiet "$wheel[web]"
+at_most 39 "$work/newest"
 .ci/smoke.sh "$work/newest/bin" "$work/sdk/bin"
 
 echo "-- oldest packages"
 environment "$oldest" "$work/oldest"
 .venv/bin/python .ci/lowest.py >"$work/lowest.txt"
-"$work/oldest/bin/pip" install --quiet "$wheel[server,fast,postgres]" pytest pytest-xdist hypothesis buf-bin jsonschema llmock --constraint "$work/lowest.txt"
+"$work/oldest/bin/pip" install --quiet "$wheel[server,fast,postgres,web]" pytest pytest-xdist hypothesis buf-bin jsonschema llmock --constraint "$work/lowest.txt"
 "$work/oldest/bin/pip" list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
 # What depends on their versions: protobuf, grpc and pydantic in the SDK, in calls and in remote evaluators; jsonschema-rs;
@@ -60,5 +62,5 @@ environment "$oldest" "$work/oldest"
 echo "-- locked packages, as in the Dockerfile"
 environment "$newest" "$work/locked"
 "$work/locked/bin/pip" install --quiet --require-hashes -r deploy/requirements.lock
-"$work/locked/bin/pip" install --quiet ".[server,fast,postgres]"
+"$work/locked/bin/pip" install --quiet ".[server,fast,postgres,web]"
 .ci/smoke.sh "$work/locked/bin"

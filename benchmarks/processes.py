@@ -102,7 +102,7 @@ class BenchmarkWorker(Process):
 
 def evald(**settings: Any) -> Server:
     """Start `evald serve` with these settings only."""
-    environment = {f"EVALD_{name.upper()}": str(value) for name, value in settings.items()}
+    environment = {f"EVALD_{name.upper()}": str(value) for name, value in ({"web": ""} | settings).items()}
     command = [
         sys.executable,
         "-m",

@@ -23,15 +23,21 @@ settings.load_profile("evald")
 
 
 class ServerProcess(NamedTuple):
-    """A running `evald serve`. grpc, http: its addresses, "127.0.0.1:PORT"."""
+    """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT"."""
 
     grpc: str
     http: str
     process: "subprocess.Popen[str]"
+    web: str
 
 
 # Nothing of the developer's own environment reaches the server under test.
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")} | {
+    "EVALD_WEB": ""  # its default port is one, and servers under test are many
+}
+
+
+ANY_PORT = "127.0.0.1:0"
 
 
 @pytest.fixture(scope="session")
@@ -72,17 +78,19 @@ def evald_command() -> str:
 def server_process(evald_command: str) -> Iterator[ServerProcess]:
     """A server on free ports of the loopback interface; it has to stop by itself on SIGTERM."""
     process = subprocess.Popen(
-        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        [evald_command, "serve", *("--listen", ANY_PORT), *("--http", ANY_PORT), *("--web", ANY_PORT)],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout
-        ready = process.stdout.readline()
+        ready = process.stdout.readline() + process.stdout.readline()
         addresses = re.findall(r"127\.0\.0\.1:\d+", ready)
-        assert len(addresses) == 2, f"wanted one line with the gRPC and the HTTP address, got {ready!r}"
-        yield ServerProcess(addresses[0], addresses[1], process)
+        assert len(addresses) == 3, (
+            f"wanted the addresses of gRPC and HTTP, and of the console, got {ready!r}"
+        )
+        yield ServerProcess(addresses[0], addresses[1], process, addresses[2])
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=15) == 0
     finally:

@@ -73,6 +73,9 @@ _log = logging.getLogger("evald.server")
 # and the limit. Above its own limit gRPC refuses without reading the message.
 _SLACK_BYTES: Final = 4 << 20
 
+# What the web port needs beside the server's own packages: evald[web].
+_WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
+
 _LAG_PERIOD_SECONDS: Final = 0.25
 
 # Between two looks for runs that are older, or more, than the settings allow.
@@ -295,8 +298,11 @@ class App:
             from evald_server.http.calls import Calls
             from evald_server.http.site import Site
             from evald_server.http.web import WebServer
-        except ImportError as problem:
-            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
+        except ModuleNotFoundError as problem:
+            missing = (problem.name or "").partition(".")[0]
+            if missing not in _WEB_PACKAGES:
+                raise
+            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", missing)
             return
         site = Site(
             self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry

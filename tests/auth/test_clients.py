@@ -70,6 +70,7 @@ async def _server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
             {
                 "listen": "127.0.0.1:0",
                 "http": None,
+                "web": None,
                 "keys_file": folder / "keys.toml",
                 "tls_cert_file": certs / "server.pem",
                 "tls_key_file": certs / "server.key",

@@ -46,7 +46,7 @@ def _files(folder: Path, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _serving(**settings: Any) -> AsyncIterator[App]:
-    app = App(Settings.model_validate({"listen": f"{HOST}:0", "http": None, **settings}))
+    app = App(Settings.model_validate({"listen": f"{HOST}:0", "http": None, "web": None, **settings}))
     await app.start()
     try:
         yield app
@@ -314,7 +314,7 @@ async def test_who_does_not_shake_hands_keeps_no_probe_out(certs: Path) -> None:
                 one.close()
 
 
-PUBLIC = {"listen": "0.0.0.0:0", "http": None}
+PUBLIC = {"listen": "0.0.0.0:0", "http": None, "web": None}
 TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
 
 

@@ -19,7 +19,7 @@ _OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what changes the command's output."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
-    return kept | dict(extra or {})
+    return kept | {"EVALD_WEB": ""} | dict(extra or {})
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ console blocks, run in the same directory; a command of a console block must
 print the lines shown below it, numbers and widths aside. A block with file=NAME
 after its language is written to that file. Other languages are not run. What
 `evald serve` listens on by default is replaced by the addresses in
-EVALD_TEST_GRPC and EVALD_TEST_HTTP.
+EVALD_TEST_GRPC, EVALD_TEST_HTTP and EVALD_TEST_WEB.
 """
 
 import os
@@ -20,6 +20,7 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*) *(?P<info>.*)$")
 _DEFAULT_ADDRESSES = {
     "EVALD_TEST_GRPC": re.compile(r"\b(?:localhost|127\.0\.0\.1):50051\b"),
     "EVALD_TEST_HTTP": re.compile(r"\b(?:localhost|127\.0\.0\.1):9464\b"),
+    "EVALD_TEST_WEB": re.compile(r"\b(?:localhost|127\.0\.0\.1):50080\b"),
 }
 
 

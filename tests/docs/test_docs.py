@@ -108,6 +108,7 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
         "EVALD_TEST_FORKS": str(forks),
         "EVALD_TEST_GRPC": server_process.grpc,
         "EVALD_TEST_HTTP": server_process.http,
+        "EVALD_TEST_WEB": server_process.web,
     }
     log = tmp_path / "page.log"
     with log.open("wb") as output:

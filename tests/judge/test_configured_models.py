@@ -228,7 +228,7 @@ def test_the_client_is_imported_when_a_model_is_first_asked() -> None:
         "import sys\n"
         "from evald_server.app import App\n"
         "from evald_server.config import Settings\n"
-        "app = App(Settings(listen='127.0.0.1:0', http=None, judge_model='m'))\n"
+        "app = App(Settings(listen='127.0.0.1:0', http=None, web=None, judge_model='m'))\n"
         "app.models.get(None, None)\n"
         "assert not {'openai', 'httpx', 'httpx2'} & {name.partition('.')[0] for name in sys.modules}\n"
     )

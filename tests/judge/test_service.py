@@ -142,7 +142,7 @@ async def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: 
 
     async with wire(GOOD) as server:
         gone = server.base_url
-    app = App(Settings(listen="127.0.0.1:0", http=None, judge_base_url=gone, judge_model="m"))
+    app = App(Settings(listen="127.0.0.1:0", http=None, web=None, judge_base_url=gone, judge_model="m"))
     await app.start()
     try:
         await until(lambda: app.registry.find("llm-judge").entry.state is State.UNAVAILABLE)

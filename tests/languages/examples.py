@@ -15,7 +15,8 @@ WAITING = Path(__file__).with_name("waiting")
 # Nothing of the developer's own environment reaches an example. The JVM's better compiler takes longer than it
 # saves in programs that run for a second.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")} | {
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"
+    "EVALD_WEB": "",
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
 }
 
 

@@ -68,7 +68,7 @@ class Server(Process):
 
     def __init__(self, directory: Path, port: int = 0, *, durable: bool = True) -> None:
         config = directory / "evald.toml"
-        lines = ['http = ""', 'remote_allowed = ["127.0.0.1"]', "remote_health_seconds = 0.5"]
+        lines = ['http = ""', 'web = ""', 'remote_allowed = ["127.0.0.1"]', "remote_health_seconds = 0.5"]
         if durable:
             lines.append(f'data_dir = "{directory}/data"')
         config.write_text("\n".join(lines), encoding="utf-8")

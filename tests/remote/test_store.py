@@ -43,7 +43,7 @@ async def test_a_file_that_cannot_be_read_stops_the_start_with_its_name(tmp_path
             connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
             connection.execute("INSERT INTO alembic_version VALUES ('9999')")
         connection.close()
-    app = App(Settings(listen="127.0.0.1:0", http=None, data_dir=tmp_path))
+    app = App(Settings(listen="127.0.0.1:0", http=None, web=None, data_dir=tmp_path))
     with pytest.raises(StartError, match=str(tmp_path)):
         await app.start()
 

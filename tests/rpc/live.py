@@ -83,7 +83,7 @@ class Live:
 @asynccontextmanager
 async def serving(evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any) -> AsyncIterator[Live]:
     """A server with these plugins and settings, and 32 MiB messages allowed to the client."""
-    app = App(Settings(listen="127.0.0.1:0", http=settings.pop("http", None), **settings))
+    app = App(Settings(listen="127.0.0.1:0", **{"http": None, "web": None, **settings}))
     for evaluator in evaluators:
         app.registry.register(evaluator, Origin.PLUGIN)
     await app.start()

@@ -38,7 +38,7 @@ def server_process(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
     process = subprocess.Popen(
         [_EVALD, "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments],
-        env=inherited | environment,
+        env=inherited | {"EVALD_WEB": ""} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

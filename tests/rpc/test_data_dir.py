@@ -27,7 +27,7 @@ def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":
             "--data-dir",
             str(directory),
         ],
-        env={"EVALD_HTTP": ""},
+        env={"EVALD_HTTP": "", "EVALD_WEB": ""},
         capture_output=True,
         text=True,
         timeout=30,
@@ -55,19 +55,19 @@ def test_a_second_server_is_refused_until_the_first_one_is_gone(
 
 def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: Path) -> None:
     def app(listen: str) -> App:
-        return App(Settings(listen=listen, http=None, data_dir=tmp_path))
+        return App(Settings(listen=listen, http=None, web=None, data_dir=tmp_path))
 
     async def main() -> None:
         first = app("127.0.0.1:0")
         await first.start()
         with pytest.raises(StartError, match="another server"):
             await app("127.0.0.1:0").start()
-        taken = App(Settings(listen=first.address, http=None, data_dir=tmp_path / "other"))
+        taken = App(Settings(listen=first.address, http=None, web=None, data_dir=tmp_path / "other"))
         with pytest.raises(StartError, match="cannot be had"):
             await taken.start()
         await first.stop(0)
         for directory in (tmp_path, tmp_path / "other"):
-            again = App(Settings(listen="127.0.0.1:0", http=None, data_dir=directory))
+            again = App(Settings(listen="127.0.0.1:0", http=None, web=None, data_dir=directory))
             await again.start()
             await again.stop(0)
 

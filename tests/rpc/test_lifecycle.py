@@ -111,7 +111,7 @@ async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_ch
 
 async def test_two_servers_cannot_have_the_same_port() -> None:
     async with serving() as live:
-        second = App(Settings(listen=live.app.address, http=None))
+        second = App(Settings(listen=live.app.address, http=None, web=None))
         with pytest.raises(StartError, match="cannot be had"):
             await second.start()
 
@@ -120,7 +120,11 @@ async def test_a_server_that_cannot_listen_leaves_nothing_running(tmp_path: Path
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = Settings(
-            listen=address, http=None, data_dir=tmp_path, remote_targets=[RemoteTarget(target="127.0.0.1:9")]
+            listen=address,
+            http=None,
+            web=None,
+            data_dir=tmp_path,
+            remote_targets=[RemoteTarget(target="127.0.0.1:9")],
         )
         before = asyncio.all_tasks()
         with pytest.raises(StartError, match="cannot be had"):

@@ -290,7 +290,7 @@ def test_a_server_does_not_start_with_a_policy_that_it_cannot_keep(
     settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(StartError) as problem:
-        App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, **settings}))
+        App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "web": None, **settings}))
     assert words in str(problem.value)
 
 
@@ -311,7 +311,11 @@ def test_a_wrong_setting_is_named(name: str, value: str, words: str) -> None:
 
 
 def test_scripts_without_isolation_are_logged_once(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
-    App(Settings(listen="127.0.0.1:0", http=None, code_allow=[folder.shell(PASSES)], code_isolation="off"))
+    App(
+        Settings(
+            listen="127.0.0.1:0", http=None, web=None, code_allow=[folder.shell(PASSES)], code_isolation="off"
+        )
+    )
     assert [record.getMessage() for record in caplog.records] == [
         "scripts run without isolation: code_isolation is off"
     ]

@@ -9,7 +9,7 @@ from .postgres import Postgres
 
 
 def app(url: str) -> App:
-    return App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "store": url}))
+    return App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "web": None, "store": url}))
 
 
 async def test_a_second_server_on_a_database_does_not_start(

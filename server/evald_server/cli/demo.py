@@ -138,7 +138,7 @@ def _server() -> Iterator[DemoServer]:
     _step(1, f"Start a server: evald {' '.join(command)}")
     # The settings of the user's own server must not affect the demo.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
-    environment["EVALD_LOG_LEVEL"] = "warning"
+    environment |= {"EVALD_LOG_LEVEL": "warning", "EVALD_WEB": ""}
     began = time.perf_counter()
     process = subprocess.Popen(  # noqa: S603 - this package
         [sys.executable, "-m", "evald_server", *command], env=environment, stdout=subprocess.PIPE, text=True

@@ -344,6 +344,9 @@ def build_parser() -> Parser:
     serve.add_argument(
         "--http", metavar="HOST:PORT", help="address of /metrics, /healthz, /readyz; '' for none"
     )
+    serve.add_argument(
+        "--web", metavar="HOST:PORT", help="address of the console and the HTTP API; '' for none"
+    )
     serve.add_argument("--data-dir", metavar="DIR", help="directory for data that must outlive the process")
     serve.add_argument("--config", metavar="FILE", help="settings, TOML or JSON [EVALD_CONFIG]")
     serve.add_argument(

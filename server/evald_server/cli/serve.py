@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def load_command_settings(args: argparse.Namespace, **fixed: Any) -> Settings:
     """Load the settings for a command line. fixed: settings that the command itself determines."""
     overrides = {
-        name: getattr(args, name, None) for name in ("listen", "http", "data_dir", "plugins")
+        name: getattr(args, name, None) for name in ("listen", "http", "web", "data_dir", "plugins")
     } | fixed
     if getattr(args, "code_allow", None):
         # Paths on a command line are relative to the working directory; the setting wants absolute ones.

@@ -73,7 +73,7 @@ async def serving(
         return
 
     _configure_logging()
-    fixed = {"listen": "127.0.0.1:0", "http": ""}
+    fixed = {"listen": "127.0.0.1:0", "http": "", "web": ""}
     settings = load_command_settings(args, **fixed)
     if data_dir and settings.data_dir is None:
         settings = load_command_settings(args, **fixed, data_dir=data_dir)

@@ -24,6 +24,8 @@ _READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 _JSON_TYPES: Final = frozenset(("application/json", "application/x-ndjson"))
 
+MAX_HEAD_BYTES: Final = 16 * 1024
+
 _BODY_SECONDS: Final = 30.0
 
 # Bodies of all connections together: so many times the largest one. Small ones always have room.
@@ -91,6 +93,9 @@ class Guards:
     def _refusal(self, request: Request) -> Response | None:
         """Return the refusal of a request that may not go on."""
         headers = request.headers
+        # The parser bounds heads that come in pieces alone.
+        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
+            return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
         host = _host_name(headers.get("host", ""))
         if host not in self._hosts and not _is_literal(host):
             wanted = "an address, localhost, or a name of web_hosts (EVALD_WEB_HOSTS)"

@@ -21,10 +21,8 @@ from .api import routes as api
 from .calls import CallFailed
 from .console import routes as console
 from .errors import on_call_failed, on_http_exception
-from .guards import Bodies, Guards
+from .guards import MAX_HEAD_BYTES, Bodies, Guards
 from .site import Site
-
-_MAX_HEAD_BYTES: Final = 16 * 1024
 
 # For the handshake of TLS and for the head of a request, however slowly it comes.
 _HEAD_SECONDS: Final = 10.0
@@ -73,7 +71,7 @@ class WebServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         self._tls = tls
         self._max_connections = max_connections
@@ -201,6 +199,12 @@ class _Connection(H11Protocol):
             super().data_received(data)
         except h11.LocalProtocolError:  # garbage while a response is being sent
             self.transport.abort()
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            # The next request, sent before this one is answered. uvicorn stops reading then, and would not see the
+            # caller hang up.
+            if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+                self.transport.abort()
+            self.flow.resume_reading()
         if self.conn.their_state is not before:
             self.since = self.loop.time()
 

@@ -1,0 +1,373 @@
+"""Callers that hang up, that say nothing, that say half, and that say too much."""
+
+import asyncio
+import json
+import logging
+import shutil
+import ssl
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evald.evaluator import define_evaluator
+from evald.result import Kind
+from evald_server.app import App
+from evald_server.cli import main
+from evald_server.config import Settings
+from evald_server.http import guards
+from evald_server.http import web as web_port
+
+from ..rpc.live import CONTAINS, Live, request, serving, spec, until
+from .exchange import JSON, connected, head, post, receive, send
+from .test_bridge import envelope, web
+
+EVALUATE = "/evald.v1.EvaluationService/"
+LOOPBACK = {"listen": "127.0.0.1:0", "http": None, "web": "127.0.0.1:0"}
+
+
+class _Waiting:
+    """An evaluator that waits until its call is cancelled, or the test lets it go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.cancelled = 0
+        self.released = asyncio.Event()
+        self.definition = define_evaluator(type="waiting", kind=Kind.ASSERTION, evaluate=self._evaluate)
+
+    async def _evaluate(self, _ctx: Any) -> bool:
+        self.begun += 1
+        try:
+            while not self.released.is_set():  # noqa: ASYNC110 - it may run in another loop than the test
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return True
+
+
+def _turn(*types: str) -> Any:
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(request(*(spec(name) for name in types)))
+
+
+UNARY = ("EvaluateUnary", JSON, lambda turn: json.dumps({"request": turn}).encode())
+NDJSON = ("Evaluate", JSON, lambda turn: json.dumps(turn).encode())
+SSE = ("Evaluate", JSON | {"accept": "text/event-stream"}, NDJSON[2])
+CONNECT = (
+    "Evaluate",
+    {"content-type": "application/connect+json"},
+    lambda turn: envelope(json.dumps(turn).encode()),
+)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("way", [UNARY, NDJSON, SSE, CONNECT], ids=["unary", "ndjson", "sse", "connect"])
+async def test_a_caller_who_hangs_up_leaves_no_work_after_250_ms(
+    way: tuple[str, dict[str, str], Callable[[Any], bytes]],
+) -> None:
+    waiting = _Waiting()
+    method, headers, body_of = way
+    async with serving([waiting.definition], web="127.0.0.1:0") as live:
+        body = body_of(_turn("waiting"))
+        async with connected(web(live)) as (_, writer):
+            sent = {"host": "localhost", "content-length": str(len(body))} | headers
+            writer.write(head("POST", EVALUATE + method, sent) + body)
+            await until(lambda: waiting.begun)
+        began = time.monotonic()
+        await until(lambda: waiting.cancelled)
+        assert time.monotonic() - began < 0.25
+        await until(lambda: not live.app.admission.inflight)
+
+
+async def test_overload_is_refused_at_once_by_the_admission_of_grpc_with_a_time_to_come_back() -> None:
+    waiting = _Waiting()
+    async with serving(
+        [waiting.definition], web="127.0.0.1:0", max_inflight=1, max_queued=1, max_queue_seconds=30
+    ) as live:
+        turn = {"request": _turn("waiting")}
+        over_grpc = asyncio.create_task(live.unary(request(spec("waiting"))))
+        await until(lambda: live.app.admission.inflight)
+        over_http = asyncio.create_task(post(web(live), "EvaluationService/EvaluateUnary", turn))
+        await until(lambda: live.app.admission.queued)
+        refused = await post(web(live), "EvaluationService/EvaluateUnary", turn)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert refused.json["details"][0]["reason"] == "OVERLOADED"
+        assert not over_http.done()
+        waiting.released.set()
+        assert (await over_grpc).summary.success
+        assert (await over_http).json["summary"]["success"]
+
+
+@pytest.fixture(name="live")
+async def _live() -> AsyncIterator[Live]:
+    async with serving(web="127.0.0.1:0", max_message_bytes=4096) as live:
+        yield live
+
+
+@pytest.mark.alone
+async def test_1000_idle_and_half_sent_connections_keep_nobody_out(live: Live) -> None:
+    opened = []
+    try:
+        for number in range(1000):
+            reader, writer = await asyncio.open_connection(*web(live).split(":"))
+            opened.append((reader, writer))
+            if number % 2:
+                writer.write(b"POST /evald.v1.EvaluationService/Evaluate HTTP/1.1\r\nHost: localhost\r\nX: ")
+        began = time.monotonic()
+        assert (await send(web(live), "GET", "/nothing")).status == 404
+        assert time.monotonic() - began < 1
+        assert (await live.unary(request(CONTAINS))).summary.success
+        assert live.app._web is not None
+        assert len(live.app._web._open) <= web_port_limit(live)
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
+def web_port_limit(live: Live) -> int:
+    assert live.app._web is not None
+    return live.app._web._max_connections
+
+
+async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Live) -> None:
+    assert live.app._web is not None
+    live.app._web._max_connections = 2
+    async with connected(web(live)) as (first, _), connected(web(live)) as (second, writer):
+        await until(lambda: len(live.app._web._open) == 2)
+        async with connected(web(live)) as (_, third):
+            assert await first.read() == b""
+            third.write(head("GET", "/nothing", {"host": "localhost"}))
+            writer.write(head("GET", "/nothing", {"host": "localhost"}))
+            assert (await receive(second)).status == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\r\n"],
+    ids=["nothing", "half a line", "half a head"],
+)
+async def test_who_does_not_send_a_head_in_time_is_cut_off(
+    live: Live, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(web_port, "_HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(web_port, "_SWEEP_SECONDS", 0.05)
+    async with connected(web(live)) as (reader, writer):
+        writer.write(sent)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+
+async def test_who_does_not_send_a_body_in_time_is_told(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "_BODY_SECONDS", 0.1)
+    async with connected(web(live)) as (reader, writer):
+        writer.write(
+            head("POST", EVALUATE + "Evaluate", JSON | {"host": "localhost", "content-length": "9"}) + b"{"
+        )
+        answer = await receive(reader)
+        assert answer.status == 408
+        assert "within" in answer.json["message"]
+        assert await reader.read() == b""
+
+
+async def test_a_body_that_is_too_large_is_refused_by_its_length_before_it_is_read(live: Live) -> None:
+    async with connected(web(live)) as (reader, writer):
+        writer.write(
+            head("POST", EVALUATE + "Evaluate", JSON | {"host": "localhost", "content-length": "4097"})
+        )
+        answer = await receive(reader)
+    assert answer.status == 413
+    assert answer.json["details"][0]["reason"] == "MESSAGE_TOO_LARGE"
+
+
+async def test_a_body_without_a_length_is_counted_while_it_is_read(live: Live) -> None:
+    async with connected(web(live)) as (reader, writer):
+        writer.write(
+            head("POST", EVALUATE + "Evaluate", JSON | {"host": "localhost", "transfer-encoding": "chunked"})
+        )
+        for _ in range(5):
+            writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
+        assert (await receive(reader)).status == 413
+
+
+async def test_the_bodies_of_all_connections_are_bounded_together(live: Live) -> None:
+    guard = guards.Bodies(_nothing, max_message_bytes=100_000)
+    guard._held = 8 * 100_000
+    sent = []
+
+    async def read() -> Any:
+        return {"type": "http.request", "body": b" " * 90_000, "more_body": False}
+
+    async def write(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [],
+        "query_string": b"",
+        "server": ("x", 1),
+    }
+    await guard(scope, read, write)
+    assert sent[0]["status"] == 429
+    assert guard._held == 8 * 100_000
+
+
+async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+    ],
+    ids=["no request", "no host", "two hosts", "a long head", "two lengths", "TLS"],
+)
+async def test_what_is_no_request_is_refused_and_not_logged(
+    live: Live, caplog: pytest.LogCaptureFixture, sent: bytes, status: int
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with connected(web(live)) as (reader, writer):
+            writer.write(sent + b"\r\n\r\n")
+            assert (await receive(reader)).status == status
+    assert not caplog.records
+
+
+async def test_garbage_behind_a_request_ends_the_connection_and_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    waiting = _Waiting()
+    async with serving([waiting.definition], web="127.0.0.1:0") as live:
+        body = json.dumps({"request": _turn("waiting")}).encode()
+        async with connected(web(live)) as (_, writer):
+            sent = JSON | {"host": "localhost", "content-length": str(len(body))}
+            writer.write(head("POST", EVALUATE + "EvaluateUnary", sent) + body)
+            await until(lambda: waiting.begun)
+            writer.write(b"\0nonsense\r\n\r\n" * 10)
+            writer.close()
+            await until(lambda: waiting.cancelled)
+    assert not [found for found in caplog.records if found.levelno >= logging.ERROR]
+
+
+async def test_a_fault_of_a_handler_is_told_by_its_incident_alone(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise RuntimeError("the secret")
+
+    guard = guards.Guards(broken, live.app.settings)
+    sent = []
+
+    async def write(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/x",
+        "headers": [(b"host", b"localhost")],
+        "query_string": b"",
+        "server": ("x", 1),
+    }
+    await guard(scope, _never, write)
+    answer = json.loads(sent[1]["body"])
+    assert (sent[0]["status"], answer["code"]) == (500, 13)
+    assert "secret" not in sent[1]["body"].decode()
+    (entry,) = caplog.records
+    assert answer["details"][0]["metadata"]["incident"] in entry.getMessage()
+    assert "the secret" in str(entry.exc_info)
+
+
+async def _never() -> Any:
+    raise AssertionError
+
+
+@pytest.fixture(name="certificates", scope="module")
+def _certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    for name in ("old", "new"):
+        assert main(["certs", "dev", str(folder / name)]) == 0
+    return folder
+
+
+def _trusting(folder: Path, **limits: Any) -> ssl.SSLContext:
+    """What a client of one authority uses. limits: attributes of the context."""
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    for name, value in limits.items():
+        setattr(context, name, value)
+    return context
+
+
+async def test_new_connections_use_new_certificates_while_open_ones_go_on(
+    certificates: Path, tmp_path: Path
+) -> None:
+    for name in ("server.pem", "server.key"):
+        shutil.copy(certificates / "old" / name, tmp_path)
+    settings = {"tls_cert_file": tmp_path / "server.pem", "tls_key_file": tmp_path / "server.key"}
+    app = App(Settings.model_validate({**LOOPBACK, **settings, "tls_reload_seconds": 0.05}))
+    await app.start()
+    try:
+        assert app.web_address is not None
+        old, new = (_trusting(certificates / name) for name in ("old", "new"))
+        async with connected(app.web_address, old) as (reader, writer):
+            for name in ("server.pem", "server.key"):
+                shutil.copy(certificates / "new" / name, tmp_path)
+
+            async def swapped() -> bool:
+                try:
+                    return (await send(app.web_address or "", "GET", "/nothing", tls=new)).status == 404
+                except ssl.SSLError:
+                    return False
+
+            await until(swapped)
+            writer.write(head("GET", "/nothing", {"host": "localhost"}))
+            assert (await receive(reader)).status == 404
+        with pytest.raises(ssl.SSLError):
+            await send(app.web_address, "GET", "/nothing", tls=old)
+    finally:
+        await app.stop(0)
+
+
+async def test_no_tls_below_1_2_and_no_plaintext_beside_tls(certificates: Path) -> None:
+    folder = certificates / "old"
+    settings = {"tls_cert_file": folder / "server.pem", "tls_key_file": folder / "server.key"}
+    app = App(Settings.model_validate({**LOOPBACK, **settings}))
+    await app.start()
+    try:
+        assert app.web_address is not None
+        for version, works in [("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)]:
+            # Clients of today refuse the old one themselves, unless they are told not to.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                wanted = ssl.TLSVersion[version]
+                context = _trusting(folder, minimum_version=wanted, maximum_version=wanted)
+                context.set_ciphers("DEFAULT:@SECLEVEL=0")
+            try:
+                answered = (await send(app.web_address, "GET", "/nothing", tls=context)).status == 404
+            except (ssl.SSLError, OSError):
+                answered = False
+            assert answered == works, version
+        async with connected(app.web_address) as (reader, writer):
+            writer.write(head("GET", "/", {"host": "localhost"}))
+            with suppress(ConnectionResetError):
+                assert not (await reader.read()).startswith(b"HTTP")
+    finally:
+        await app.stop(0)
+
+
+@pytest.mark.parametrize("web", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
+def test_an_address_that_others_reach_needs_encryption_and_keys(web: str) -> None:
+    with pytest.raises(ValueError, match=r"web: .* can be reached from other machines"):
+        Settings.model_validate({**LOOPBACK, "web": web})
