@@ -43,6 +43,8 @@ at_most 10 "$work/sdk"
 environment "$newest" "$work/newest"
 "$work/newest/bin/pip" install --quiet "$wheel[server]"
 at_most 34 "$work/newest"
+"$work/newest/bin/pip" install --quiet "$wheel[web]"
+at_most 39 "$work/newest"
 .ci/smoke.sh "$work/newest/bin" "$work/sdk/bin"
 
 echo "-- oldest packages"

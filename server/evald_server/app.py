@@ -299,9 +299,10 @@ class App:
             from evald_server.http.site import Site
             from evald_server.http.web import WebServer
         except ModuleNotFoundError as problem:
-            if problem.name not in _WEB_PACKAGES:
+            missing = (problem.name or "").partition(".")[0]
+            if missing not in _WEB_PACKAGES:
                 raise
-            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", problem.name)
+            _log.warning("no web port: %s is not installed: pip install 'evald[web]'", missing)
             return
         site = Site(
             self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry

@@ -3,15 +3,22 @@
 import asyncio
 import json
 import logging
+import shutil
+import ssl
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
+from evald_server.app import App
+from evald_server.cli import main
+from evald_server.config import Settings
 from evald_server.http import guards
 from evald_server.http import web as web_port
 
@@ -20,6 +27,7 @@ from .exchange import JSON, connected, head, post, receive, send
 from .test_bridge import envelope, web
 
 EVALUATE = "/evald.v1.EvaluationService/"
+LOOPBACK = {"listen": "127.0.0.1:0", "http": None, "web": "127.0.0.1:0"}
 
 
 class _Waiting:
@@ -284,3 +292,82 @@ async def test_a_fault_of_a_handler_is_told_by_its_incident_alone(
 
 async def _never() -> Any:
     raise AssertionError
+
+
+@pytest.fixture(name="certificates", scope="module")
+def _certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    for name in ("old", "new"):
+        assert main(["certs", "dev", str(folder / name)]) == 0
+    return folder
+
+
+def _trusting(folder: Path, **limits: Any) -> ssl.SSLContext:
+    """What a client of one authority uses. limits: attributes of the context."""
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    for name, value in limits.items():
+        setattr(context, name, value)
+    return context
+
+
+async def test_new_connections_use_new_certificates_while_open_ones_go_on(
+    certificates: Path, tmp_path: Path
+) -> None:
+    for name in ("server.pem", "server.key"):
+        shutil.copy(certificates / "old" / name, tmp_path)
+    settings = {"tls_cert_file": tmp_path / "server.pem", "tls_key_file": tmp_path / "server.key"}
+    app = App(Settings.model_validate({**LOOPBACK, **settings, "tls_reload_seconds": 0.05}))
+    await app.start()
+    try:
+        assert app.web_address is not None
+        old, new = (_trusting(certificates / name) for name in ("old", "new"))
+        async with connected(app.web_address, old) as (reader, writer):
+            for name in ("server.pem", "server.key"):
+                shutil.copy(certificates / "new" / name, tmp_path)
+
+            async def swapped() -> bool:
+                try:
+                    return (await send(app.web_address or "", "GET", "/nothing", tls=new)).status == 404
+                except ssl.SSLError:
+                    return False
+
+            await until(swapped)
+            writer.write(head("GET", "/nothing", {"host": "localhost"}))
+            assert (await receive(reader)).status == 404
+        with pytest.raises(ssl.SSLError):
+            await send(app.web_address, "GET", "/nothing", tls=old)
+    finally:
+        await app.stop(0)
+
+
+async def test_no_tls_below_1_2_and_no_plaintext_beside_tls(certificates: Path) -> None:
+    folder = certificates / "old"
+    settings = {"tls_cert_file": folder / "server.pem", "tls_key_file": folder / "server.key"}
+    app = App(Settings.model_validate({**LOOPBACK, **settings}))
+    await app.start()
+    try:
+        assert app.web_address is not None
+        for version, works in [("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)]:
+            # Clients of today refuse the old one themselves, unless they are told not to.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                wanted = ssl.TLSVersion[version]
+                context = _trusting(folder, minimum_version=wanted, maximum_version=wanted)
+                context.set_ciphers("DEFAULT:@SECLEVEL=0")
+            try:
+                answered = (await send(app.web_address, "GET", "/nothing", tls=context)).status == 404
+            except (ssl.SSLError, OSError):
+                answered = False
+            assert answered == works, version
+        async with connected(app.web_address) as (reader, writer):
+            writer.write(head("GET", "/", {"host": "localhost"}))
+            with suppress(ConnectionResetError):
+                assert not (await reader.read()).startswith(b"HTTP")
+    finally:
+        await app.stop(0)
+
+
+@pytest.mark.parametrize("web", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
+def test_an_address_that_others_reach_needs_encryption_and_keys(web: str) -> None:
+    with pytest.raises(ValueError, match=r"web: .* can be reached from other machines"):
+        Settings.model_validate({**LOOPBACK, "web": web})

@@ -134,9 +134,7 @@ def sums(connection: Connection, since: int, until: int, width: int) -> list[Rol
     wanted = wanted.group_by(piece, columns.scope, columns.key)
     # PostgreSQL sums whole numbers to decimals.
     # PostgreSQL sums whole numbers to decimals.
-    return [
-        Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)
-    ]
+    return [Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)]
 
 
 def _upsert(insert: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -10,13 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evald.result import Verdict
-from evald.v1 import catalog_service_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.http.site import Site
 from evald_server.store.rollups import HOUR
 from evald_server.store.runs import RunStore
 
 from .failures import BadAddress
 from .figures import figures, problems
+from .labels import labels
 from .rendering import render
 from .suite_view import suite_rows
 
@@ -68,11 +68,6 @@ async def overview(site: Site, request: Request) -> Response:
         suite_service_pb2.ListSuiteRunsResponse,
         caller,
     )
-    types = await site.calls.unary(
-        "evald.v1.CatalogService/ListEvaluatorTypes",
-        catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000).SerializeToString(),
-        caller,
-    )
     counts = await RunStore(site.database).rollup_sums(since, now + HOUR, step * HOUR)
     size = hours // step
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
@@ -84,7 +79,7 @@ async def overview(site: Site, request: Request) -> Response:
         period=period,
         periods=list(_PERIODS),
         now=Timestamp(seconds=now // 1_000_000),
-        found=figures(counts, since, step * HOUR, size, _labels(types)),
+        found=figures(counts, since, step * HOUR, size, await labels(site, caller)),
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,
@@ -108,10 +103,3 @@ def _calls(site: Site) -> list[CallRow]:
         for name, counts in sorted(site.telemetry.evaluation_counts().items())
     ]
     return [row for row in rows if any(row[1:])]
-
-
-@lru_cache(maxsize=4)
-def _labels(types: bytes) -> dict[str, str]:
-    """Return the labels of evaluators by type. Reading all their schemas takes longer than all the rest."""
-    found = catalog_service_pb2.ListEvaluatorTypesResponse.FromString(types)
-    return {one.type: one.label for one in found.evaluator_types}

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from evald_server.http.site import Site
 from evald_server.pages.environment import environment
+from evald_server.pages.formats import mark
 
 from .assets import address
 
@@ -73,7 +74,7 @@ def link(path: str, **parameters: str) -> str:
 def templates() -> "Environment":
     """Return the templates of the console."""
     made = environment(Path(__file__).with_name("templates"))
-    made.globals |= {"asset": address, "link": link}
+    made.globals |= {"asset": address, "link": link, "mark_of": mark}
     made.filters |= {"iso": _iso}
     return made
 

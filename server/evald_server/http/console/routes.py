@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from evald_server.http.site import Site
 
-from . import edit_routes, page_overview, page_run, page_runs
+from . import edit_routes, page_overview, page_run, page_runs, page_suites
 from .assets import asset
 from .failures import page
 from .rendering import render
@@ -44,8 +44,13 @@ _PAGES: dict[str, Handler] = {
     "/console/runs": page_runs.runs,
     "/console/runs/{run_id}": page_run.run,
     "/console/runs/{run_id}/events": page_run.events,
+    "/console/suites": page_suites.suites,
+    "/console/suites/compare": page_suites.compare,
+    "/console/suites/{suite_run_id}": page_suites.suite_run,
+    "/console/suites/{suite_run_id}/case": page_suites.case,
     "/console/runs/{run_id}/messages/{index}": page_run.message,
 }
 _ACTIONS: dict[str, Handler] = {
+    "/console/suites/{suite_run_id}/delete": page_suites.delete_suite_run,
     "/console/runs/{run_id}/{action}": page_runs.change_run,
 }
