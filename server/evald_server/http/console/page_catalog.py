@@ -17,13 +17,14 @@ from .rendering import link, render
 
 _PAGE: Final = 50
 _STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
+_ORIGINS: Final = {"built_in": "in the server", "remote": "remotely", "plugin": "in the server, a plugin"}
 _MODES: Final = {1: "its session", 2: "registering", 3: "the config"}
 
 
 async def evaluators(site: Site, request: Request) -> Response:
     """Show all evaluator types."""
     types = await evaluator_types(site, request)
-    return render(site, request, "evaluators.html", types=types.values())
+    return render(site, request, "evaluators.html", types=types.values(), origins=_ORIGINS)
 
 
 async def evaluator(site: Site, request: Request) -> Response:
