@@ -14,9 +14,9 @@ from evald_server.cli.conversations import (
     last_turn,
     read_conversations,
     session_base,
-    turn_bounds,
 )
 from evald_server.cli.exit_codes import CommandError, ExitCode
+from evald_server.suites.recorded_turns import turn_bounds
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 ONE = json.dumps({"messages": MESSAGES})

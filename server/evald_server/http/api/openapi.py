@@ -1,7 +1,7 @@
 """The OpenAPI document, made from the table of routes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 

@@ -2,6 +2,7 @@
 OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from starlette.exceptions import HTTPException
