@@ -1,6 +1,5 @@
 """The page in a real browser: Debian's Chromium, driven by playwright, checked by axe-core."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from evald_server.suites.reports.page import write_page
 from evald_server.suites.reports.report import SuiteReport
 
-from ...chromium import axe, browser, open_all, violations  # noqa: F401 - fixtures
+from ...chromium import open_all, violations
 from . import samples
 from .hostile import HOSTILE, hostile_report
 
