@@ -18,7 +18,6 @@ from hypothesis import settings
 from .chromium import axe, browser  # noqa: F401 - fixtures of pages
 from .loop import LOOP
 
-
 # How long an example takes is the machine's business.
 settings.register_profile("evald", deadline=None)
 settings.load_profile("evald")

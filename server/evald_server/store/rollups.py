@@ -67,7 +67,15 @@ def _of_result(result: result_pb2.EvaluationResult, at: int) -> Rollup:
     metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
     field = "value" if metric else "score"
     number = getattr(result, field) if result.HasField(field) else None
+    if metric and _is_unavailable(result):
+        number = None
     return _count(at, METRIC if metric else ASSERTION, result.name, result.verdict, number)
+
+
+def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
+    """Return whether the 0 of a metric stands for nothing, see EvaluationResult.value."""
+    said = result.metadata.fields.get("available")
+    return said is not None and said.WhichOneof("kind") == "bool_value" and not said.bool_value
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
