@@ -67,7 +67,7 @@ class Figures(NamedTuple):
     rows_left_out: int
 
 
-class Problem(NamedTuple):
+class FailureGroup(NamedTuple):
     """Runs that fail in the same way. evaluator: name for a filter, "" if the run itself broke."""
 
     mark: Mark
@@ -165,9 +165,9 @@ def _metric(shown: str, one: _Series) -> MetricRow:
     return MetricRow(shown, measured, one.total("error"), mean, spark(one.means()))
 
 
-def problems(runs: Iterable[run_service_pb2.Run]) -> list[Problem]:
+def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:
     """Return in what ways runs failed, the most frequent first. runs: newest first."""
-    found: dict[tuple[str, str], Problem] = {}
+    found: dict[tuple[str, str], FailureGroup] = {}
     for run in runs:
         verdict, what, evaluator = _cause(run)
         key = (run.scenario_id, what)
@@ -175,7 +175,7 @@ def problems(runs: Iterable[run_service_pb2.Run]) -> list[Problem]:
         found[key] = (
             before._replace(runs=before.runs + 1)
             if before
-            else Problem(mark(verdict), run.scenario.name, run.scenario_id, what, evaluator, 1, run.id)
+            else FailureGroup(mark(verdict), run.scenario.name, run.scenario_id, what, evaluator, 1, run.id)
         )
     return sorted(found.values(), key=lambda one: -one.runs)[:_PROBLEMS]
 

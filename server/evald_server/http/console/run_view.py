@@ -66,7 +66,7 @@ class Part(NamedTuple):
     messages: list[Said]
 
 
-class Conversation(NamedTuple):
+class RunConversation(NamedTuple):
     """What is shown of a conversation. first, last: places of the messages shown, from 1."""
 
     parts: list[Part]
@@ -141,7 +141,7 @@ def chosen_turn(run: Run, number: int | None) -> run_service_pb2.RunTurn | None:
     return next((turn for turn in run.turns if turn.turn == number), None)
 
 
-def conversation(run: Run, chosen: run_service_pb2.RunTurn | None) -> Conversation:
+def conversation(run: Run, chosen: run_service_pb2.RunTurn | None) -> RunConversation:
     """Return the messages around a turn, those of each turn together."""
     total = len(run.messages)
     end = total
@@ -163,7 +163,7 @@ def conversation(run: Run, chosen: run_service_pb2.RunTurn | None) -> Conversati
         if not parts or parts[-1].turn != here:
             parts.append(Part(here, []))
         parts[-1].messages.append(Said(index, message_view(message, limit)))
-    return Conversation(parts, start + 1 if shown else 0, end, total)
+    return RunConversation(parts, start + 1 if shown else 0, end, total)
 
 
 def _limit(messages: Sequence[message_pb2.ChatMessage]) -> int:
