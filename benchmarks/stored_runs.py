@@ -82,7 +82,7 @@ async def _lists(lab: Lab) -> list[Row]:
     rows = []
     async with _databases(lab) as databases:
         for name, database in databases.items():
-            await _fill(database)
+            await fill(database)
             store = RunStore(database)
             measured = {}
             for question in _questions(store, await _middle(database)):
@@ -144,7 +144,8 @@ async def _middle(database: Database) -> int:
     return await database.read(lambda connection: connection.scalars(middle).one())
 
 
-async def _fill(database: Database) -> None:
+async def fill(database: Database) -> None:
+    """Store 102,400 runs."""
     store = RunStore(database)
     # A second apart, the copies after them.
     began = time.time_ns() // 1000 - _RUNS * _SECOND

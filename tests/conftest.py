@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
+from .chromium import axe, browser  # noqa: F401 - fixtures of pages
 from .loop import LOOP
 
 # How long an example takes is the machine's business.

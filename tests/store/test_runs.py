@@ -261,7 +261,7 @@ async def test_an_import_is_a_run_with_its_events_and_counts(store: RunStore) ->
 async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunStore) -> None:
     [run] = await store.create([a_run("one")])
     run.update_time.FromMicroseconds(NOON + 1)
-    run.status, run.last_sequence = RUNNING, 6
+    run.status, run.last_sequence = RUNNING, 7
     results = [
         result("a", PASSED, score=1.0),
         result("a", FAILED, score=0.5),
@@ -269,17 +269,24 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
         result("waits", FAILED, pending=True),
         result("m", PASSED, kind=METRIC, value=12.5),
         result("m", PASSED, kind=METRIC, value=float("inf")),
+        result("m", PASSED, kind=METRIC, value=0.0),
     ]
-    await store.save(run, [turn(6, *results)])
+    results[-1].metadata["available"] = False
+    await store.save(run, [turn(7, *results)])
     run.update_time.FromMicroseconds(NOON + HOUR)
     run.status, run.verdict, run.result.score = COMPLETED, PASSED, 0.75
     for _ in range(2):  # the second one has ended already
         await store.save(run)
     assert await store.rollups(NOON, NOON + 2 * HOUR) == [
         Rollup(NOON, "assertion", "a", 1, 1, 1, 0, 2, 1.5),
-        Rollup(NOON, "metric", "m", 2, 0, 0, 0, 1, 12.5),
+        Rollup(NOON, "metric", "m", 3, 0, 0, 0, 1, 12.5),
         Rollup(NOON + HOUR, "run", "scenario", 1, 0, 0, 0, 1, 0.75),
     ]
+    hours = await store.rollups(NOON, NOON + 2 * HOUR)
+    assert sorted(await store.rollup_sums(NOON + 1, NOON + 2 * HOUR, HOUR)) == sorted(hours)
+    together = {one[:3]: one[3:] for one in await store.rollup_sums(NOON, NOON + 2 * HOUR, 2 * HOUR)}
+    assert {key[0] for key in together} == {NOON}
+    assert sum(counts[1] for counts in together.values()) == sum(one.failed for one in hours)
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
     await store.delete("one")

@@ -1,5 +1,6 @@
 """Metrics of whole evaluations, one per turn."""
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -78,6 +79,14 @@ class EvaluationMetrics:
         if not self._limit.reserve("caller", len(ASSERTION_VERDICTS)):
             key = (OTHER,) * len(key)
         return self._tallies.setdefault(key, EvaluationTally(key, self._durations))
+
+    def counts(self) -> dict[str, list[int]]:
+        """Return the evaluations by RPC and the number of their verdict."""
+        found: dict[str, list[int]] = {}
+        for tally in list(self._tallies.values()):
+            counts = found.setdefault(tally.labels[0], [0] * len(tally.counts))
+            counts[:] = map(operator.add, counts, tally.counts)
+        return found
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""

@@ -131,6 +131,10 @@ class JudgeMetrics:
             self._judge = JudgeTally(evaluator, self.model_limit)
         return self._judge
 
+    def spent_usd(self) -> float | None:
+        """Return what judges have cost, as far as it is known; None where there is no judge."""
+        return None if self._judge is None else self._judge.cost_usd
+
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
         requests = counter(

@@ -40,6 +40,10 @@ class RunMetrics:
         self._running = running
         self._queued = queued
 
+    def now(self) -> tuple[int, int]:
+        """Return how many runs go on and how many wait."""
+        return (self._running() if self._running else 0), (self._queued() if self._queued else 0)
+
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
         runs = counter("evald_runs", "Runs that ended or were interrupted, by the outcome.")

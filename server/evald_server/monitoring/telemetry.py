@@ -84,6 +84,8 @@ class Telemetry(Collector):
         self.tally_of = self._evaluators.of
         self.announce = self._evaluators.announce
         self.evaluation = self._evaluations.tally
+        self.evaluation_counts = self._evaluations.counts
+        self.judges_spent_usd = self._judges.spent_usd
         self.judge = self._judges.tally
         self.rpc = self._rpcs.tally
         self.remote_tasks = self._remotes.tasks

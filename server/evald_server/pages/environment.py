@@ -47,7 +47,7 @@ def environment(*folders: Path) -> "Environment":
         "points": formats.points,
         "seconds": formats.seconds,
         "signed": formats.signed,
-        "text": _text,
+        "text": shown_text,
         "tokens": formats.tokens,
     }
     templates.globals |= {"mark": formats.mark, "comparison_mark": formats.comparison_mark}
@@ -65,6 +65,6 @@ def _line(text: str) -> str:
     return one_line(text, 200)
 
 
-def _text(text: str) -> str:
+def shown_text(text: str) -> str:
     """Filter of reasons: at most 2,000 characters."""
     return visible(text if len(text) <= 2000 else text[:1999] + "…")

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
@@ -67,7 +67,15 @@ def _of_result(result: result_pb2.EvaluationResult, at: int) -> Rollup:
     metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
     field = "value" if metric else "score"
     number = getattr(result, field) if result.HasField(field) else None
+    if metric and _is_unavailable(result):
+        number = None
     return _count(at, METRIC if metric else ASSERTION, result.name, result.verdict, number)
+
+
+def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
+    """Return whether the 0 of a metric stands for nothing, see EvaluationResult.value."""
+    said = result.metadata.fields.get("available")
+    return said is not None and said.WhichOneof("kind") == "bool_value" and not said.bool_value
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
@@ -117,6 +125,24 @@ def between(connection: Connection, since: int, until: int) -> list[Rollup]:
     )
     wanted = wanted.order_by(columns.hour, columns.scope, columns.key)
     return [Rollup(*row) for row in connection.execute(wanted)]
+
+
+def sums(connection: Connection, since: int, until: int, width: int) -> list[Rollup]:
+    """Return the counts of several hours each: those that begin at `since` or later and before `until`.
+
+    width: microseconds, a multiple of an hour. `hour` is the begin of each piece, counted from `since`.
+    """
+    columns = ROLLUPS.c
+    since -= since % HOUR
+    piece = (columns.hour - (columns.hour - since) % width).label("hour")
+    added = [func.sum(columns[name]).label(name) for name in Rollup._fields[3:]]
+    wanted = select(piece, columns.scope, columns.key, *added).where(
+        columns.hour >= since, columns.hour < until
+    )
+    wanted = wanted.group_by(piece, columns.scope, columns.key)
+    # PostgreSQL sums whole numbers to decimals.
+    # PostgreSQL sums whole numbers to decimals.
+    return [Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)]
 
 
 def _upsert(insert: Any) -> Any:

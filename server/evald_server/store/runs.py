@@ -278,6 +278,10 @@ class RunStore:
         """Return what happened in the hours between two times, Unix microseconds."""
         return await self._database.read(lambda connection: rollups.between(connection, since, until))
 
+    async def rollup_sums(self, since: int, until: int, width: int) -> list[Rollup]:
+        """Return what happened between two times, in pieces of a width in microseconds."""
+        return await self._database.read(lambda connection: rollups.sums(connection, since, until, width))
+
     async def list(
         self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False
     ) -> list[tuple[int, Run]]:

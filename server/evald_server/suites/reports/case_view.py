@@ -51,7 +51,10 @@ class MessageView(NamedTuple):
 
 
 class ResultView(NamedTuple):
-    """A row of one of the two tables. flags: pending, shadow, cached."""
+    """A row of one of the two tables. flags: pending, shadow, cached. facts: what judged, how long, for how much.
+
+    raw_request: what a judge was asked. Reports leave both out.
+    """
 
     title: str
     mark: Mark
@@ -61,6 +64,8 @@ class ResultView(NamedTuple):
     reason: Text
     checks: list[result_pb2.Check]
     evidence: Text
+    facts: str = ""
+    raw_request: Text = Text("")
 
 
 class TurnView(NamedTuple):
@@ -176,7 +181,7 @@ def _trial(trial: suite_service_pb2.TrialResult) -> TrialView:
         mark(trial.verdict),
         _text(trial.reason, _MOST_REASON),
         _text(error, _MOST_REASON).shown,
-        [_message(message) for message in trial.messages[: min(first, _MOST_MESSAGES)]],
+        [message_view(message) for message in trial.messages[: min(first, _MOST_MESSAGES)]],
         views,
         len(trial.turns) - len(turns),
     )
@@ -190,13 +195,18 @@ def _turn(turn: run_service_pb2.RunTurn, messages: Sequence[message_pb2.ChatMess
     return TurnView(
         turn.turn,
         mark(turn.evaluation.verdict) if evaluated else None,
-        " · ".join(_facts(turn)),
-        [_message(message) for message in messages[start:end]],
+        turn_facts(turn),
+        [message_view(message) for message in messages[start:end]],
         start - turn.first_message,
-        [_result(result) for result in found if not is_metric(result)],
-        [_result(result) for result in found if is_metric(result)],
+        [result_view(result) for result in found if not is_metric(result)],
+        [result_view(result) for result in found if is_metric(result)],
         [_text(warning, _MOST_REASON).shown for warning in turn.evaluation.warnings[:20]],
     )
+
+
+def turn_facts(turn: run_service_pb2.RunTurn) -> str:
+    """Return latency, tokens, cost and model of a turn, as far as they are known."""
+    return " · ".join(_facts(turn))
 
 
 def _facts(turn: run_service_pb2.RunTurn) -> Iterable[str]:
@@ -211,7 +221,21 @@ def _facts(turn: run_service_pb2.RunTurn) -> Iterable[str]:
         yield _name(turn.model)
 
 
-def _message(pb: message_pb2.ChatMessage) -> MessageView:
+def message_view(pb: message_pb2.ChatMessage, limit: int = _MOST_TEXT) -> MessageView:
+    """Return what a page shows of a message. limit: of its characters."""
+    text = message_text(pb)
+    calls = [
+        CallView(_name(call.function.name), _text(call.function.arguments, limit))
+        for call in pb.tool_calls[:50]
+    ]
+    # What people and agents say to each other stays open: it is what one looks for.
+    long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
+    folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
+    return MessageView(_name(pb.role), _name(pb.name), _text(text, limit), folded, calls)
+
+
+def message_text(pb: message_pb2.ChatMessage) -> str:
+    """Return the text of a message as it was sent, without its tool calls."""
     texts = [pb.text] if pb.HasField("text") else []
     for block in pb.blocks.items:
         if block.HasField("text"):
@@ -222,17 +246,11 @@ def _message(pb: message_pb2.ChatMessage) -> MessageView:
             )
     if pb.HasField("refusal"):
         texts.append(f"[refusal] {pb.refusal}")
-    calls = [
-        CallView(_name(call.function.name), _text(call.function.arguments)) for call in pb.tool_calls[:50]
-    ]
-    text = "\n".join(texts)
-    # What people and agents say to each other stays open: it is what one looks for.
-    long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
-    folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
-    return MessageView(_name(pb.role), _name(pb.name), _text(text), folded, calls)
+    return "\n".join(texts)
 
 
-def _result(result: result_pb2.EvaluationResult) -> ResultView:
+def result_view(result: result_pb2.EvaluationResult, *, whole: bool = False) -> ResultView:
+    """Return a row of one of the two tables. whole: with facts and raw request."""
     data = struct_to_dict(result.metadata) if result.HasField("metadata") else {}
     flags = {
         "pending": result.pending,
@@ -252,5 +270,29 @@ def _result(result: result_pb2.EvaluationResult) -> ResultView:
             )
             for check in result.checks[:50]
         ],
-        _text(json.dumps(data, ensure_ascii=False, indent=2)) if data else Text(""),
+        _json(data),
+        " · ".join(_result_facts(result)) if whole else "",
+        _json(struct_to_dict(result.raw_request)) if whole else Text(""),
     )
+
+
+def _json(data: dict[str, Any]) -> Text:
+    return _text(json.dumps(data, ensure_ascii=False, indent=2)) if data else Text("")
+
+
+def _result_facts(result: result_pb2.EvaluationResult) -> Iterable[str]:
+    if result.version:
+        yield f"{_name(result.type)} {_name(result.version)}"
+    if result.provenance.judge_models:
+        yield _name(", ".join(result.provenance.judge_models))
+        card = result.provenance.calibration_card
+        yield f"calibration {_name(card)}" if card else "not calibrated"
+    if result.instance_id:
+        yield f"instance {_name(result.instance_id)}"
+    if result.HasField("duration"):
+        yield seconds(duration_ms(result.duration) / 1000)
+    total = read_usage(result.token_usage).total
+    if total:
+        yield count(total, "token")
+    if result.HasField("cost"):
+        yield money(result.cost)

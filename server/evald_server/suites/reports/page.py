@@ -1,7 +1,7 @@
 """One self-contained HTML page: it loads nothing, and reads without script."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
@@ -114,8 +114,8 @@ def _section(
             compared[case.case_id] = verdict
     verdicts.append(compared)
     cases = kept.in_order()
-    assertions, metrics = _evaluators(run, kept)
-    past = _past(report)
+    assertions, metrics = evaluator_rows(run, kept.names)
+    past = past_runs(report.run, report.history)
     return Section(
         number,
         report,
@@ -127,10 +127,10 @@ def _section(
         metrics,
         cases,
         run.case_count - len(cases),
-        _trial_plot(run),
-        _history_plot(past) if len(past) > 1 else None,
+        trial_plot(run),
+        history_plot(past) if len(past) > 1 else None,
         past,
-        _change(report.comparison),
+        change_bar(report.comparison),
     )
 
 
@@ -164,18 +164,20 @@ class _Kept:
         return [view for _, views in ordered for view in views][: self._room.cases]
 
 
-def _evaluators(
-    run: suite_service_pb2.SuiteRun, kept: _Kept
+def evaluator_rows(
+    run: suite_service_pb2.SuiteRun, names: Mapping[str, tuple[str, bool]]
 ) -> tuple[list[EvaluatorRow], list[EvaluatorRow]]:
+    """Return the assertions and the metrics of a suite run.
+
+    names: title of each evaluator, and whether it is a metric, as far as they are known.
+    """
     tables: tuple[list[EvaluatorRow], list[EvaluatorRow]] = ([], [])
-    order = {name: position for position, name in enumerate(kept.names)}
+    order = {name: position for position, name in enumerate(names)}
     for name, totals in sorted(
         run.evaluators.items(), key=lambda item: (order.get(item[0], len(order)), item[0])
     ):
         judged = totals.passed_count + totals.failed_count
-        shown, metric = kept.names.get(
-            name, (title(name, "", ""), not judged and totals.HasField("mean_value"))
-        )
+        shown, metric = names.get(name, (title(name, "", ""), not judged and totals.HasField("mean_value")))
         rate = None
         if judged:
             low, high = wilson(totals.passed_count, judged)
@@ -185,7 +187,8 @@ def _evaluators(
     return tables
 
 
-def _trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
+def trial_plot(run: suite_service_pb2.SuiteRun) -> Plot | None:
+    """Return pass@k and pass^k by k; None with one trial."""
     if not run.trial_estimates:
         return None
 
@@ -211,15 +214,18 @@ def _said(estimate: suite_service_pb2.Estimate) -> str:
     return f"{percent(estimate.value)}, 95 % interval {between(estimate)}"
 
 
-def _past(report: SuiteReport) -> list[suite_service_pb2.SuiteRun]:
+def past_runs(
+    run: suite_service_pb2.SuiteRun, history: Iterable[suite_service_pb2.SuiteRun]
+) -> list[suite_service_pb2.SuiteRun]:
     """Return the suite runs with a pass rate, oldest first, this one last."""
-    past = [run for run in report.history if run.HasField("pass_rate") and run.id != report.run.id]
-    past.sort(key=lambda run: (run.create_time.seconds, run.create_time.nanos))
-    now = [report.run] if report.run.HasField("pass_rate") else []
+    past = [one for one in history if one.HasField("pass_rate") and one.id != run.id]
+    past.sort(key=lambda one: (one.create_time.seconds, one.create_time.nanos))
+    now = [run] if run.HasField("pass_rate") else []
     return [*past, *now][-_MOST_HISTORY:]
 
 
-def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
+def history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
+    """Return the pass rates of suite runs, oldest first."""
     samples = [
         Datum(
             moment(run.create_time)[5:10],
@@ -234,7 +240,8 @@ def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
     return share_plot([("", "rate", samples)])
 
 
-def _change(comparison: suite_service_pb2.SuiteComparison | None) -> Bar | None:
+def change_bar(comparison: suite_service_pb2.SuiteComparison | None) -> Bar | None:
+    """Return the change of the pass rate with its interval; None if there is none."""
     if comparison is None or not comparison.HasField("pass_rate_change"):
         return None
     change = comparison.pass_rate_change

@@ -1,0 +1,92 @@
+"""How long the console's pages take with 100,000 stored runs."""
+
+import asyncio
+import http.client
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from evald_server.store import rollups
+from evald_server.store.database import FILE_NAME, Database
+from evald_server.store.rollups import ASSERTION, HOUR, METRIC, RUN, Rollup
+from evald_server.store.runs import RunStore
+from evald_server.testing import server
+
+from .lab import Lab
+from .pairs import Row, at_most, number
+from .stored_runs import fill
+
+# Milliseconds, p95: what a page may take.
+_PAGES: Final = {
+    "runs": ("/console/runs", 15.0),
+    "runs by a filter": ("/console/runs?verdict=failed&evaluator=evaluator-2", 15.0),
+    "overview of a day": ("/console/overview", 30.0),
+    "overview of a month": ("/console/overview?period=30d", 30.0),
+    "run": ("/console/runs/run-42", 40.0),
+}
+_ASKED: Final = 100
+
+_HOURS: Final = 30 * 24
+_TYPES: Final = 30
+_SCENARIOS: Final = 50
+
+
+def pages(lab: Lab) -> list[Row]:
+    """The console's pages with 100,000 stored runs, from the request to the last byte."""
+    asyncio.run(_fill(lab))
+    rows = []
+    with server(web="127.0.0.1:0", data_dir=lab.directory) as found:
+        assert found.web_address is not None
+        connection = http.client.HTTPConnection(found.web_address)
+        for name, (path, bound) in _PAGES.items():
+            ask = _asking(connection, path)
+            size = ask()[1]  # the first time reads from the disk
+            values = []
+            for _ in range(lab.rounds):
+                times = sorted(ask()[0] for _ in range(_ASKED))
+                values.append(times[95 * _ASKED // 100 - 1])
+            detail = f"p95 of {_ASKED}, {number(size / 1000)} KB"
+            rows.append(Row(f"page: {name}, ms", at_most(bound), values, detail))
+        connection.close()
+    return rows
+
+
+def _asking(connection: http.client.HTTPConnection, path: str) -> Callable[[], tuple[float, int]]:
+    def ask() -> tuple[float, int]:
+        began = time.perf_counter()
+        connection.request("GET", path)
+        response = connection.getresponse()
+        size = len(response.read())
+        if response.status != 200:
+            raise RuntimeError(f"{path}: status {response.status}")
+        return 1000 * (time.perf_counter() - began), size
+
+    return ask
+
+
+async def _fill(lab: Lab) -> None:
+    database = Database(lab.directory / FILE_NAME)
+    await database.start()
+    try:
+        await fill(database)
+        counts = list(_counts())
+        for begin in range(0, len(counts), 5000):
+            part = counts[begin : begin + 5000]
+            await database.write(lambda connection, part=part: rollups.add(connection, part))  # type: ignore[misc]
+        assert await RunStore(database).rollup_sums(0, 2**60, HOUR)
+    finally:
+        await database.close()
+
+
+def _counts() -> "list[Rollup]":
+    """What a month of so many types and scenarios leaves."""
+    now = time.time_ns() // 1000
+    chance = random.Random(1)
+    keys = [(ASSERTION if n % 3 else METRIC, f"evaluator-{n}") for n in range(_TYPES)]
+    keys += [(RUN, f"scenario-{n}") for n in range(_SCENARIOS)]
+    return [
+        Rollup(now - now % HOUR - hour * HOUR, scope, key, chance.randrange(1, 90), 5, 1, 0, 90, 45.0)
+        for hour in range(_HOURS)
+        for scope, key in keys
+    ]

@@ -1,0 +1,64 @@
+"""Pages that show what a server offers: evaluator types and instances of remote ones."""
+
+import json
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from evald.catalog import EvaluatorType
+from evald.plugin.v1 import registry_service_pb2
+from evald.v1 import catalog_service_pb2
+from evald_server.http.site import Site
+
+from .forms import fields_of
+from .page_edit import evaluator_types
+from .rendering import link, render
+
+_PAGE: Final = 50
+_STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
+_ORIGINS: Final = {"built_in": "in the server", "remote": "remotely", "plugin": "in the server, a plugin"}
+_MODES: Final = {1: "its session", 2: "registering", 3: "the config"}
+
+
+async def evaluators(site: Site, request: Request) -> Response:
+    """Show all evaluator types."""
+    types = await evaluator_types(site, request)
+    return render(site, request, "evaluators.html", types=types.values(), origins=_ORIGINS)
+
+
+async def evaluator(site: Site, request: Request) -> Response:
+    """Show one evaluator type, its config as a form."""
+    answer = await site.calls.ask(
+        "evald.v1.CatalogService/GetEvaluatorType",
+        catalog_service_pb2.GetEvaluatorTypeRequest(type=request.path_params["type"]),
+        catalog_service_pb2.GetEvaluatorTypeResponse,
+        site.access.caller(request),
+    )
+    one = EvaluatorType.from_pb(answer.evaluator_type)
+    schema = json.dumps(one.config_schema, ensure_ascii=False, indent=2)
+    return render(
+        site, request, "evaluator.html", one=one, config=fields_of(one.config_schema, {}), schema=schema
+    )
+
+
+async def remotes(site: Site, request: Request) -> Response:
+    """Show a page of the instances of remote evaluators."""
+    token = request.query_params.get("page", "")
+    answer = await site.calls.ask(
+        "evald.plugin.v1.RegistryService/ListRegistrations",
+        registry_service_pb2.ListRegistrationsRequest(page_size=_PAGE, page_token=token),
+        registry_service_pb2.ListRegistrationsResponse,
+        site.access.caller(request),
+    )
+    following = answer.next_page_token
+    return render(
+        site,
+        request,
+        "remotes.html",
+        found=answer.registrations,
+        states=_STATES,
+        modes=_MODES,
+        first=not token,
+        older=link("/console/remotes", page=following) if following else "",
+    )

@@ -1,0 +1,358 @@
+"""Pages on which scenarios, personas and connectors are listed, written and tried."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import grpc
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from evald.catalog import EvaluatorType
+from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
+from evald_server.http.calls import CallFailed
+from evald_server.http.site import Site
+
+from .forms import Field, Posted, Problems, data_of, fields_of
+from .rendering import link, render
+from .resources import (
+    CONNECTORS,
+    PERSONAS,
+    SCENARIO_CRITERIA,
+    SCENARIOS,
+    SPEC_FORM,
+    Editable,
+    Resources,
+)
+from .run_view import UNFINISHED, outcome
+
+_JSON: Final = "json:"
+_MAX_FIELDS: Final = 5000
+# Of runs whose verdicts stand beside their scenarios.
+_RECENT_RUNS: Final = 500
+_VERDICTS_EACH: Final = 5
+_CHOICES: Final = 1000
+
+
+class Form(NamedTuple):
+    """What a form holds. data: of the resource. boxed: pointers of what is edited as JSON."""
+
+    data: dict[str, Any]
+    boxed: frozenset[str] = frozenset()
+
+
+class EvaluatorField(NamedTuple):
+    """One evaluator of a scenario's form. known: None when the server has no such type."""
+
+    pointer: str
+    type: str
+    known: EvaluatorType | None
+    config: Field
+    more: Field
+    boxed: bool
+    errors: tuple[str, ...]
+    given: bool
+
+
+async def read_posted(request: Request) -> dict[str, str]:
+    """Return what a browser has posted: the last value of each name."""
+    body = await request.body()
+    return dict(
+        parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    )
+
+
+async def resources(kind: Editable, site: Site, request: Request) -> Response:
+    """Show a page of the resources of a kind."""
+    caller = site.access.caller(request)
+    token = request.query_params.get("page", "")
+    found, following = await Resources(kind, site.calls, caller).page(token)
+    marks: dict[str, list[Any]] = {}
+    if kind is SCENARIOS:
+        recent = await site.calls.ask(
+            "evald.v1.RunService/ListRuns",
+            run_service_pb2.ListRunsRequest(page_size=_RECENT_RUNS),
+            run_service_pb2.ListRunsResponse,
+            caller,
+        )
+        for run in recent.runs:
+            seen = marks.setdefault(run.scenario_id, [])
+            if run.status not in UNFINISHED and len(seen) < _VERDICTS_EACH:
+                seen.append((run.id, outcome(run)))
+    path = f"/console/{kind.plural}"
+    return render(
+        site,
+        request,
+        f"{kind.plural}.html",
+        kind=kind,
+        found=found,
+        marks=marks,
+        first=not token,
+        newest=path,
+        older=link(path, page=following) if following else "",
+        deleted=request.query_params.get("deleted", ""),
+    )
+
+
+async def edit(kind: Editable, site: Site, request: Request) -> Response:
+    """Show the form of a resource, new or stored."""
+    resource_id = request.path_params.get("id", "")
+    store = Resources(kind, site.calls, site.access.caller(request))
+    if resource_id:
+        form = Form(store.data(await store.get(resource_id)))
+    else:
+        form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
+    saved = "saved" in request.query_params
+    return await show_form(site, request, store, resource_id, form, Problems(), saved=saved)
+
+
+async def change(kind: Editable, site: Site, request: Request) -> Response:
+    """Do what a button of a form says."""
+    resource_id = request.path_params.get("id", "")
+    store = Resources(kind, site.calls, site.access.caller(request))
+    posted = await read_posted(request)
+    action, _, place = posted.pop("do", "save").partition(":")
+    if action == "delete":
+        await store.delete(resource_id)
+        return RedirectResponse(link(f"/console/{kind.plural}", deleted="1"), 303)
+    types = await evaluator_types(site, request) if kind is SCENARIOS else {}
+    schemas = await _connector_schemas(site, request) if kind is CONNECTORS else {}
+    problems = Problems()
+    data = _data(kind, posted, problems, types, schemas)
+    boxed = {name.removeprefix(_JSON) for name in posted if name.startswith(_JSON)}
+    if action in ("save", "run", "test"):
+        saved = await store.save(resource_id, data, problems)
+        if saved:
+            return await _after(site, request, store, saved, action, posted)
+        return await show_form(
+            site, request, store, resource_id, Form(data, frozenset(boxed)), problems, status=400
+        )
+    if action == "json":
+        boxed.add(place)
+    elif action == "form":
+        boxed.discard(place)
+    elif action == "migrate":
+        migrate(data)
+    else:
+        rearrange(data, action, place, posted.get("add-type", ""))
+    form = Form(data, frozenset(boxed))
+    return await show_form(site, request, store, resource_id, form, problems, unsaved=True)
+
+
+async def _after(
+    site: Site, request: Request, store: Resources, saved: str, action: str, posted: Posted
+) -> Response:
+    """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
+    path = f"/console/{store.kind.plural}/{saved}"
+    if action == "run":
+        start = run_service_pb2.StartRunRequest(
+            scenario_id=saved, persona_id=posted.get("persona", ""), connector_id=posted.get("connector", "")
+        )
+        answer = await site.calls.ask(
+            "evald.v1.RunService/StartRun",
+            start,
+            run_service_pb2.StartRunResponse,
+            site.access.caller(request),
+        )
+        return RedirectResponse(link(f"/console/runs/{answer.run.id}"), 303)
+    if action == "test":
+        tested = await site.calls.ask(
+            "evald.v1.ConnectorService/TestConnector",
+            connector_service_pb2.TestConnectorRequest(connector_id=saved, message=posted.get("say", "")),
+            connector_service_pb2.TestConnectorResponse,
+            site.access.caller(request),
+        )
+        form = Form(store.data(await store.get(saved)))
+        return await show_form(site, request, store, saved, form, Problems(), tested=tested)
+    return RedirectResponse(link(path, saved="1"), 303)
+
+
+def migrate(data: dict[str, Any]) -> None:
+    """Move a scenario's criteria into one `llm-judge`, as the first evaluator."""
+    config = {key: data.pop(key) for key in SCENARIO_CRITERIA if key in data}
+    if config.keys() & {"successCriteria", "failureCriteria"}:
+        data["evaluators"] = [{"type": "llm-judge", "config": config}, *data.get("evaluators", [])]
+
+
+def rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> None:
+    """Add, remove or move an item of a list of the data. What is not there is left alone."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
+    if action == "add" and parts:
+        items = _at(data, parts[:-1])
+        if isinstance(items, dict):
+            items = items.setdefault(parts[-1], [])
+        if isinstance(items, list) and (place != "/evaluators" or add_type):
+            items.append({"type": add_type} if place == "/evaluators" else {})
+    elif parts and isinstance(items := _at(data, parts[:-1]), list) and _is_index(parts[-1], items):
+        index = int(parts[-1])
+        if action == "remove":
+            del items[index]
+        elif action == "up" and index:
+            items[index - 1], items[index] = items[index], items[index - 1]
+
+
+def _at(data: Any, parts: list[str]) -> Any:
+    """Return the list or object at a place, making objects on the way; None if there cannot be one."""
+    for part in parts:
+        if isinstance(data, dict):
+            # An optional group that has nothing yet.
+            data = data.setdefault(part, {})
+        elif isinstance(data, list) and _is_index(part, data):
+            data = data[int(part)]
+        else:
+            return None
+    return data
+
+
+def _is_index(part: str, items: list[Any]) -> bool:
+    return part.isascii() and part.isdigit() and int(part) < len(items)
+
+
+def _data(
+    kind: Editable,
+    posted: Posted,
+    problems: Problems,
+    types: Mapping[str, EvaluatorType],
+    schemas: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the data of a posted form."""
+    data: dict[str, Any] = data_of(kind.schema, posted, problems) or {}
+    if kind is SCENARIOS:
+        data["personaIds"] = [name.removeprefix("persona:") for name in posted if name.startswith("persona:")]
+        data["evaluators"] = read_specs(posted, problems, types)
+    if kind is CONNECTORS:
+        data["type"] = posted.get("/type", "")
+        config = data_of(schemas.get(data["type"], {}), posted, problems, "/config")
+        if config:
+            data["config"] = config
+    return {key: value for key, value in data.items() if value != []}
+
+
+def read_specs(
+    posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]
+) -> list[dict[str, Any]]:
+    """Return the evaluators of a posted form."""
+    found: list[dict[str, Any]] = []
+    while (type_name := posted.get(f"/evaluators/{len(found)}/type")) is not None:
+        pointer = f"/evaluators/{len(found)}"
+        known = types.get(type_name)
+        config = data_of(known.config_schema if known else {}, posted, problems, f"{pointer}/config")
+        more = data_of(SPEC_FORM, posted, problems, pointer) or {}
+        found.append({"type": type_name, **({"config": config} if config else {}), **more})
+    return found
+
+
+def spec_field(
+    spec: Mapping[str, Any],
+    index: int,
+    types: Mapping[str, EvaluatorType],
+    problems: Problems,
+    boxed: frozenset[str],
+) -> EvaluatorField:
+    """Return the fields of one evaluator."""
+    pointer = f"/evaluators/{index}"
+    known = types.get(str(spec.get("type", "")))
+    config = fields_of(
+        known.config_schema if known else {}, spec.get("config", {}), f"{pointer}/config", problems, boxed
+    )
+    settings = {key: value for key, value in spec.items() if key not in ("type", "config")}
+    settings["shadow"] = settings.pop("enforcement", "") == "shadow" or settings.get("shadow", False)
+    more = fields_of(SPEC_FORM, settings, pointer, problems)
+    errors = problems.take(pointer, below=True)
+    given = len(settings) > 1 or settings["shadow"] or any(one.errors for one in more.fields)
+    is_boxed = f"{pointer}/config" in boxed
+    return EvaluatorField(pointer, str(spec.get("type", "")), known, config, more, is_boxed, errors, given)
+
+
+async def evaluator_types(site: Site, request: Request) -> dict[str, EvaluatorType]:
+    """Return the evaluator types of the server by name, those of all pages."""
+    found: dict[str, EvaluatorType] = {}
+    token = ""
+    while True:
+        answer = await site.calls.ask(
+            "evald.v1.CatalogService/ListEvaluatorTypes",
+            catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=token),
+            catalog_service_pb2.ListEvaluatorTypesResponse,
+            site.access.caller(request),
+        )
+        found |= {pb.type: EvaluatorType.from_pb(pb) for pb in answer.evaluator_types}
+        token = answer.next_page_token
+        if not token:
+            return found
+
+
+async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
+    answer = await site.calls.ask(
+        "evald.v1.ConnectorService/ListConnectorTypes",
+        connector_service_pb2.ListConnectorTypesRequest(),
+        connector_service_pb2.ListConnectorTypesResponse,
+        site.access.caller(request),
+    )
+    return {one.type: json.loads(one.config_schema_json) for one in answer.connector_types}
+
+
+async def _choices(site: Site, request: Request, kind: Editable) -> list[Any]:
+    """Return resources to choose from; none for callers who may not see them."""
+    try:
+        found, _ = await Resources(kind, site.calls, site.access.caller(request)).page(size=_CHOICES)
+    except CallFailed as problem:
+        if problem.code is not grpc.StatusCode.PERMISSION_DENIED:
+            raise
+        return []
+    return found
+
+
+async def show_form(
+    site: Site,
+    request: Request,
+    store: Resources,
+    resource_id: str,
+    form: Form,
+    problems: Problems,
+    *,
+    status: int = 200,
+    saved: bool = False,
+    unsaved: bool = False,
+    tested: Any = None,
+) -> Response:
+    """Show the form of a resource. tested: what the agent of a connector answered."""
+    kind, data = store.kind, form.data
+    values: dict[str, Any] = {}
+    known = {key: value for key, value in data.items() if key in kind.schema["properties"]}
+    group = fields_of(kind.schema, known, "", problems, form.boxed)
+    fields = {field.pointer.removeprefix("/"): field for field in group.fields}
+    if kind is SCENARIOS:
+        types = await evaluator_types(site, request)
+        specs = data.get("evaluators", [])
+        values["evaluators"] = [
+            spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)
+        ]
+        values["types"] = types.values()
+        values["personas"] = await _choices(site, request, PERSONAS)
+        values["chosen"] = set(data.get("personaIds", []))
+        values["connectors"] = await _choices(site, request, CONNECTORS)
+        values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
+    if kind is CONNECTORS:
+        schemas = await _connector_schemas(site, request)
+        values["type"] = data.get("type", "")
+        values["connector_types"] = sorted(schemas)
+        schema = schemas.get(values["type"], {})
+        values["config"] = fields_of(schema, data.get("config", {}), "/config", problems, form.boxed)
+        values["type_errors"] = problems.take("/type")
+        values["tested"] = tested
+    return render(
+        site,
+        request,
+        f"{kind.word}.html",
+        status=status,
+        kind=kind,
+        id=resource_id,
+        name=data.get("name", ""),
+        fields=fields,
+        saved=saved,
+        unsaved=unsaved,
+        refused=status == 400,
+        problems=problems.rest(),
+        **values,
+    )

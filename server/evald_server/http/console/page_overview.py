@@ -1,0 +1,105 @@
+"""The overview: how agents do now, and what fails."""
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from starlette.requests import Request
+from starlette.responses import Response
+
+from evald.result import Verdict
+from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
+from evald_server.http.site import Site
+from evald_server.store.rollups import HOUR
+from evald_server.store.runs import RunStore
+
+from .failures import BadAddress
+from .figures import figures, problems
+from .labels import labels
+from .rendering import render
+from .suite_view import suite_rows
+
+# Hours, and hours of a bar of the small plots.
+_PERIODS: Final = {"24h": (24, 1), "7d": (7 * 24, 6), "30d": (30 * 24, 24)}
+
+# "What fails now" is about so many of the newest runs that did not pass.
+_FAILED: Final = 100
+_BROKEN: Final = 50
+
+_SUITE_RUNS: Final = 20
+_SUITE_ROWS: Final = 5
+
+
+class CallRow(NamedTuple):
+    """Evaluations by one RPC since the server began."""
+
+    name: str
+    passed: int
+    failed: int
+    error: int
+    skipped: int
+
+
+async def overview(site: Site, request: Request) -> Response:
+    """Show the figures of a period."""
+    period = request.query_params.get("period", "24h")
+    if period not in _PERIODS:
+        raise BadAddress(f"period: got {period[:100]!r}, wanted one of {', '.join(_PERIODS)}")
+    hours, step = _PERIODS[period]
+    now = time.time_ns() // 1000
+    since = now - now % HOUR - (hours - 1) * HOUR
+    caller = site.access.caller(request)
+
+    async def listed(
+        verdict: result_pb2.Verdict | None, status: run_service_pb2.RunStatus | None, size: int
+    ) -> Sequence[run_service_pb2.Run]:
+        wanted = run_service_pb2.ListRunsRequest(page_size=size, verdict=verdict, status=status)
+        wanted.since.FromMicroseconds(since)
+        answer = run_service_pb2.ListRunsResponse
+        return (await site.calls.ask("evald.v1.RunService/ListRuns", wanted, answer, caller)).runs
+
+    # First, because they say whether the caller may see any of it.
+    failed = await listed(result_pb2.VERDICT_FAILED, None, _FAILED)
+    broken = await listed(None, run_service_pb2.RUN_STATUS_ERROR, _BROKEN)
+    suite_runs = await site.calls.ask(
+        "evald.v1.SuiteService/ListSuiteRuns",
+        suite_service_pb2.ListSuiteRunsRequest(page_size=_SUITE_RUNS),
+        suite_service_pb2.ListSuiteRunsResponse,
+        caller,
+    )
+    counts = await RunStore(site.database).rollup_sums(since, now + HOUR, step * HOUR)
+    size = hours // step
+    newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
+    running, queued = site.telemetry.runs.now()
+    return render(
+        site,
+        request,
+        "overview.html",
+        period=period,
+        periods=list(_PERIODS),
+        now=Timestamp(seconds=now // 1_000_000),
+        found=figures(counts, since, step * HOUR, size, await labels(site, caller)),
+        problems=problems(newest),
+        problem_runs=len(newest),
+        running=running,
+        queued=queued,
+        spent_usd=site.telemetry.judges_spent_usd(),
+        day_limit_usd=site.settings.judge_max_usd_per_day,
+        suites=suite_rows(suite_runs.suite_runs)[:_SUITE_ROWS],
+        calls=_calls(site),
+    )
+
+
+def _calls(site: Site) -> list[CallRow]:
+    rows = [
+        CallRow(
+            name,
+            counts[Verdict.PASSED],
+            counts[Verdict.FAILED],
+            counts[Verdict.ERROR],
+            counts[Verdict.SKIPPED],
+        )
+        for name, counts in sorted(site.telemetry.evaluation_counts().items())
+    ]
+    return [row for row in rows if any(row[1:])]

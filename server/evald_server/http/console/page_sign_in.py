@@ -1,0 +1,47 @@
+"""Signing in: an API key for a cookie."""
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from evald_server.http.calls import CallFailed
+from evald_server.http.site import Site
+
+from .page_edit import read_posted
+from .rendering import render
+
+_HOME = "/console/overview"
+
+
+async def sign_in(site: Site, request: Request) -> Response:
+    """Show the form; who needs no key is sent on."""
+    if not site.access.wanted:
+        return RedirectResponse(_next(request), 303)
+    return render(site, request, "sign_in.html", next=_next(request), message="")
+
+
+async def do_sign_in(site: Site, request: Request) -> Response:
+    """Exchange a key for a cookie, and go on to the page that was wanted."""
+    posted = await read_posted(request)
+    response = RedirectResponse(_next(request), 303)
+    try:
+        site.access.sign_in(request, response, posted.get("key", "").strip())
+    except CallFailed as problem:
+        return render(site, request, "sign_in.html", status=401, next=_next(request), message=problem.message)
+    return response
+
+
+async def do_sign_out(site: Site, request: Request) -> Response:
+    """End the session."""
+    response = RedirectResponse("/console/sign-in" if site.access.wanted else _HOME, 303)
+    site.access.sign_out(request, response)
+    return response
+
+
+def _next(request: Request) -> str:
+    """Return the page that was wanted: of this console, whatever the address says."""
+    wanted = request.query_params.get("next", "")
+    parts = urlsplit(wanted)
+    inside = not parts.scheme and not parts.netloc and parts.path.startswith("/console/")
+    return wanted if inside and "\\" not in wanted else _HOME

@@ -1,0 +1,77 @@
+"""Scenarios as JSON Lines: out, and in."""
+
+import json
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from evald.convert.resources import SCENARIO
+from evald.errors import InvalidInput
+from evald.v1 import context_pb2
+from evald_server.http.calls import CallFailed
+from evald_server.http.site import Site
+
+from .forms import Problems
+from .page_edit import read_posted
+from .rendering import render
+from .resources import SCENARIOS, Resources, note
+
+
+async def export(site: Site, request: Request) -> Response:
+    """Answer with all scenarios, one a line."""
+    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    first, token = await store.page()
+    name = {"Content-Disposition": 'attachment; filename="scenarios.jsonl"'}
+    return StreamingResponse(_lines(store, first, token), headers=name, media_type="application/x-ndjson")
+
+
+async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str) -> AsyncGenerator[bytes]:
+    while True:
+        for one in found:
+            yield json.dumps(SCENARIO.write(one), ensure_ascii=False).encode() + b"\n"
+        if not token:
+            return
+        found, token = await store.page(token)
+
+
+async def import_form(site: Site, request: Request) -> Response:
+    """Show the form."""
+    return render(site, request, "import.html", lines="", problems=[], done="")
+
+
+async def do_import(site: Site, request: Request) -> Response:
+    """Store what was posted: all of it is read before anything is stored."""
+    text = (await read_posted(request)).get("lines", "")
+    problems, scenarios = Problems(), []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                scenarios.append((number, SCENARIO.read(json.loads(line))))
+            except InvalidInput as problem:
+                problems.add(f"/line {number}", str(problem))
+            except (ValueError, RecursionError) as problem:
+                problems.add(f"/line {number}", f"not JSON: {problem}")
+    if not scenarios and not problems:
+        problems.add("", "got nothing; wanted a scenario a line")
+    stored = 0
+    if not problems:
+        store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+        for number, scenario in scenarios:
+            try:
+                await store.call("Create", scenario=scenario)
+                stored += 1
+            except CallFailed as problem:
+                refused = Problems()
+                note(problem, refused, "scenario")
+                for said in refused.rest():
+                    problems.add(f"/line {number}", said)
+    return render(
+        site,
+        request,
+        "import.html",
+        status=400 if problems else 200,
+        lines=text if problems else "",
+        done=f"{stored} imported." if stored else "",
+        problems=problems.rest(),
+    )

@@ -1,0 +1,246 @@
+"""The page on which a conversation is evaluated at once. Nothing of it is stored."""
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from evald import InvalidInput, Turn
+from evald.catalog import EvaluatorType
+from evald.convert.requests import evaluate_request
+from evald.v1 import evaluation_service_pb2, result_pb2
+from evald_server.http.calls import CallFailed
+from evald_server.http.site import Site
+from evald_server.pages.formats import Mark, mark
+from evald_server.suites.reports.case_view import ResultView, result_view
+from evald_server.suites.reports.report import is_metric
+
+from .forms import Posted, Problems
+from .page_edit import (
+    Form,
+    evaluator_types,
+    read_posted,
+    read_specs,
+    rearrange,
+    show_form,
+    spec_field,
+)
+from .rendering import render
+from .resources import SCENARIOS, Resources, note
+
+_EVALUATE: Final = "evald.v1.EvaluationService/Evaluate"
+_SPEAKER: Final = re.compile(r"(?i)^(user|assistant|system|tool|developer)\s*:\s?")
+_EXAMPLE: Final = "user: I need to move my booking.\nassistant: Moved to Friday at 10:00."
+
+
+class Outcome(NamedTuple):
+    """What came of an evaluation."""
+
+    mark: Mark
+    score: str
+    reason: str
+    assertions: list[ResultView]
+    metrics: list[ResultView]
+
+
+def read_conversation(text: str) -> dict[str, Any]:
+    """Return a conversation as data, from JSON, JSON Lines or plain text. Raises InvalidInput."""
+    stripped = text.strip()
+    if not stripped:
+        raise InvalidInput("conversation", "nothing", "messages")
+    if stripped[0] not in "[{":
+        return {"messages": _plain(stripped)}
+    try:
+        found = json.loads(stripped)
+    except (ValueError, RecursionError) as problem:
+        try:
+            found = [json.loads(line) for line in stripped.split("\n") if line.strip()]
+        except (ValueError, RecursionError):
+            raise InvalidInput("conversation", f"no JSON: {problem}", "messages") from None
+    if isinstance(found, dict):
+        found = [found] if "role" in found else found
+    return {"messages": found} if isinstance(found, list) else dict(found)
+
+
+def _plain(text: str) -> list[dict[str, Any]]:
+    """Return the messages of plain text; without any speaker it is the answer alone."""
+    messages: list[dict[str, Any]] = []
+    for line in text.split("\n"):
+        speaker = _SPEAKER.match(line)
+        if speaker:
+            messages.append({"role": speaker[1].lower(), "content": line[speaker.end() :]})
+        elif messages:
+            messages[-1]["content"] += f"\n{line}"
+        else:
+            messages.append({"role": "assistant", "content": line})
+    return messages
+
+
+async def try_it(site: Site, request: Request) -> Response:
+    """Show the empty page, with the evaluator that the address names."""
+    wanted = request.query_params.get("type", "")
+    form = Form({"evaluators": [{"type": wanted}] if wanted else []})
+    return await _show(site, request, {"conversation": _EXAMPLE}, form, Problems())
+
+
+async def change_try(site: Site, request: Request) -> Response:
+    """Do what a button of the page says."""
+    posted = await read_posted(request)
+    action, _, place = posted.pop("do", "evaluate").partition(":")
+    types = await evaluator_types(site, request)
+    problems = Problems()
+    form = _form(posted, problems, types)
+    if action == "scenario":
+        return await _as_scenario(site, request, posted, form, problems)
+    outcome = None
+    if action == "evaluate":
+        asked = _request(posted, form, problems)
+        if asked is not None:
+            try:
+                outcome = await _evaluate(site, request, asked)
+            except CallFailed as problem:
+                note(problem, problems, "")
+    elif action in ("json", "form"):
+        boxed = form.boxed | {place} if action == "json" else form.boxed - {place}
+        form = Form(form.data, frozenset(boxed))
+    else:
+        rearrange(form.data, action, place, posted.get("add-type", ""))
+    return await _show(site, request, posted, form, problems, outcome)
+
+
+async def results(site: Site, request: Request) -> Response:
+    """Answer with one line of JSON for each result as it is there, and with the summary or an error as the last."""
+    posted = await read_posted(request)
+    posted.pop("do", None)
+    types = await evaluator_types(site, request)
+    problems = Problems()
+    asked = _request(posted, _form(posted, problems, types), problems)
+    return StreamingResponse(_lines(site, request, asked, problems), media_type="application/x-ndjson")
+
+
+async def _lines(
+    site: Site,
+    request: Request,
+    asked: evaluation_service_pb2.EvaluateRequest | None,
+    problems: Problems,
+) -> AsyncGenerator[bytes]:
+    if asked is None:
+        yield _line({"error": "; ".join(problems.rest())})
+        return
+    caller = site.access.caller(request)
+    try:
+        async with site.calls.stream(_EVALUATE, asked.SerializeToString(), caller) as messages:
+            async for data in messages:
+                found = evaluation_service_pb2.EvaluateResponse.FromString(data)
+                for result in found.results:
+                    yield _line({"result": _row(result)})
+                if found.HasField("summary"):
+                    yield _line({"summary": _summary(found.summary)})
+    except CallFailed as problem:
+        yield _line({"error": problem.message})
+
+
+def _row(result: result_pb2.EvaluationResult) -> dict[str, Any]:
+    view = result_view(result)
+    shown = {"title": view.title, "score": view.score, "value": view.value, "reason": view.reason.shown}
+    said = {"sign": view.mark.sign, "word": view.mark.short, "style": view.mark.style}
+    return {**shown, "mark": said, "metric": is_metric(result)}
+
+
+def _summary(summary: result_pb2.AggregatedEvaluation) -> dict[str, Any]:
+    said = mark(summary.verdict)
+    score = f"score {summary.score:.2f}" if summary.HasField("score") else ""
+    shown = {"sign": said.sign, "word": said.word, "style": said.style}
+    return {"mark": shown, "score": score, "reason": summary.reason}
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.EvaluateRequest) -> Outcome:
+    answer = await site.calls.ask(
+        "evald.v1.EvaluationService/EvaluateUnary",
+        evaluation_service_pb2.EvaluateUnaryRequest(request=asked),
+        evaluation_service_pb2.EvaluateUnaryResponse,
+        site.access.caller(request),
+    )
+    summary = answer.summary
+    rows = [(is_metric(result), result_view(result)) for result in summary.results]
+    return Outcome(
+        mark(summary.verdict),
+        f"{summary.score:.2f}" if summary.HasField("score") else "",
+        summary.reason,
+        [row for metric, row in rows if not metric],
+        [row for metric, row in rows if metric],
+    )
+
+
+def _form(posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]) -> Form:
+    boxed = frozenset(name.removeprefix("json:") for name in posted if name.startswith("json:"))
+    return Form({"evaluators": read_specs(posted, problems, types)}, boxed)
+
+
+def _request(posted: Posted, form: Form, problems: Problems) -> evaluation_service_pb2.EvaluateRequest | None:
+    """Return the request of a form; None when something is wrong, which is then noted."""
+    if problems:
+        return None
+    try:
+        data = read_conversation(posted.get("conversation", ""))
+        if posted.get("latency"):
+            data["latency_ms"] = float(posted["latency"])
+        if posted.get("expected"):
+            data["expected"] = posted["expected"]
+        return evaluate_request(Turn.from_dict(data).to_proto(), form.data["evaluators"], None, None, "")
+    except InvalidInput as problem:
+        problems.add("", str(problem))
+    except ValueError:
+        problems.add("", f"latency: {posted['latency'][:50]!r}; wanted a number of milliseconds")
+    return None
+
+
+async def _as_scenario(
+    site: Site, request: Request, posted: Posted, form: Form, problems: Problems
+) -> Response:
+    """Show the form of a new scenario with the conversation up to the user's last message, and the evaluators."""
+    try:
+        messages = read_conversation(posted.get("conversation", "")).get("messages", [])
+    except InvalidInput as problem:
+        problems.add("", str(problem))
+        return await _show(site, request, posted, form, problems)
+    spoken = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    while spoken and spoken[-1].get("role") != "user":
+        spoken.pop()
+    data = {"messages": spoken, "evaluators": form.data["evaluators"]}
+    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
+    return await show_form(site, request, store, "", scenario, problems, unsaved=True)
+
+
+async def _show(
+    site: Site,
+    request: Request,
+    posted: Posted,
+    form: Form,
+    problems: Problems,
+    outcome: Outcome | None = None,
+) -> Response:
+    types = await evaluator_types(site, request)
+    bad = bool(problems)
+    specs = form.data["evaluators"]
+    return render(
+        site,
+        request,
+        "try.html",
+        status=400 if bad else 200,
+        conversation=posted.get("conversation", ""),
+        latency=posted.get("latency", ""),
+        expected=posted.get("expected", ""),
+        evaluators=[spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)],
+        types=types.values(),
+        problems=problems.rest() or (["see what is marked"] if bad else []),
+        summary=outcome,
+    )

@@ -1,0 +1,243 @@
+"""What people keep in the console: scenarios, personas, connectors. Their forms, and the calls that keep them."""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final, NamedTuple, cast
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+
+from evald.convert.json_shapes import Shape
+from evald.convert.resources import CONNECTOR, PERSONA, SCENARIO
+from evald.errors import InvalidInput
+from evald.v1 import connector_service_pb2, persona_service_pb2, scenario_service_pb2
+from evald_server.http.calls import CallFailed, Calls, HttpCaller
+from evald_server.http.errors import status_of
+
+from .forms import Problems, RawText, pointer_of
+
+
+def _one_line(title: str, most: int = 200, description: str = "") -> dict[str, Any]:
+    return {"type": "string", "title": title, "maxLength": most, "description": description}
+
+
+def _lines(title: str, description: str = "") -> dict[str, Any]:
+    return {"type": "string", "title": title, "description": description}
+
+
+def _choice(title: str, *names: str, default: str | None = None) -> dict[str, Any]:
+    return {"title": title, "enum": list(names), "default": default or names[0]}
+
+
+_HEADERS: Final = {
+    "type": "array",
+    "title": "Headers",
+    "description": "A secret is given by the name of a variable of the server's environment: ${NAME}. "
+    '"***" stands for a value that is stored and not shown.',
+    "items": {
+        "type": "object",
+        "properties": {"name": _one_line("Name"), "value": _one_line("Value")},
+        "required": ["name", "value"],
+    },
+}
+
+SCENARIO_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "name": _one_line("Name"),
+        "maxMessages": {
+            "type": "integer",
+            "title": "Max messages",
+            "description": "Of the user and the agent together. Runs take 10 when it is not set.",
+        },
+        "instructions": _lines("Instructions", "What the simulated user is told."),
+        "goal": _lines("Goal", "What the simulated user wants to reach."),
+        "messages": {
+            "type": "array",
+            "title": "Seed messages",
+            "description": "The conversation begins with these.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "role": {"title": "Role", "enum": ["user", "assistant", "system", "tool"]},
+                    "content": _lines("Content"),
+                },
+                "required": ["role", "content"],
+            },
+        },
+        "successCriteria": _lines("Success criteria", "The scenario has succeeded when this is met."),
+        "failureCriteria": _lines("Failure criteria", "The scenario has failed when this is met."),
+        "failureCriteriaMode": _choice(
+            "Failure criteria count", "every_turn", "on_max_messages", default="on_max_messages"
+        ),
+        "criteriaPolicy": _choice("Criteria beside evaluators", "both", "evaluatorsOnly"),
+        "onAssertionFailure": _choice("When an assertion fails", "stop", "continue"),
+    },
+    "required": ["name"],
+}
+SCENARIO_CRITERIA: Final = ("successCriteria", "failureCriteria", "failureCriteriaMode")
+
+SPEC_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "name": _one_line("Name", 200, "Of this use of the type; results carry it."),
+        "when": {"title": "Runs", "enum": ["every_turn", "final"], "default": "every_turn"},
+        "weight": {"type": "number", "title": "Weight", "minimum": 0, "description": "In weighted means."},
+        "threshold": {
+            "type": "number",
+            "title": "Threshold",
+            "minimum": 0,
+            "maximum": 1,
+            "description": "Lowest score that passes.",
+        },
+        "required": {"type": "boolean", "title": "Required", "default": False},
+        "negate": {"type": "boolean", "title": "Negate", "default": False},
+        "shadow": {
+            "type": "boolean",
+            "title": "Shadow",
+            "default": False,
+            "description": "Runs and is reported; its verdict does not count.",
+        },
+    },
+}
+
+PERSONA_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "name": _one_line("Name"),
+        "judge": _one_line(
+            "Simulator's model", 200, "Name of a configured judge; empty for the default one."
+        ),
+        "description": _lines("Description"),
+        "systemPrompt": _lines("System prompt", "Who the simulated user is."),
+        "script": {
+            "type": "array",
+            "title": "Script",
+            "description": "What the user says, message by message: then no model is asked.",
+            "items": {"type": "string"},
+        },
+        "headers": _HEADERS,
+    },
+    "required": ["name"],
+}
+
+CONNECTOR_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "name": _one_line("Name"),
+        "baseUrl": _one_line("Address", 2000, "A URL; for grpc HOST:PORT; empty for replay."),
+        "headers": _HEADERS,
+    },
+    "required": ["name"],
+}
+
+
+class Editable(NamedTuple):
+    """A kind of resource. word: in English and in its methods. stub: module of its service's messages."""
+
+    word: str
+    plural: str
+    shape: Shape[Any]
+    stub: ModuleType
+    schema: Mapping[str, Any]
+
+    def method(self, verb: str) -> str:
+        """Return the full name of a standard method, as "evald.v1.PersonaService/GetPersona"."""
+        plural = "s" if verb == "List" else ""
+        return f"evald.v1.{self.word.title()}Service/{verb}{self.word.title()}{plural}"
+
+    def message(self, verb: str, kind: str) -> type[Message]:
+        """Return the message of a method. kind: "Request" or "Response"."""
+        return cast("type[Message]", getattr(self.stub, self.method(verb).partition("/")[2] + kind))
+
+
+SCENARIOS: Final = Editable("scenario", "scenarios", SCENARIO, scenario_service_pb2, SCENARIO_FORM)
+PERSONAS: Final = Editable("persona", "personas", PERSONA, persona_service_pb2, PERSONA_FORM)
+CONNECTORS: Final = Editable("connector", "connectors", CONNECTOR, connector_service_pb2, CONNECTOR_FORM)
+
+
+class Resources:
+    """The resources of one kind, for one caller. All methods raise CallFailed."""
+
+    def __init__(self, kind: Editable, calls: Calls, caller: HttpCaller) -> None:
+        self.kind = kind
+        self._calls = calls
+        self._caller = caller
+
+    async def call(self, verb: str, **fields: Any) -> Any:
+        """Return the answer of a standard method."""
+        request = self.kind.message(verb, "Request")(**fields)
+        return await self._calls.ask(
+            self.kind.method(verb), request, self.kind.message(verb, "Response"), self._caller
+        )
+
+    async def page(self, token: str = "", size: int = 100) -> tuple[list[Any], str]:
+        """Return a page of them, and the token of the next."""
+        answer = await self.call("List", page_size=size, page_token=token)
+        return list(getattr(answer, self.kind.plural)), answer.next_page_token
+
+    async def get(self, resource_id: str) -> Any:
+        """Return one."""
+        return getattr(await self.call("Get", **{f"{self.kind.word}_id": resource_id}), self.kind.word)
+
+    async def save(self, resource_id: str, data: Mapping[str, Any], problems: Problems) -> str:
+        """Create or replace one. Returns its id; "" when something is wrong with the data, which is then noted."""
+        if problems:
+            return ""
+        try:
+            message = self.kind.shape.read(_with_header_map(data))
+        except InvalidInput as problem:
+            problems.add(pointer_of(problem.path), f"{problem.got}; wanted {problem.wanted}")
+            return ""
+        message.id = resource_id
+        try:
+            answer = await self.call("Update" if resource_id else "Create", **{self.kind.word: message})
+        except CallFailed as problem:
+            note(problem, problems, self.kind.word)
+            return ""
+        return str(getattr(answer, self.kind.word).id)
+
+    async def delete(self, resource_id: str) -> None:
+        """Delete one."""
+        await self.call("Delete", **{f"{self.kind.word}_id": resource_id})
+
+    def data(self, message: Any) -> dict[str, Any]:
+        """Return one as the data of its form."""
+        data = self.kind.shape.write(message)
+        if "headers" in data:
+            data["headers"] = [{"name": name, "value": value} for name, value in data["headers"].items()]
+        return {key: value for key, value in data.items() if key not in ("id", "createdAt", "updatedAt")}
+
+
+def note(problem: CallFailed, problems: Problems, word: str) -> None:
+    """Note the refusal of a call at the fields that it names. Raises the failure if it is none of the data."""
+    if problem.code is grpc.StatusCode.ALREADY_EXISTS:
+        problems.add("/name", problem.message)
+        return
+    if problem.code not in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND):
+        raise problem
+    found = False
+    for detail in status_of(problem).details:
+        violations = error_details_pb2.BadRequest()
+        if detail.Unpack(violations):
+            for one in violations.field_violations:
+                found = True
+                pointer = pointer_of(one.field.removeprefix(f"{word}."))
+                problems.add(_header_place(pointer), one.description.removeprefix(f"{one.field}: "))
+    if not found:
+        if problem.code is grpc.StatusCode.NOT_FOUND:
+            raise problem
+        problems.add("", problem.message)
+
+
+def _header_place(pointer: str) -> str:
+    return "/headers" if pointer.startswith("/headers/") else pointer
+
+
+def _with_header_map(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a form as those of the resource."""
+    headers = data.get("headers")
+    if headers is None or isinstance(headers, RawText):
+        return dict(data)
+    return {**data, "headers": {one.get("name", ""): one.get("value", "") for one in headers}}

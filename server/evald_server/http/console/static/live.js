@@ -1,0 +1,160 @@
+// A run that goes on: messages and results as they come. The server cuts and escapes; here they become elements.
+const root = document.getElementById("live");
+const log = document.getElementById("said");
+const talk = document.getElementById("talk");
+let turn = Number(root.dataset.turn);
+let heard = Number(new URL(root.dataset.events, location.href).searchParams.get("after"));
+let source = null;
+let news = [];
+
+function make(name, className, ...children) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  element.append(...children);
+  return element;
+}
+
+const hidden = (text) => make("span", "hidden", text);
+
+function verdict(mark, word) {
+  const sign = make("span", "sign", mark.sign);
+  sign.ariaHidden = "true";
+  return make("span", `verdict ${mark.style}`, sign, ` ${word}`);
+}
+
+function cutText(text, className, name = "div") {
+  const shown = make(name, className, text.shown);
+  shown.dir = "auto";
+  if (text.cut) shown.append(make("span", "cut", ` … ${text.cut.toLocaleString()} more characters`));
+  return shown;
+}
+
+// Read by screen readers once a second at most.
+function tell(text) {
+  news.push(text);
+  if (news.length > 1) return;
+  setTimeout(() => { log.textContent = news.join(". "); news = []; }, 1000);
+}
+
+function openPart() {
+  let part = talk.querySelector(".part.open");
+  if (!part) {
+    document.getElementById("silence")?.remove();
+    part = make("div", "part open");
+    talk.append(part);
+  }
+  return part;
+}
+
+const handlers = {
+  message(data) {
+    if (data.index < Number(root.dataset.messages)) return; // shown already
+    root.dataset.messages = data.index + 1;
+    const kind = ["user", "assistant", "tool", "system"].includes(data.role) ? data.role : "other";
+    const role = make("div", "role", data.role || "no role");
+    if (data.name) role.append(" ", make("span", "quiet", data.name));
+    const said = make("div", "said");
+    if (data.text.shown) said.append(cutText(data.text, "text"));
+    for (const call of data.calls) {
+      said.append(make("div", "call", make("span", "quiet", "calls"), " ", make("code", "", call.name), " ", cutText(call.arguments, "arguments", "code")));
+    }
+    openPart().append(make("div", `message ${kind}`, role, said));
+    tell(`${data.role}: ${data.text.shown.slice(0, 200)}`);
+  },
+  result(data) {
+    const tables = document.getElementById("tables");
+    if (data.turn !== turn) {
+      turn = data.turn;
+      tables.replaceChildren();
+      document.getElementById("turn-title").textContent = `Turn ${turn}`;
+    }
+    tables.querySelector(".empty")?.remove();
+    body(tables, data.metric).append(row(data));
+    tell(`Turn ${turn}: ${data.title}: ${data.metric ? data.value : data.mark.short}`);
+  },
+  turn(data) {
+    const address = `${root.dataset.path}?turn=${data.number}#turn-${data.number}`;
+    const link = make("a", data.mark.style, `${data.number} `, make("span", "sign", data.mark.sign), hidden(data.mark.word));
+    link.href = address;
+    link.dataset.item = "";
+    if (["fail", "error"].includes(data.mark.style)) link.dataset.red = "";
+    for (const one of document.querySelectorAll("#turns [aria-current]")) one.removeAttribute("aria-current");
+    link.setAttribute("aria-current", "true");
+    document.getElementById("turns").append(make("li", "", link));
+    const part = openPart();
+    part.classList.remove("open");
+    part.id = `turn-${data.number}`;
+    const name = make("a", "", `Turn ${data.number}`);
+    name.href = address;
+    part.prepend(make("p", "turn-head", name, " ", verdict(data.mark, data.mark.word), " ", make("span", "quiet", data.facts)));
+    tell(`Turn ${data.number}: ${data.mark.word}`);
+  },
+  status(data) {
+    if (data.attempt > Number(root.dataset.attempt)) return location.reload();
+    const status = document.getElementById("status");
+    if (status) status.textContent = data.word;
+  },
+  end() {
+    stop();
+    location.reload(); // the whole page, with what judged and why
+  },
+  failed(data) {
+    tell(data.message);
+  },
+};
+
+function body(tables, isMetric) {
+  const id = isMetric ? "live-metrics" : "live-assertions";
+  const found = document.getElementById(id);
+  if (found) return found;
+  // A reload in the midst of a turn finds no results of it: what is shown is another turn's.
+  const heads = isMetric ? ["Metric", "Value", "Reason"] : ["Evaluator", "Result", "Score", "Reason"];
+  const head = make("tr", "");
+  for (const text of heads) {
+    const cell = make("th", text === "Score" || text === "Value" ? "n" : "", text);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const rows = make("tbody", "");
+  rows.id = id;
+  const table = make("table", "stack", make("caption", "", isMetric ? "Metrics" : "Assertions"), make("thead", "", head), rows);
+  tables.append(make("div", "wide", table));
+  return rows;
+}
+
+function row(data) {
+  const title = make("th", "", data.title || "unnamed");
+  title.scope = "row";
+  title.dir = "auto";
+  const flags = data.flags.flatMap((flag) => [" ", make("span", "flag", flag)]);
+  const reason = make("td", "reason", cutText(data.reason, "", "span"));
+  if (data.metric) return make("tr", "", title, make("td", "n", data.value || "–", ...flags), reason);
+  return make("tr", "", title, make("td", "fixed", verdict(data.mark, data.mark.short), ...flags), make("td", "n", data.score || "–"), reason);
+}
+
+function start() {
+  if (source || document.hidden) return;
+  const address = new URL(root.dataset.events, location.href);
+  address.searchParams.set("after", heard);
+  source = new EventSource(address);
+  for (const [name, handle] of Object.entries(handlers)) {
+    source.addEventListener(name, (event) => {
+      const sequence = Number(event.lastEventId);
+      if (name !== "failed") {
+        if (sequence <= heard) return; // came before the stream was cut
+        heard = sequence;
+      }
+      handle(JSON.parse(event.data));
+    });
+  }
+}
+
+function stop() {
+  source?.close();
+  source = null;
+}
+
+// A browser has six connections to a host: tabs that nobody sees keep none.
+document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+addEventListener("pagehide", stop);
+start();
