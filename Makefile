@@ -22,8 +22,8 @@ frameworks: .venv-frameworks/.ready ## Put real objects of other agent framework
 interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus, Envoy
 	$(BIN)/pytest -m interop --ignore=tests/languages
 
-browser: .venv/.browser ## Look at the HTML pages in Chromium; needs npm; screenshots go to build/reports
-	$(BIN)/pytest -m browser tests/suites/reports
+browser: .venv/.browser ## Look at the HTML pages in Chromium; needs npm; screenshots go to build
+	$(BIN)/pytest -m browser tests/suites/reports tests/http
 
 languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
 	.ci/languages.sh

@@ -1,8 +1,5 @@
 """The page in a real browser: Debian's Chromium, driven by playwright, checked by axe-core."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +9,14 @@ import pytest
 from evald_server.suites.reports.page import write_page
 from evald_server.suites.reports.report import SuiteReport
 
+from ...chromium import axe, browser, open_all, violations  # noqa: F401 - fixtures
 from . import samples
 from .hostile import HOSTILE, hostile_report
 
 pytestmark = pytest.mark.browser
 
-TOOLS = Path(__file__).with_name("node")
 # Looked at by people, and kept by CI.
 SHOTS = Path(__file__).parents[3] / "build/reports"
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def _pages() -> dict[str, list[SuiteReport]]:
@@ -37,39 +33,6 @@ def _pages() -> dict[str, list[SuiteReport]]:
             )
         ],
     }
-
-
-def _need(program: str, packages: str) -> str:
-    """The path of a program; without it the tests are skipped, and fail where all tools are wanted."""
-    path = shutil.which(program)
-    if path is None:
-        missing = f"no {program} (Debian: apt-get install {packages})"
-        assert not os.environ.get("EVALD_REQUIRE_TOOLS"), missing
-        pytest.skip(missing)
-    return path
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser() -> Iterator[Any]:
-    path = _need("chromium", "chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        # Chromium's sandbox refuses to run as root, as CI does.
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=path, args=options)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module", name="axe")
-def _axe() -> str:
-    subprocess.run(
-        [_need("npm", "nodejs npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        cwd=TOOLS,
-        check=True,
-    )
-    return (TOOLS / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module", name="files")
@@ -112,11 +75,6 @@ class Screen:
         assert not self.faults
 
 
-def open_all(page: Any) -> None:
-    """Unfold everything, so that it is checked, too."""
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-
-
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"), (320, "light")]
 )
@@ -132,12 +90,7 @@ def test_a_page_is_accessible_and_fits_every_screen(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 320:  # which WCAG asks for; for all else it is as 390
             return
-        page.evaluate(axe)
-        found = page.evaluate(f"axe.run({{runOnly: {RULES}, resultTypes: ['violations']}})")
-        violations = [
-            (one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found["violations"]
-        ]
-        assert not violations
+        assert not violations(page, axe)
 
 
 def test_nothing_that_callers_send_runs_or_loads(browser: Any, files: dict[str, Path]) -> None:
