@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 from evald_server.http.site import Site
 
 from .failures import page
-from .page_catalog import evaluator, evaluators, remotes
+from .page_catalog import evaluator, evaluators, judge, remotes
 from .page_edit import change, edit, resources
 from .page_sign_in import do_sign_in, do_sign_out, sign_in
 from .page_transfer import do_import, export, import_form
@@ -39,6 +39,7 @@ _PAGES: dict[str, Handler] = {
     "/console/evaluators": evaluators,
     "/console/evaluators/{type}": evaluator,
     "/console/remotes": remotes,
+    "/console/judge": judge,
     "/console/scenarios/export": export,
     "/console/scenarios/import": import_form,
 }

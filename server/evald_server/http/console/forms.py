@@ -319,6 +319,9 @@ class _Shape:
                 odd = r"[\r\0]" if self.is_long() else r"[\r\n\0]"
                 return isinstance(data, str) and data != "" and not re.search(odd, data)
             case "number":
+                # A text that is no number, either: as it was typed, beside what the server says of it.
+                if isinstance(data, str):
+                    return bool(re.fullmatch(r"\S[^\r\n\0]{0,99}", data)) and _number(data.strip()) == data
                 return isinstance(data, int | float) and not isinstance(data, bool)
             case "flag":
                 return isinstance(data, bool)

@@ -1,7 +1,8 @@
 """Pages that show what a server offers: evaluator types and instances of remote ones."""
 
+import asyncio
 import json
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from evald.catalog import EvaluatorType
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
+from evald_server.http.api.catalog import authorise, stored_cards
 from evald_server.http.site import Site
 
 from .forms import fields_of
@@ -62,3 +64,25 @@ async def remotes(site: Site, request: Request) -> Response:
         first=not token,
         older=link("/console/remotes", page=following) if following else "",
     )
+
+
+class ConfiguredJudge(NamedTuple):
+    """A judge of the settings, for one model. model: "" for any. card: id of its calibration card, "" for none."""
+
+    name: str
+    model: str
+    card: str
+
+
+async def judge(site: Site, request: Request) -> Response:
+    """Show the configured judges and the calibration cards."""
+    await authorise(site, request)
+    cards = await asyncio.to_thread(list, stored_cards(site.settings))
+    by_model = {model: card.id for card in cards for model in card.judge.models}
+    found = []
+    for name, one in site.settings.judges.items():
+        for model in dict.fromkeys([*([one.model] if one.model else []), *one.models]) or [""]:
+            found.append(ConfiguredJudge(name, model, by_model.get(model, "") if model in one.cards else ""))
+    if site.settings.judge_model:
+        found.insert(0, ConfiguredJudge("default", site.settings.judge_model, ""))
+    return render(site, request, "judge.html", judges=found, cards=cards)
