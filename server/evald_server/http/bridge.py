@@ -233,7 +233,7 @@ def _connect_framing(kind: str, method: _Method | None) -> Framing:
     async def message(data: bytes) -> bytes:
         return _envelope(await _to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    return Framing(kind, message, connect_end, connect_end(), always_ok=True)
+    return Framing(kind, message, connect_end, connect_end(), errors_begun=True)
 
 
 def _ndjson(method: _Method) -> Framing:
