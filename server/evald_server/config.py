@@ -264,7 +264,8 @@ class Settings(BaseSettings):
     )
     tls_cert_file: Path | None = Field(
         None,
-        description="File with the server's certificate and its chain, PEM: the gRPC and the HTTP port are encrypted. "
+        description="File with the server's certificate and its chain, PEM: the gRPC, the HTTP and the web port are "
+        "encrypted. "
         "Read again when it changes, as the other files of TLS.",
     )
     tls_key_file: Path | None = Field(None, description="File with the certificate's key, PEM, no password.")

@@ -110,7 +110,10 @@ class Bridge:
             found = await self._refused(f"{service}/{name}", problem, self._access.caller(request))
         except CallFailed as problem:
             found = problem
-        return error_response(request, found)
+        response = error_response(request, found)
+        if method is None and response.status_code == 501:
+            response.status_code = 404  # as Connect has it where there is nothing at a path
+        return response
 
     async def _refused(self, method: str, problem: CallError, caller: HttpCaller) -> CallFailed:
         """Call a method with what it cannot read, so that credentials are checked and the call is counted.
@@ -233,7 +236,7 @@ def _connect_framing(kind: str, method: _Method | None) -> Framing:
     async def message(data: bytes) -> bytes:
         return _envelope(await _to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    return Framing(kind, message, connect_end, connect_end(), always_ok=True)
+    return Framing(kind, message, connect_end, connect_end(), errors_begun=True)
 
 
 def _ndjson(method: _Method) -> Framing:

@@ -23,14 +23,15 @@ Frame = Callable[[bytes], Awaitable[bytes]]
 
 class Framing(NamedTuple):
     """How messages become a body. error: what ends a stream that failed; end: what ends any other. beat: sent when
-    nothing was for 15 s. always_ok: whether the status is 200 for calls, too, that fail before their first message."""
+    nothing was for 15 s. errors_begun: whether the response begins at once, so that a call that fails before its first message has status
+    200, too."""
 
     media_type: str
     message: Frame
     error: Callable[[CallFailed], bytes]
     end: bytes = b""
     beat: bytes = b""
-    always_ok: bool = False
+    errors_begun: bool = False
 
 
 class StreamedCall(Response):
@@ -49,7 +50,9 @@ class StreamedCall(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         framing = self._framing
-        began = False
+        began = framing.errors_begun
+        if began:
+            await self._begin(send)
         try:
             async with self._calls.stream(*self._call) as messages:
                 coming = asyncio.ensure_future(anext(messages, None))
@@ -69,7 +72,7 @@ class StreamedCall(Response):
                 finally:
                     coming.cancel()
         except CallFailed as problem:
-            if not began and not framing.always_ok:
+            if not began:
                 await error_response(Request(scope), problem)(scope, receive, send)
                 return
             end = framing.error(problem)
