@@ -1,6 +1,7 @@
 """The routes below /api: what they answer, and what they refuse."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,7 +9,10 @@ import pytest
 
 from evald.convert.runs import run_to_json
 from evald.v1 import result_pb2, run_service_pb2
+from evald_server.auth.principal import Role
+from evald_server.http.api.routes import ROUTES
 
+from ..auth.keyring import make_key
 from .api import CHAT, REGEX, REPLAY, api, lines_of, ndjson
 
 BODY = {"messages": CHAT, "evaluators": [REGEX]}
@@ -342,3 +346,22 @@ async def test_a_body_that_is_too_large_is_refused(path: str) -> None:
         response = await client.post(f"/api{path}", **ndjson([{"evaluators": ["x" * 3000]}]))
     assert response.status_code == 413
     assert response.json()["error"] == "the body has more than 2000 bytes, the limit"
+
+
+async def test_who_may_not_call_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    viewer = make_key(keys, "screen", Role.VIEWER)
+    async with api(keys_file=keys) as client:
+        for method, path in ((route.method, f"/api{route.path}") for route in ROUTES):
+            url = path.replace("{projectId}", "default").replace("{", "").replace("}", "")
+            nobody = await client.request(method, url, **ndjson(["{bad"]))
+            assert (nobody.status_code, nobody.headers.get("www-authenticate")) == (401, "Bearer"), (
+                method,
+                path,
+            )
+        known = {"authorization": f"Bearer {viewer}"}
+        assert (await client.get("/api/status", headers=known)).status_code == 200
+        bad = await client.post(
+            "/api/runs", content="{bad", headers=known | {"content-type": "application/json"}
+        )
+        assert bad.status_code == 403

@@ -126,7 +126,7 @@ HOSTILE: list[Any] = [
     {"$ref": "#/nowhere/at/all"},
     {
         "$ref": "#/$defs/a",
-        "$defs": {"a": {"type": "object", "properties": dict.fromkeys("abcdefgh", {"$ref": "#/$defs/a"})}},
+        "$defs": {"a": {"type": "object", "properties": {name: {"$ref": "#/$defs/a"} for name in "abcdefgh"}}},
     },
     {"type": "object", "properties": {"a": True, "b": False, "c": None, "d": 3, "e": "x", "f": []}},
     {"type": "object", "properties": {"a": {"enum": [{"x": 1}]}, "b": {"enum": []}, "c": {"enum": "abc"}}},

@@ -183,6 +183,11 @@ REFUSED = {
         "messages[0].tool_calls[0].args",
         "not JSON-like",
     ),
+    "endless duration": (
+        [{"role": "assistant", "tool_calls": [{"name": "f", "duration_ms": 1e194}]}],
+        "messages[0].tool_calls[0].duration_ms",
+        "got 9.99",
+    ),
     "negative duration": (
         [{"role": "assistant", "tool_calls": [{"name": "f", "duration_ms": -1}]}],
         "messages[0].tool_calls[0].duration_ms",

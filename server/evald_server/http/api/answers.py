@@ -153,7 +153,7 @@ async def list_answer(
     return Response(b"[" + body + b"]", 200, headers, "application/json")
 
 
-class Line(NamedTuple):
+class StreamLine(NamedTuple):
     """A line of a stream. event: what it is. data: beside that. sequence: by which a watch can go on after it."""
 
     event: str
@@ -167,7 +167,7 @@ class LineStream(Response):
     What fails before the first line has a status of its own; what fails later is the last line: `error`.
     """
 
-    def __init__(self, lines: AsyncGenerator[Line], *, events: bool) -> None:
+    def __init__(self, lines: AsyncGenerator[StreamLine], *, events: bool) -> None:
         super().__init__(media_type=EVENTS if events else NDJSON)
         del self.headers["content-length"]
         self._lines = lines
@@ -212,13 +212,13 @@ class LineStream(Response):
         return _COMMENT_SECONDS if began else _FIRST_SECONDS
 
     @staticmethod
-    def _result(next_line: "asyncio.Future[Line | None]", *, began: bool) -> Line | None:
+    def _result(next_line: "asyncio.Future[StreamLine | None]", *, began: bool) -> StreamLine | None:
         try:
             return next_line.result()
         except CallFailed as problem:
             if not began:
                 raise
-            return Line("error", {"error": as_json(problem)})
+            return StreamLine("error", {"error": as_json(problem)})
 
     def _encoded(self, line: Line) -> bytes:
         if not self._events:

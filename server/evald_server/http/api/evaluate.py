@@ -18,7 +18,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
-from .answers import EVENTS, Line, LineStream, accepted, answer, converted, parsed, read
+from .answers import EVENTS, LineStream, StreamLine, accepted, answer, converted, parsed, read
 from .shapes import derived
 
 _pb = evaluation_service_pb2
@@ -82,7 +82,7 @@ def _of_body(problem: CallFailed) -> CallFailed:
     return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, problem.message, problem.details)
 
 
-async def _lines(site: Site, request: Request, asked: _pb.EvaluateRequest) -> AsyncGenerator[Line]:
+async def _lines(site: Site, request: Request, asked: _pb.EvaluateRequest) -> AsyncGenerator[StreamLine]:
     """Yield what happens: `started`, `progress`, `result`, and the `summary` with all results last."""
     results: list[result_pb2.EvaluationResult] = []
     evaluation_id = ""
@@ -94,16 +94,16 @@ async def _lines(site: Site, request: Request, asked: _pb.EvaluateRequest) -> As
                 if found.HasField("started"):
                     evaluation_id = found.started.evaluation_id
                     plan = [spec_to_json(spec) for spec in found.started.plan]
-                    yield Line("started", {"evaluationId": evaluation_id, "plan": plan})
+                    yield StreamLine("started", {"evaluationId": evaluation_id, "plan": plan})
                 for progress in found.progress:
-                    yield Line("progress", derived(_pb.EvaluationProgress).write(progress))
+                    yield StreamLine("progress", derived(_pb.EvaluationProgress).write(progress))
                 for result in found.results:
-                    yield Line("result", {"index": result.index, "result": result_to_json(result)})
+                    yield StreamLine("result", {"index": result.index, "result": result_to_json(result)})
                 results.extend(found.results)
                 if found.HasField("summary"):
                     results.sort(key=lambda result: result.index)
                     found.summary.results.extend(results)
-                    yield Line("summary", {"summary": evaluation_to_json(found.summary, evaluation_id)})
+                    yield StreamLine("summary", {"summary": evaluation_to_json(found.summary, evaluation_id)})
     except CallFailed as problem:
         raise _of_body(problem) from None
 
@@ -174,7 +174,7 @@ class _Items:
             self.refused.append((item_id, problem))
 
 
-async def _answers(site: Site, request: Request, items: _Items) -> AsyncGenerator[Line]:
+async def _answers(site: Site, request: Request, items: _Items) -> AsyncGenerator[StreamLine]:
     """Yield an `answer` for each conversation, and the `summary` last."""
     caller = site.access.caller(request)
     refused = 0
@@ -183,9 +183,9 @@ async def _answers(site: Site, request: Request, items: _Items) -> AsyncGenerato
             async for message in messages:
                 found = _pb.EvaluateBatchResponse.FromString(message)
                 for one in found.answers:
-                    yield Line("answer", _answer(one))
+                    yield StreamLine("answer", _answer(one))
                 for item_id, problem in items.refused:
-                    yield Line(
+                    yield StreamLine(
                         "answer", {"id": item_id, "error": {"code": "INVALID_ITEM", "message": str(problem)}}
                     )
                 refused += len(items.refused)
@@ -193,7 +193,7 @@ async def _answers(site: Site, request: Request, items: _Items) -> AsyncGenerato
                 if found.HasField("summary"):
                     found.summary.item_count += refused
                     found.summary.error_count += refused
-                    yield Line("summary", {"summary": derived(_pb.BatchSummary).write(found.summary)})
+                    yield StreamLine("summary", {"summary": derived(_pb.BatchSummary).write(found.summary)})
     except CallFailed as problem:
         raise _of_body(problem) from None
 

@@ -225,6 +225,7 @@ _WITHOUT: Final = {
         ("GET", "/llm-providers/{providerType}/models"),
         ("PUT", "/projects/{projectId}/config"),
     ),
+    "a lease is ended by its id, which only its plugin has": (("DELETE", "/remotes/{instanceId}"),),
     "a server is one project": (("POST", "/projects"), ("DELETE", "/projects/{projectId}")),
 }
 _WITHOUT_IN_PROJECT: Final = {
@@ -399,6 +400,10 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         route = methods.get(method)
         if route is None or (request.method == "HEAD" and route.lines is not None):
             raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+        needed = route.calls or catalog.LIST
+        if not site.access.may(request, needed):
+            # Refused as it would be in the end, before its body is read.
+            await site.calls.unary(needed, b"", site.access.caller(request))
         _check_query(request, route)
         return await route.handle(site, request)
 

@@ -15,8 +15,8 @@ from evald.v1 import run_service_pb2 as pb
 from evald_server.http.site import Site
 
 from .answers import (
-    Line,
     LineStream,
+    StreamLine,
     answer,
     choice_of,
     list_answer,
@@ -144,13 +144,13 @@ async def watch_run(site: Site, request: Request) -> Response:
     return LineStream(_events(site, request, asked), events=True)
 
 
-async def _events(site: Site, request: Request, asked: pb.WatchRunRequest) -> AsyncGenerator[Line]:
+async def _events(site: Site, request: Request, asked: pb.WatchRunRequest) -> AsyncGenerator[StreamLine]:
     caller = site.access.caller(request)
     async with site.calls.stream(f"{SERVICE}/WatchRun", asked.SerializeToString(), caller) as messages:
         async for message in messages:
             event = pb.WatchRunResponse.FromString(message)
             data = event_to_json(event)
-            yield Line(data["event"], data, event.sequence)
+            yield StreamLine(data["event"], data, event.sequence)
 
 
 async def _change(site: Site, request: Request, verb: str) -> Response:

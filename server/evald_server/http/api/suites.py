@@ -12,8 +12,8 @@ from evald_server.http.site import Site
 
 from .answers import (
     EVENTS,
-    Line,
     LineStream,
+    StreamLine,
     accepted,
     choice_of,
     converted,
@@ -133,15 +133,15 @@ async def _sent(messages: list[bytes]) -> AsyncIterator[bytes]:
         yield message
 
 
-async def _events(site: Site, request: Request, messages: list[bytes]) -> AsyncGenerator[Line]:
+async def _events(site: Site, request: Request, messages: list[bytes]) -> AsyncGenerator[StreamLine]:
     """Yield `started`, a `result` for each case, and `ended` with the verdict last."""
     caller = site.access.caller(request)
     async with site.calls.stream(f"{SERVICE}/RunSuite", _sent(messages), caller) as answers:
         async for data in answers:
             found = pb.RunSuiteResponse.FromString(data)
             if found.HasField("started"):
-                yield Line("started", {"suiteRun": SUITE_RUN.write(found.started)})
+                yield StreamLine("started", {"suiteRun": SUITE_RUN.write(found.started)})
             for result in found.results:
-                yield Line("result", {"result": CASE_RESULT.write(result)})
+                yield StreamLine("result", {"result": CASE_RESULT.write(result)})
             if found.HasField("ended"):
-                yield Line("ended", {"suiteRun": SUITE_RUN.write(found.ended)})
+                yield StreamLine("ended", {"suiteRun": SUITE_RUN.write(found.ended)})
