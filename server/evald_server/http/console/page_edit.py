@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from evald.catalog import EvaluatorType
 from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
+from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
@@ -103,6 +104,7 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     if resource_id:
         form = Form(store.data(await store.get(resource_id)))
     else:
+        await authorise(site, request)
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
     saved = "saved" in request.query_params
     return await show_form(site, request, store, resource_id, form, Problems(), saved=saved)
