@@ -3,6 +3,9 @@
 import asyncio
 import json
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import unescape
@@ -16,6 +19,7 @@ from evald import ASSERTION, EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import Result
 from evald_server.auth.principal import Role
+from evald_server.cli.parser import parse
 from evald_server.http.access import COOKIE
 from evald_server.http.guards import HEADERS
 from evald_server.testing import async_server
@@ -301,6 +305,28 @@ async def test_a_scenario_runs_from_its_form(browser: Browser) -> None:
     assert "Booking flow" in page
     listed = await browser.page("/console/scenarios")
     assert started.headers["location"] in listed
+
+
+async def test_the_commands_beside_a_scenario_start_its_run(browser: Browser) -> None:
+    page = await browser.page((await with_data(browser))["scenarios"])
+    shown = dict(re.findall(r'<pre id="as-(\w+)">(.*?)</pre>', page, re.DOTALL))
+    given = {name: unescape(text) for name, text in shown.items()}
+    made = await asyncio.to_thread(_output, [sys.executable, "-c", given["python"]])
+    assert (await browser.client.get(f"/api/runs/{made.strip()}")).status_code == 200
+    words = shlex.split(given["curl"])
+    body = json.loads(words[words.index("-d") + 1])
+    started = await browser.client.post(words[1], json=body)
+    assert started.status_code == 201
+    command = shlex.split(given["cli"])
+    assert command[:3] == ["evald", "runs", "start"]
+    args = vars(parse(command[1:]))
+    assert {body["scenarioId"], body["connectorId"]} <= {
+        value for value in args.values() if isinstance(value, str)
+    }
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 async def ended(browser: Browser, path: str) -> str:

@@ -59,14 +59,25 @@ def _web() -> Iterator[str]:
 def _pages(web: str) -> dict[str, str]:
     """One of everything, and hundreds of scenarios; the address of each page by a name for it."""
     persona = _create(
-        web, "personas", {"name": "Maria", "description": "Impatient", "script": ["I have to move it", "Friday"]}
+        web,
+        "personas",
+        {"name": "Maria", "description": "Impatient", "script": ["I have to move it", "Friday"]},
     )
-    agent = {"name": "staging", "type": "http", "baseUrl": "http://127.0.0.1:9/chat", "headers": {"x-team": "a"}}
+    agent = {
+        "name": "staging",
+        "type": "http",
+        "baseUrl": "http://127.0.0.1:9/chat",
+        "headers": {"x-team": "a"},
+    }
     connector = _create(web, "connectors", agent)
     for number in range(120):
         specs = [{"type": "regex", "name": f"{name} {'of a long name ' * 3}"} for name in "abcdef"]
         given = [{**spec, "config": {"pattern": "BK"}} for spec in specs]
-        _create(web, "scenarios", {"name": f"Case {number}", "instructions": "Move it. " * 60, "evaluators": given})
+        _create(
+            web,
+            "scenarios",
+            {"name": f"Case {number}", "instructions": "Move it. " * 60, "evaluators": given},
+        )
     scenario = {
         "name": "Booking flow",
         "instructions": "Customer wants to move a booking.",
@@ -212,9 +223,7 @@ def test_what_is_tried_shows_each_result_when_it_is_there(browser: Any, web: str
         assert "?" not in page.url.replace("?type=slow", "")
 
 
-def test_a_dismissed_banner_stays_away_on_its_scenario(
-    browser: Any, web: str, pages: dict[str, str]
-) -> None:
+def test_a_dismissed_banner_stays_away_on_its_scenario(browser: Any, web: str, pages: dict[str, str]) -> None:
     other = _create(web, "scenarios", {"name": "Other criteria", "successCriteria": "x"})
     with opened(browser, web + pages["scenario"]) as page:
         banner = page.get_by_text(BANNER)
@@ -242,8 +251,15 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
             name = f"{number} {text}"[:200]
             data = {"name": name, "description": text, "systemPrompt": text, "script": [text or "a"]}
             persona = _create(web, "personas", data)
-            config = {"messages": [{"role": "user", "content": text or "a"}, {"role": "assistant", "content": text or "a"}]}
-            connector = _create(web, "connectors", {"name": name, "type": "replay", "config": config, "baseUrl": ""})
+            config = {
+                "messages": [
+                    {"role": "user", "content": text or "a"},
+                    {"role": "assistant", "content": text or "a"},
+                ]
+            }
+            connector = _create(
+                web, "connectors", {"name": name, "type": "replay", "config": config, "baseUrl": ""}
+            )
             scenario = {
                 "name": name,
                 "instructions": text,
@@ -252,7 +268,9 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 "failureCriteria": text,
                 "messages": [{"role": "user", "content": text or "a"}],
                 "personaIds": [persona],
-                "evaluators": [{"type": "contains", "name": f"n{text}"[:200], "config": {"text": text or "a"}}],
+                "evaluators": [
+                    {"type": "contains", "name": f"n{text}"[:200], "config": {"text": text or "a"}}
+                ],
             }
             paths += [f"/console/personas/{persona}", f"/console/connectors/{connector}"]
             paths += [f"/console/scenarios/{_create(web, 'scenarios', scenario)}"]
@@ -277,7 +295,9 @@ def _hostile_type(number: int, text: str) -> EvaluatorDefinition:
         },
     }
 
-    class Named(Evaluator, type=f"hostile-{number}", kind=ASSERTION, label=text[:80] or "x", description=text):
+    class Named(
+        Evaluator, type=f"hostile-{number}", kind=ASSERTION, label=text[:80] or "x", description=text
+    ):
         """Says nothing."""
 
         config_schema = schema

@@ -335,6 +335,7 @@ async def show_form(
         values["personas"] = await _choices(site, request, PERSONAS)
         values["chosen"] = set(data.get("personaIds", []))
         values["connectors"] = await _choices(site, request, CONNECTORS)
+        values["origin"] = f"{request.url.scheme}://{request.url.netloc}"
         values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
     if kind is CONNECTORS:
         schemas = await _connector_schemas(site, request)
