@@ -1,18 +1,15 @@
 """The pages on which people write, in a real browser."""
 
 import asyncio
-import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from evald.context import EvaluatorContext
-from evald.evaluator import Evaluator
-from evald.evaluator import EvaluatorDefinition
+from evald.evaluator import Evaluator, EvaluatorDefinition
 from evald.result import ASSERTION, Result, passed
 from evald_server.testing import server
 
@@ -32,13 +29,14 @@ REPLAY = {
 BANNER = "Success/Failure Criteria are deprecated."
 
 
+GO = threading.Event()
+
+
 class Slow(Evaluator, type="slow", kind=ASSERTION):
     """Waits until the test lets it answer."""
 
-    go = threading.Event()
-
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
-        while not self.go.is_set():  # noqa: ASYNC110 - it runs in another loop than the test
+        while not GO.is_set():  # noqa: ASYNC110 - it runs in another loop than the test
             await asyncio.sleep(0.01)
         return passed("at last")
 
@@ -204,7 +202,7 @@ def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_op
 
 
 def test_what_is_tried_shows_each_result_when_it_is_there(browser: Any, web: str) -> None:
-    Slow.go.clear()
+    GO.clear()
     with opened(browser, web + "/console/try?type=slow") as page:
         page.select_option("[name=add-type]", "response-length")
         page.locator("[value='add:/evaluators']").click()
@@ -212,7 +210,7 @@ def test_what_is_tried_shows_each_result_when_it_is_there(browser: Any, web: str
         page.locator("#results th", has_text="Response Length").wait_for()
         assert "at last" not in page.inner_text("#results")
         assert page.locator("#results .outcome").count() == 0
-        Slow.go.set()
+        GO.set()
         page.locator("#results .outcome").wait_for()
         assert "at last" in page.inner_text("#results")
         assert page.locator("#results .outcome").inner_text().split()[1] == "Passed"
@@ -294,15 +292,6 @@ def _hostile_type(number: int, text: str) -> EvaluatorDefinition:
             "free": {"description": text, "patternProperties": {"x": {}}},
         },
     }
-
-    class Named(
-        Evaluator, type=f"hostile-{number}", kind=ASSERTION, label=text[:80] or "x", description=text
-    ):
-        """Says nothing."""
-
-        config_schema = schema
-
-        async def evaluate(self, ctx: EvaluatorContext) -> Result:
-            return passed(text)
-
-    return Named.definition()
+    return Slow.definition()._replace(
+        type=f"hostile-{number}", label=text, description=text, config_schema=schema, version=text[:20]
+    )
