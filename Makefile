@@ -5,13 +5,16 @@ READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo demo-console test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## See real conversations evaluated
 	$(BIN)/evald demo
+
+demo-console: $(READY) ## The same, and leave the web console open
+	$(BIN)/evald demo --console
 
 test: $(READY) ## Run the tests
 	.ci/test.sh $(BIN)

@@ -2,10 +2,16 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..conftest import ENVIRONMENT
 
 DATA = Path(__file__).parents[2] / "server/evald_server/cli/demo_data"
 
@@ -87,6 +93,28 @@ def test_it_shows_both_tables_and_stays_within_its_time(shown: str) -> None:
     took = re.search(r"All of this took ([\d.]+) s", shown)
     assert took
     assert float(took[1]) < 20
+
+
+def test_it_says_where_its_console_is(shown: str) -> None:
+    assert re.search(r"Its console was http://127\.0\.0\.1:\d+", shown)
+
+
+def test_the_console_stays_open_with_the_run_in_it_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "evald_server", "demo", "--console"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        try:
+            for line in demo.stdout:
+                if found := re.search(r"in the console: (http://[\d.:]+)", line):
+                    break
+            assert found
+            with urllib.request.urlopen(f"{found[1]}/console/runs") as page:
+                assert "Appointment" in page.read().decode()
+            demo.send_signal(signal.SIGINT)
+            assert "The server stopped." in demo.stdout.read()
+            assert demo.wait(20) == 0
+        finally:
+            demo.kill()
 
 
 def test_the_sample_is_small_and_says_where_it_comes_from() -> None:

@@ -15,7 +15,8 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -77,6 +78,9 @@ _TASK_CHECK: Final = (
     "tool-use, on the last turn: exactly the bookings and changes that solve the task, with their arguments"
 )
 
+# Without them a server has no console, and says so by itself.
+_HAS_WEB: Final = all(find_spec(name) for name in ("jinja2", "starlette", "uvicorn"))
+
 # A server is ready within 1.5 s.
 _START_SECONDS: Final = 20
 _STOP_SECONDS: Final = 15
@@ -87,14 +91,15 @@ _SHOWN_TELEMETRY: Final = re.compile(
 
 
 class DemoServer(NamedTuple):
-    """A running `evald serve`."""
+    """A running `evald serve`. console: address of its console, "" without the packages for it."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[bytes]"
     address: str
     http_address: str
+    console: str
 
 
-def run(_args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the demo. The exit code does not depend on the verdicts."""
     from evald import Client
 
@@ -116,10 +121,24 @@ def run(_args: argparse.Namespace) -> int:
         _show_scenario(server)
         _step(5, f"What Prometheus sees: http://{server.http_address}/metrics, the lines that matter here.")
         _show_telemetry(server)
+        if args.console:
+            _keep_open(server)
         _step(6, "Stop: SIGTERM lets open calls finish.")
     say(f"The server stopped. All of this took {time.perf_counter() - began:.1f} s.")
+    if server.console and not args.console:
+        say(f"Its console was {server.console}; evald demo --console leaves it open.")
     say("Next: evald serve, evald types, evald evaluate --help, evald runs --help")
     return ExitCode.PASSED
+
+
+def _keep_open(server: DemoServer) -> None:
+    """Let the user look at the console until Ctrl-C."""
+    if not server.console:
+        raise CommandError(ExitCode.USAGE, "the console needs more packages", "pip install 'evald[web]'")
+    say("")
+    say(("The run is in the console: ", "bold"), (server.console, "green"), "  (Ctrl-C ends it)")
+    with suppress(KeyboardInterrupt):
+        server.process.wait()
 
 
 def _step(number: int, text: str) -> None:
@@ -134,20 +153,21 @@ def _tell(text: str, hang: int = 0) -> None:
 
 @contextmanager
 def _server() -> Iterator[DemoServer]:
-    command = ["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = ["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"]
     _step(1, f"Start a server: evald {' '.join(command)}")
     # The settings of the user's own server must not affect the demo.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
-    environment |= {"EVALD_LOG_LEVEL": "warning", "EVALD_WEB": ""}
+    environment |= {"EVALD_LOG_LEVEL": "warning"}
     began = time.perf_counter()
     process = subprocess.Popen(  # noqa: S603 - this package
-        [sys.executable, "-m", "evald_server", *command], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "evald_server", *command], env=environment, stdout=subprocess.PIPE, bufsize=0
     )
     try:
-        ready = _ready_line(process)
+        ready = _line(process)
         addresses = re.findall(r"[\w.]+:\d+", ready)
+        console = _line(process).partition(": ")[2].strip() if _HAS_WEB else ""
         say(("   ", ""), (clean(ready), "green"), f"  ({time.perf_counter() - began:.2f} s)")
-        yield DemoServer(process, addresses[0], addresses[1])
+        yield DemoServer(process, addresses[0], addresses[1], console)
         process.send_signal(signal.SIGTERM)
         process.wait(_STOP_SECONDS)
     finally:
@@ -157,11 +177,12 @@ def _server() -> Iterator[DemoServer]:
         raise CommandError(ExitCode.INCONCLUSIVE, f"the server ended with exit code {process.returncode}")
 
 
-def _ready_line(process: "subprocess.Popen[str]") -> str:
+def _line(process: "subprocess.Popen[bytes]") -> str:
+    """Return the next line that a server says of its addresses."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
-    line = process.stdout.readline() if readable else ""
-    if len(re.findall(r"[\w.]+:\d+", line)) != 2:
+    line = process.stdout.readline().decode() if readable else ""
+    if not re.search(r"[\w.]+:\d+", line):
         raise CommandError(
             ExitCode.UNREACHABLE,
             f"the server did not start within {_START_SECONDS} s"

@@ -450,7 +450,10 @@ def build_parser() -> Parser:
     add_access_commands(command)
     add_suite_commands(command, _server_options, _whole_number, _number_between)
     add_stored_commands(command, _whole_number)
-    _command(add, "demo", "see it work on real conversations", _DEMO)
+    demo = _command(add, "demo", "see it work on real conversations", _DEMO)
+    demo.add_argument(
+        "--console", action="store_true", help="leave the console open, with the demo's run in it"
+    )
     return parser
 
 

@@ -11,9 +11,11 @@ from starlette.responses import RedirectResponse, Response
 
 from evald.catalog import EvaluatorType
 from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
+from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
+from .failures import BadAddress
 from .forms import Field, Posted, Problems, data_of, fields_of
 from .rendering import link, render
 from .resources import (
@@ -56,11 +58,11 @@ class EvaluatorField(NamedTuple):
 
 
 async def read_posted(request: Request) -> dict[str, str]:
-    """Return what a browser has posted: the last value of each name."""
-    body = await request.body()
-    return dict(
-        parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
-    )
+    """Return what a browser has posted: the last value of each name. Raises BadAddress."""
+    text = (await request.body()).decode("utf-8", "replace")
+    if text.count("&") >= _MAX_FIELDS:
+        raise BadAddress(f"form: got more than {_MAX_FIELDS:,} fields; wanted fewer")
+    return dict(parse_qsl(text, keep_blank_values=True))
 
 
 async def resources(kind: Editable, site: Site, request: Request) -> Response:
@@ -102,6 +104,7 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     if resource_id:
         form = Form(store.data(await store.get(resource_id)))
     else:
+        await authorise(site, request)
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
     saved = "saved" in request.query_params
     return await show_form(site, request, store, resource_id, form, Problems(), saved=saved)
@@ -120,7 +123,7 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
     schemas = await _connector_schemas(site, request) if kind is CONNECTORS else {}
     problems = Problems()
     data = _data(kind, posted, problems, types, schemas)
-    boxed = {name.removeprefix(_JSON) for name in posted if name.startswith(_JSON)}
+    boxed = {name.removeprefix(_JSON) for name in posted if name.startswith(f"{_JSON}/")}
     if action in ("save", "run", "test"):
         saved = await store.save(resource_id, data, problems)
         if saved:
@@ -128,7 +131,7 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
         return await show_form(
             site, request, store, resource_id, Form(data, frozenset(boxed)), problems, status=400
         )
-    if action == "json":
+    if action == "json" and place:
         boxed.add(place)
     elif action == "form":
         boxed.discard(place)
@@ -332,6 +335,7 @@ async def show_form(
         values["personas"] = await _choices(site, request, PERSONAS)
         values["chosen"] = set(data.get("personaIds", []))
         values["connectors"] = await _choices(site, request, CONNECTORS)
+        values["origin"] = f"{request.url.scheme}://{request.url.netloc}"
         values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
     if kind is CONNECTORS:
         schemas = await _connector_schemas(site, request)

@@ -1,6 +1,7 @@
 """Signing in: an API key for a cookie."""
 
-from urllib.parse import urlsplit
+import re
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,7 +12,9 @@ from evald_server.http.site import Site
 from .page_edit import read_posted
 from .rendering import render
 
-_HOME = "/console/overview"
+_HOME: Final = "/console/overview"
+# As `failures.page` writes it: a path and a query, encoded.
+_INSIDE: Final = re.compile(r"/console/[\w/.~%:@!$&'()*+,;=-]*(\?[\w/.~%:@!$&'()*+,;=?-]*)?", re.ASCII)
 
 
 async def sign_in(site: Site, request: Request) -> Response:
@@ -42,6 +45,5 @@ async def do_sign_out(site: Site, request: Request) -> Response:
 def _next(request: Request) -> str:
     """Return the page that was wanted: of this console, whatever the address says."""
     wanted = request.query_params.get("next", "")
-    parts = urlsplit(wanted)
-    inside = not parts.scheme and not parts.netloc and parts.path.startswith("/console/")
-    return wanted if inside and "\\" not in wanted else _HOME
+    inside = _INSIDE.fullmatch(wanted) and "/." not in wanted.partition("?")[0]
+    return wanted if inside else _HOME

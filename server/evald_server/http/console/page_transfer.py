@@ -9,6 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from evald.convert.resources import SCENARIO
 from evald.errors import InvalidInput
 from evald.v1 import context_pb2
+from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
@@ -37,41 +38,47 @@ async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str
 
 async def import_form(site: Site, request: Request) -> Response:
     """Show the form."""
-    return render(site, request, "import.html", lines="", problems=[], done="")
+    await authorise(site, request)
+    return _show(site, request, "", 0, Problems())
 
 
 async def do_import(site: Site, request: Request) -> Response:
-    """Store what was posted: all of it is read before anything is stored."""
+    """Store what was posted: all of it is read before anything is stored. What is refused then stays in the form."""
     text = (await read_posted(request)).get("lines", "")
     problems, scenarios = Problems(), []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                scenarios.append((number, SCENARIO.read(json.loads(line))))
+                scenarios.append((line, SCENARIO.read(json.loads(line))))
             except InvalidInput as problem:
                 problems.add(f"/line {number}", str(problem))
             except (ValueError, RecursionError) as problem:
                 problems.add(f"/line {number}", f"not JSON: {problem}")
     if not scenarios and not problems:
         problems.add("", "got nothing; wanted a scenario a line")
-    stored = 0
-    if not problems:
-        store = Resources(SCENARIOS, site.calls, site.access.caller(request))
-        for number, scenario in scenarios:
-            try:
-                await store.call("Create", scenario=scenario)
-                stored += 1
-            except CallFailed as problem:
-                refused = Problems()
-                note(problem, refused, "scenario")
-                for said in refused.rest():
-                    problems.add(f"/line {number}", said)
+    if problems:
+        return _show(site, request, text, 0, problems)
+    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    left: list[str] = []
+    for line, scenario in scenarios:
+        try:
+            await store.call("Create", scenario=scenario)
+        except CallFailed as problem:
+            left.append(line)
+            refused = Problems()
+            note(problem, refused, "scenario")
+            for said in refused.rest():
+                problems.add(f"/line {len(left)}", said)
+    return _show(site, request, "\n".join(left), len(scenarios) - len(left), problems)
+
+
+def _show(site: Site, request: Request, lines: str, stored: int, problems: Problems) -> Response:
     return render(
         site,
         request,
         "import.html",
         status=400 if problems else 200,
-        lines=text if problems else "",
-        done=f"{stored} imported." if stored else "",
+        lines=lines,
+        stored=stored,
         problems=problems.rest(),
     )

@@ -180,7 +180,7 @@ async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.
 
 
 def _form(posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]) -> Form:
-    boxed = frozenset(name.removeprefix("json:") for name in posted if name.startswith("json:"))
+    boxed = frozenset(name.removeprefix("json:") for name in posted if name.startswith("json:/"))
     return Form({"evaluators": read_specs(posted, problems, types)}, boxed)
 
 

@@ -1,5 +1,6 @@
 """What people keep in the console: scenarios, personas, connectors. Their forms, and the calls that keep them."""
 
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
@@ -224,15 +225,19 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
             for one in violations.field_violations:
                 found = True
                 pointer = pointer_of(one.field.removeprefix(f"{word}."))
-                problems.add(_header_place(pointer), one.description.removeprefix(f"{one.field}: "))
+                problems.add(_place(pointer), one.description.removeprefix(f"{one.field}: "))
     if not found:
         if problem.code is grpc.StatusCode.NOT_FOUND:
             raise problem
         problems.add("", problem.message)
 
 
-def _header_place(pointer: str) -> str:
-    return "/headers" if pointer.startswith("/headers/") else pointer
+def _place(pointer: str) -> str:
+    """Return where a form has what a message has there. Configs are data of their own."""
+    if pointer.startswith("/headers/"):
+        return "/headers"
+    outer, config, inner = pointer.partition("/config/")
+    return re.sub("_([a-z])", lambda found: found[1].upper(), outer) + config + inner
 
 
 def _with_header_map(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,297 @@
+"""The pages on which people write, in a real browser."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from evald.context import EvaluatorContext
+from evald.evaluator import Evaluator, EvaluatorDefinition
+from evald.result import ASSERTION, Result, passed
+from evald_server.testing import server
+
+from ..chromium import axe, browser, open_all, violations  # noqa: F401 - fixtures
+from ..suites.reports.hostile import HOSTILE
+from .test_console_browser import SCREENS, SHOTS, fits, opened
+
+pytestmark = pytest.mark.browser
+
+REPLAY = {
+    "messages": [
+        {"role": role, "content": text}
+        for turn in (1, 2)
+        for role, text in (("user", f"question {turn}"), ("assistant", f"answer {turn}"))
+    ]
+}
+BANNER = "Success/Failure Criteria are deprecated."
+
+
+GO = threading.Event()
+
+
+class Slow(Evaluator, type="slow", kind=ASSERTION):
+    """Waits until the test lets it answer."""
+
+    async def evaluate(self, ctx: EvaluatorContext) -> Result:
+        while not GO.is_set():  # noqa: ASYNC110 - it runs in another loop than the test
+            await asyncio.sleep(0.01)
+        return passed("at last")
+
+
+def _create(web: str, kind: str, data: dict[str, Any]) -> str:
+    made = httpx.post(f"{web}/api/{kind}", json=data, timeout=30, trust_env=False)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"])
+
+
+@pytest.fixture(name="web", scope="module")
+def _web() -> Iterator[str]:
+    with server(Slow, web="127.0.0.1:0") as found:
+        yield f"http://{found.web_address}"
+
+
+@pytest.fixture(name="pages", scope="module")
+def _pages(web: str) -> dict[str, str]:
+    """One of everything, and hundreds of scenarios; the address of each page by a name for it."""
+    persona = _create(
+        web,
+        "personas",
+        {"name": "Maria", "description": "Impatient", "script": ["I have to move it", "Friday"]},
+    )
+    agent = {
+        "name": "staging",
+        "type": "http",
+        "baseUrl": "http://127.0.0.1:9/chat",
+        "headers": {"x-team": "a"},
+    }
+    connector = _create(web, "connectors", agent)
+    for number in range(120):
+        specs = [{"type": "regex", "name": f"{name} {'of a long name ' * 3}"} for name in "abcdef"]
+        given = [{**spec, "config": {"pattern": "BK"}} for spec in specs]
+        _create(
+            web,
+            "scenarios",
+            {"name": f"Case {number}", "instructions": "Move it. " * 60, "evaluators": given},
+        )
+    scenario = {
+        "name": "Booking flow",
+        "instructions": "Customer wants to move a booking.",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "successCriteria": "The booking is moved.",
+        "personaIds": [persona],
+        "evaluators": [
+            {"type": "latency-budget", "config": {"maxMs": 800}},
+            {"type": "regex", "config": {"pattern": "BK"}, "required": True},
+            {"type": "tool-use", "config": {"expectations": [{"name": "find_slots"}]}},
+        ],
+    }
+    return {
+        "scenarios": "/console/scenarios",
+        "scenario": f"/console/scenarios/{_create(web, 'scenarios', scenario)}",
+        "scenario-new": "/console/scenarios/new",
+        "import": "/console/scenarios/import",
+        "personas": "/console/personas",
+        "persona": f"/console/personas/{persona}",
+        "connectors": "/console/connectors",
+        "connector": f"/console/connectors/{connector}",
+        "evaluators": "/console/evaluators",
+        "evaluator": "/console/evaluators/llm-judge",
+        "remotes": "/console/remotes",
+        "judge": "/console/judge",
+        "try": "/console/try?type=regex",
+    }
+
+
+NAMES = (
+    "scenarios scenario scenario-new import personas persona connectors connector evaluators evaluator remotes judge try"
+).split()
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_accessible_and_fits(
+    browser: Any, axe: str, web: str, pages: dict[str, str], name: str, width: int, scheme: str
+) -> None:
+    with opened(browser, web + pages[name], width, scheme) as page:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=str(SHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)
+        assert fits(page, width)
+        open_all(page)
+        assert fits(page, width)
+        assert not violations(page, axe)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_fits_320_pixels_and_reads_without_script(
+    browser: Any, web: str, pages: dict[str, str], name: str
+) -> None:
+    with opened(browser, web + pages[name], 320, java_script_enabled=False) as page:
+        assert page.locator("h1").is_visible()
+    with opened(browser, web + pages[name], 320) as page:
+        open_all(page)
+        assert fits(page, 320)
+
+
+def test_a_refused_form_is_accessible(browser: Any, axe: str, web: str, pages: dict[str, str]) -> None:
+    with opened(browser, web + pages["scenario"]) as page:
+        page.fill("[name='/evaluators/0/config/maxMs']", "-3")
+        page.get_by_role("button", name="Save", exact=True).click()
+        field = page.locator("[name='/evaluators/0/config/maxMs']")
+        assert field.get_attribute("aria-invalid") == "true"
+        assert field.input_value() == "-3"
+        page.screenshot(path=str(SHOTS / "scenario-refused.png"), full_page=True)
+        assert not violations(page, axe)
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_opened(
+    browser: Any, web: str, scripts: bool
+) -> None:
+    """Nothing is clicked. Without script, too, but for the keys that need one."""
+    name = f"By keyboard {scripts}"
+    recorded = {"name": f"recorded {scripts}", "type": "replay", "baseUrl": "", "config": REPLAY}
+    _create(web, "connectors", recorded)
+    with opened(browser, web + "/console/scenarios", java_script_enabled=scripts) as page:
+        press = page.keyboard.press
+
+        def to(selector: str, button: bool = False) -> None:
+            """Go on with Tab until something has the focus."""
+            wanted = page.locator(selector).first
+            for _ in range(400):
+                if wanted.evaluate("one => one === document.activeElement"):
+                    break
+                press("Tab")
+            else:
+                raise AssertionError(f"Tab never comes to {selector}")
+            if button:
+                press("Enter")
+                page.wait_for_load_state()
+
+        to("a[href='/console/scenarios/new']", button=True)
+        page.wait_for_url("**/new")
+        for index, (kind, field, value) in enumerate(
+            (("Contains", "text", "answer"), ("Regex", "pattern", "answer 1"), ("Response Length", "", ""))
+        ):
+            to("[name=add-type]")
+            page.keyboard.type(kind)
+            to("[value='add:/evaluators']", button=True)
+            assert page.locator(f"[name='/evaluators/{index}/type']").count() == 1, kind
+            if field:
+                to(f"[name='/evaluators/{index}/config/{field}']")
+                page.keyboard.type(value)
+        to("[name='/name']")
+        page.keyboard.type(name)
+        to("button[value=save]", button=True)
+        page.wait_for_url("**?saved=1")
+        to("select[name=connector]")
+        page.keyboard.type(str(recorded["name"]))
+        to("button[value=run]", button=True)
+        page.wait_for_url("**/console/runs/*")
+        for _ in range(100):
+            if page.locator("#turns [data-red]").count():
+                break
+            page.wait_for_timeout(100)
+            page.reload()
+        to("#turns [data-red] a, #turns a[data-red]", button=True)
+        page.wait_for_url("**?turn=2*")
+        assert "Regex" in page.inner_text("main")
+        assert page.locator("main .verdict.fail").first.is_visible()
+
+
+def test_what_is_tried_shows_each_result_when_it_is_there(browser: Any, web: str) -> None:
+    GO.clear()
+    with opened(browser, web + "/console/try?type=slow") as page:
+        page.select_option("[name=add-type]", "response-length")
+        page.locator("[value='add:/evaluators']").click()
+        page.get_by_role("button", name="Evaluate").click()
+        page.locator("#results th", has_text="Response Length").wait_for()
+        assert "at last" not in page.inner_text("#results")
+        assert page.locator("#results .outcome").count() == 0
+        GO.set()
+        page.locator("#results .outcome").wait_for()
+        assert "at last" in page.inner_text("#results")
+        assert page.locator("#results .outcome").inner_text().split()[1] == "Passed"
+        page.fill("#conversation", "[{")
+        page.get_by_role("button", name="Evaluate").click()
+        page.locator("#results .error").wait_for()
+        assert "no JSON" in page.inner_text("#results .error")
+        assert "?" not in page.url.replace("?type=slow", "")
+
+
+def test_a_dismissed_banner_stays_away_on_its_scenario(browser: Any, web: str, pages: dict[str, str]) -> None:
+    other = _create(web, "scenarios", {"name": "Other criteria", "successCriteria": "x"})
+    with opened(browser, web + pages["scenario"]) as page:
+        banner = page.get_by_text(BANNER)
+        page.get_by_role("button", name="Dismiss").click()
+        assert not banner.is_visible()
+        page.reload()
+        assert not banner.is_visible()
+        page.goto(f"{web}/console/scenarios/{other}")
+        assert banner.is_visible()
+
+
+def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
+    """Each text in every field of what is written, and in what evaluators say of themselves."""
+    texts = [text.replace("\0", "") for text in HOSTILE]
+    hostile = [_hostile_type(number, text) for number, text in enumerate(texts) if text.strip()]
+    with server(*hostile, web="127.0.0.1:0") as found:
+        web = f"http://{found.web_address}"
+        paths = ["/console/scenarios", "/console/personas", "/console/connectors", "/console/evaluators"]
+        paths += [f"/console/evaluators/{one.type}" for one in hostile]
+        for number, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                continue
+            name = f"{number} {text}"[:200]
+            data = {"name": name, "description": text, "systemPrompt": text, "script": [text or "a"]}
+            persona = _create(web, "personas", data)
+            config = {
+                "messages": [
+                    {"role": "user", "content": text or "a"},
+                    {"role": "assistant", "content": text or "a"},
+                ]
+            }
+            connector = _create(
+                web, "connectors", {"name": name, "type": "replay", "config": config, "baseUrl": ""}
+            )
+            scenario = {
+                "name": name,
+                "instructions": text,
+                "goal": text,
+                "successCriteria": text or "a",
+                "failureCriteria": text,
+                "messages": [{"role": "user", "content": text or "a"}],
+                "personaIds": [persona],
+                "evaluators": [
+                    {"type": "contains", "name": f"n{text}"[:200], "config": {"text": text or "a"}}
+                ],
+            }
+            paths += [f"/console/personas/{persona}", f"/console/connectors/{connector}"]
+            paths += [f"/console/scenarios/{_create(web, 'scenarios', scenario)}"]
+        for path in paths:
+            with opened(browser, web + path, 320) as page:
+                open_all(page)
+                assert fits(page, 320), path
+                seen = page.evaluate("[...document.querySelectorAll('main *')].map((one) => one.localName)")
+                assert not {"script", "img", "iframe", "object", "embed", "style", "b", "math"} & set(seen)
+
+
+def _hostile_type(number: int, text: str) -> EvaluatorDefinition:
+    """A type that says a text of itself wherever it may."""
+    schema = {
+        "type": "object",
+        "title": text,
+        "description": text,
+        "properties": {
+            text: {"type": "string", "title": text, "description": text, "default": text},
+            "choice": {"title": text, "enum": [text, f"{text}2"]},
+            "free": {"description": text, "patternProperties": {"x": {}}},
+        },
+    }
+    return Slow.definition()._replace(
+        type=f"hostile-{number}", label=text, description=text, config_schema=schema, version=text[:20]
+    )
