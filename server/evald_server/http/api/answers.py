@@ -220,7 +220,7 @@ class LineStream(Response):
                 raise
             return StreamLine("error", {"error": as_json(problem)})
 
-    def _encoded(self, line: Line) -> bytes:
+    def _encoded(self, line: StreamLine) -> bytes:
         if not self._events:
             return dumped({"event": line.event, **line.data}) + b"\n"
         number = f"id: {line.sequence}\n" if line.sequence else ""
