@@ -168,7 +168,6 @@ def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_op
                 raise AssertionError(f"Tab never comes to {selector}")
             if button:
                 press("Enter")
-                page.wait_for_load_state()
 
         to("a[href='/console/scenarios/new']", button=True)
         page.wait_for_url("**/new")
@@ -178,7 +177,7 @@ def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_op
             to("[name=add-type]")
             page.keyboard.type(kind)
             to("[value='add:/evaluators']", button=True)
-            assert page.locator(f"[name='/evaluators/{index}/type']").count() == 1, kind
+            page.locator(f"[name='/evaluators/{index}/type']").wait_for(state="attached")
             if field:
                 to(f"[name='/evaluators/{index}/config/{field}']")
                 page.keyboard.type(value)
