@@ -245,7 +245,7 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 text.encode()
             except UnicodeEncodeError:
                 continue
-            name = f"{number} {text}"[:200]
+            name = f"{number} {''.join(filter(str.isprintable, text))}"[:200]
             data = {"name": name, "description": text, "systemPrompt": text, "script": [text or "a"]}
             persona = _create(web, "personas", data)
             config = {
@@ -265,9 +265,7 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 "failureCriteria": text,
                 "messages": [{"role": "user", "content": text or "a"}],
                 "personaIds": [persona],
-                "evaluators": [
-                    {"type": "contains", "name": f"n{text}"[:200], "config": {"text": text or "a"}}
-                ],
+                "evaluators": [{"type": "contains", "name": name, "config": {"text": text or "a"}}],
             }
             paths += [f"/console/personas/{persona}", f"/console/connectors/{connector}"]
             paths += [f"/console/scenarios/{_create(web, 'scenarios', scenario)}"]
