@@ -246,12 +246,17 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
             except UnicodeEncodeError:
                 continue
             name = f"{number} {''.join(filter(str.isprintable, text))}"[:200]
-            data = {"name": name, "description": text, "systemPrompt": text, "script": [text or "a"]}
+            data = {
+                "name": name,
+                "description": text,
+                "systemPrompt": text,
+                "script": [text if text.strip() else "a"],
+            }
             persona = _create(web, "personas", data)
             config = {
                 "messages": [
-                    {"role": "user", "content": text or "a"},
-                    {"role": "assistant", "content": text or "a"},
+                    {"role": "user", "content": text if text.strip() else "a"},
+                    {"role": "assistant", "content": text if text.strip() else "a"},
                 ]
             }
             connector = _create(
@@ -261,11 +266,13 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 "name": name,
                 "instructions": text,
                 "goal": text,
-                "successCriteria": text or "a",
+                "successCriteria": text if text.strip() else "a",
                 "failureCriteria": text,
-                "messages": [{"role": "user", "content": text or "a"}],
+                "messages": [{"role": "user", "content": text if text.strip() else "a"}],
                 "personaIds": [persona],
-                "evaluators": [{"type": "contains", "name": name, "config": {"text": text or "a"}}],
+                "evaluators": [
+                    {"type": "contains", "name": name, "config": {"text": text if text.strip() else "a"}}
+                ],
             }
             paths += [f"/console/personas/{persona}", f"/console/connectors/{connector}"]
             paths += [f"/console/scenarios/{_create(web, 'scenarios', scenario)}"]
