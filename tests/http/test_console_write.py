@@ -173,6 +173,13 @@ async def test_every_page_has_its_headers_and_one_heading(browser: Browser) -> N
             assert len(found.content) <= 100_000, path
 
 
+async def test_style_sheets_of_a_form_stay_small(browser: Browser) -> None:
+    page = await browser.page(NEW["scenarios"])
+    sheets = set(re.findall(r'"(/console/static/[^"]+\.css)"', page))
+    assert len(sheets) == 2
+    assert sum([len((await browser.client.get(sheet)).content) for sheet in sheets]) <= 20_000
+
+
 async def test_lists_say_how_to_begin_and_then_what_is_there(browser: Browser) -> None:
     for kind in NEW:
         assert f"No {kind} yet" in await browser.page(f"/console/{kind}")
@@ -592,7 +599,7 @@ async def test_a_key_opens_the_console_until_its_bearer_signs_out(locked: tuple[
     key = make_key(path, "ann", *Role)
     async with asyncio.timeout(20):
         while (done := await sign_in(browser, key, "/console/scenarios?page=x")).status_code == 401:
-            await asyncio.sleep(0.05)  # noqa: ASYNC110 - the server reads the file of keys again, and tells nobody
+            await asyncio.sleep(0.05)
     assert (done.status_code, done.headers["location"]) == (303, "/console/scenarios?page=x")
     said = done.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(said.split("; "))

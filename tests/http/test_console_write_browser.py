@@ -168,7 +168,6 @@ def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_op
                 raise AssertionError(f"Tab never comes to {selector}")
             if button:
                 press("Enter")
-                page.wait_for_load_state()
 
         to("a[href='/console/scenarios/new']", button=True)
         page.wait_for_url("**/new")
@@ -178,7 +177,7 @@ def test_a_scenario_is_written_saved_and_run_by_keyboard_and_its_failing_turn_op
             to("[name=add-type]")
             page.keyboard.type(kind)
             to("[value='add:/evaluators']", button=True)
-            assert page.locator(f"[name='/evaluators/{index}/type']").count() == 1, kind
+            page.locator(f"[name='/evaluators/{index}/type']").wait_for(state="attached")
             if field:
                 to(f"[name='/evaluators/{index}/config/{field}']")
                 page.keyboard.type(value)
@@ -246,13 +245,18 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 text.encode()
             except UnicodeEncodeError:
                 continue
-            name = f"{number} {text}"[:200]
-            data = {"name": name, "description": text, "systemPrompt": text, "script": [text or "a"]}
+            name = f"{number} {''.join(filter(str.isprintable, text))}"[:200]
+            data = {
+                "name": name,
+                "description": text,
+                "systemPrompt": text,
+                "script": [text if text.strip() else "a"],
+            }
             persona = _create(web, "personas", data)
             config = {
                 "messages": [
-                    {"role": "user", "content": text or "a"},
-                    {"role": "assistant", "content": text or "a"},
+                    {"role": "user", "content": text if text.strip() else "a"},
+                    {"role": "assistant", "content": text if text.strip() else "a"},
                 ]
             }
             connector = _create(
@@ -262,12 +266,12 @@ def test_nothing_that_callers_write_runs_or_loads(browser: Any) -> None:
                 "name": name,
                 "instructions": text,
                 "goal": text,
-                "successCriteria": text or "a",
+                "successCriteria": text if text.strip() else "a",
                 "failureCriteria": text,
-                "messages": [{"role": "user", "content": text or "a"}],
+                "messages": [{"role": "user", "content": text if text.strip() else "a"}],
                 "personaIds": [persona],
                 "evaluators": [
-                    {"type": "contains", "name": f"n{text}"[:200], "config": {"text": text or "a"}}
+                    {"type": "contains", "name": name, "config": {"text": text if text.strip() else "a"}}
                 ],
             }
             paths += [f"/console/personas/{persona}", f"/console/connectors/{connector}"]

@@ -41,7 +41,11 @@ def _assets() -> dict[str, bytes]:
         if one.name.rpartition(".")[2] in _TYPES
     }
     style = files("evald_server.pages").joinpath("style.css").read_text(encoding="utf-8")
-    return found | {"style.css": _packed(style).encode()}
+    found["style.css"] = style.encode()
+    return {
+        name: _packed(content.decode()).encode() if name.endswith(".css") else content
+        for name, content in found.items()
+    }
 
 
 def _packed(style: str) -> str:

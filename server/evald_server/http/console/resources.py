@@ -173,7 +173,7 @@ class Resources:
             self.kind.method(verb), request, self.kind.message(verb, "Response"), self._caller
         )
 
-    async def page(self, token: str = "", size: int = 100) -> tuple[list[Any], str]:
+    async def page(self, token: str = "", size: int = 50) -> tuple[list[Any], str]:
         """Return a page of them, and the token of the next."""
         answer = await self.call("List", page_size=size, page_token=token)
         return list(getattr(answer, self.kind.plural)), answer.next_page_token
