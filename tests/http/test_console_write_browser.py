@@ -13,7 +13,7 @@ from evald.evaluator import Evaluator, EvaluatorDefinition
 from evald.result import ASSERTION, Result, passed
 from evald_server.testing import server
 
-from ..chromium import axe, browser, open_all, violations  # noqa: F401 - fixtures
+from ..chromium import open_all, violations
 from ..suites.reports.hostile import HOSTILE
 from .test_console_browser import SCREENS, SHOTS, fits, opened
 
