@@ -17,7 +17,7 @@ from evald_server.auth.clients import ClientNames
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import PRINCIPAL, Principal
+from evald_server.auth.principal import LOCAL, PRINCIPAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
 
 from .errors import CallError
@@ -64,6 +64,8 @@ class Gate(grpc.GenericRpcHandler):
         self._audit = Audit()
         self._limits = PrincipalLimits(limited)
         self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
+        if authenticator is not None:
+            rpc.on_message = self._on_message
         self._late = {
             method: checked_late(method, handler, self.admit) for method, handler in self._handlers.items()
         }
@@ -111,9 +113,21 @@ class Gate(grpc.GenericRpcHandler):
             return self._refused(method, problem)
         PRINCIPAL.set(principal)
         self._audit.used(method, principal)
-        if handler.request_streaming or handler.response_streaming:
+        # Other streams are opened by their message: gRPC tells nobody of a call that ends while it waits for that.
+        if handler.request_streaming:
             self._opened(principal)
         return handler
+
+    def _on_message(self, streams: bool) -> None:
+        assert self._authenticator is not None
+        principal = PRINCIPAL.get()
+        if principal is LOCAL:
+            return
+        ended = self._authenticator.ended(principal)
+        if ended is not None:
+            raise _as_call_error(ended)
+        if streams:
+            self._opened(principal)
 
     async def watch(self) -> None:
         """Read the keys and clients again when they change, and end the streams of those that count no longer."""
