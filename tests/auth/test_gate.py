@@ -243,7 +243,9 @@ async def test_a_revoked_key_is_refused_and_what_it_has_opened_ends(tmp_path: Pa
         other.cancel()
 
 
-async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_revoked(tmp_path: Path) -> None:
+async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_revoked(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "keys.toml"
     revoked = make_key(path, "a", Role.CALLER)
     async with guarded(path) as live:

@@ -70,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     app = await start_app(settings)
     prepare_for_calls()
     try:
-        _announce(app.address, app.http_address)
+        announce(app)
         await stopping.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -79,11 +79,13 @@ async def _serve(settings: Settings) -> None:
         await app.stop(settings.drain_grace)
 
 
-def _announce(address: str, http_address: str | None) -> None:
+def announce(app: "App") -> None:
+    """Say that a server is ready, and where."""
     from importlib.metadata import version
 
-    http = f", HTTP on {http_address}" if http_address else ""
-    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {address}{http}\n")
+    mtls = f", with client certificates on {app.mtls_address}" if app.mtls_address else ""
+    http = f", HTTP on {app.http_address}" if app.http_address else ""
+    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {app.address}{mtls}{http}\n")
     sys.stdout.flush()
 
 

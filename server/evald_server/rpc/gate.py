@@ -83,9 +83,13 @@ class Gate(grpc.GenericRpcHandler):
             principal = self._authenticator.at_once(metadata)
         except AccessDenied as problem:
             return self._refused(method, problem)
-        if principal is None:
-            return self._late.get(method) or checked_late(method, self._unknown, self.admit)
-        return self._admitted(method, handler, principal)
+        return self.late(method) if principal is None else self._admitted(method, handler, principal)
+
+    def late(self, method: str) -> Handler:
+        """Return the handler of a call that looks at who calls when it begins."""
+        if self._authenticator is None or METHODS.get(method) is OPEN:
+            return self._handlers.get(method, self._unknown)
+        return self._late.get(method) or checked_late(method, self._unknown, self.admit)
 
     def admit(self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
         """Return the handler of a call, or one that refuses it. To be called in the task of the call.
@@ -181,6 +185,17 @@ class Gate(grpc.GenericRpcHandler):
             raise _as_call_error(problem)
 
         return self._rpc.refusing(service, name, kind, refuse)
+
+
+class CertificateGate(grpc.GenericRpcHandler):
+    """The same gate on a port where a certificate may say who calls. Others are spared what that costs a call."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """Return a handler that looks at the certificate first."""
+        return self._gate.late(handler_call_details.method)
 
 
 async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
