@@ -73,9 +73,15 @@ class Access:
             return self.metadata
         return (*self.metadata, ("authorization", f"Bearer {_current(self.token)}"))
 
-    def options(self) -> list[tuple[str, Any]]:
-        """Return gRPC's options of a channel."""
-        return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+    def options(self, server: str) -> list[tuple[str, Any]]:
+        """Return gRPC's options of a channel to a server."""
+        options: list[tuple[str, Any]] = []
+        if self.server_name:
+            options.append(("grpc.ssl_target_name_override", self.server_name))
+        if is_this_machine(server):
+            # A proxy of the environment would get a token that is not encrypted, and connect to its own loopback.
+            options.append(("grpc.enable_http_proxy", 0))
+        return options
 
 
 def tls_of_environment() -> Tls | None:

@@ -18,6 +18,7 @@ EvaldError
 An evaluator that breaks raises none of these: its result has the verdict ERROR.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .v1 import result_pb2
 
 _CATEGORIES: Final = {int(category): category for category in Category}
+
+# What gRPC says of a server that rejects a client's certificate, or gets plaintext where it wants TLS.
+_CLOSED: Final = re.compile("all backends failing.*(Socket closed|Connection reset)")
 
 
 class FieldViolation(NamedTuple):
@@ -236,10 +240,17 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
         # gRPC refuses a large message by itself, on either side, and says so in the text alone.
         kind = InvalidRequest
     if code == "UNAVAILABLE" and not details.reason and server:
-        message = (
-            f"no evald server answers at {server} ({message}); start one with `evald serve`, "
-            f"or name another one with Client(server) or EVALD_SERVER"
-        )
+        if _CLOSED.search(message):
+            message = (
+                f"the server at {server} closed the connection before any call ({message}): it wants TLS, or a client "
+                f"certificate that it trusts and that has not expired, tls=Tls(ca=, cert=, key=); or it is no evald "
+                f"server, or stops"
+            )
+        else:
+            message = (
+                f"no evald server answers at {server} ({message}); start one with `evald serve`, "
+                f"or name another one with Client(server) or EVALD_SERVER"
+            )
     return kind(
         message or code,
         code=code,

@@ -48,7 +48,7 @@ from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
 from evald_server.rpc.evaluate import EvaluateService
-from evald_server.rpc.gate import Gate
+from evald_server.rpc.gate import CertificateGate, Gate
 from evald_server.rpc.health import (
     HEALTH,
     REFLECTION,
@@ -206,7 +206,7 @@ class App:
         self._authenticator = build_authenticator(settings, self.telemetry)
         self._gate = Gate(self._rpc, self._table(engine), self._authenticator, self.telemetry.access.limited)
         self._data_dir: DataDir | None = None
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._http: HttpServer | None = None
         self._web: WebServer | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -256,19 +256,10 @@ class App:
 
     async def _listen(self) -> None:
         settings = self.settings
-        server = grpc.aio.server(
-            options=server_options(settings),
-            # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
-            maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
-        )
-        server.add_generic_rpc_handlers([self._gate])
-        host, _ = split_address(settings.listen)
-        bound = self._bind(server, "listen", settings.listen, settings.tls_client_auth == "require")
+        servers: list[grpc.aio.Server] = []
+        address = self._bind(servers, "listen", settings.listen, settings.tls_client_auth == "require")
         if settings.listen_mtls:
-            mtls_host, _ = split_address(settings.listen_mtls)
-            self.mtls_address = _join(
-                mtls_host, self._bind(server, "listen_mtls", settings.listen_mtls, require=True)
-            )
+            self.mtls_address = self._bind(servers, "listen_mtls", settings.listen_mtls, require=True)
         if settings.http:
             http_host, http_port = split_address(settings.http)
             try:
@@ -282,7 +273,8 @@ class App:
                     may_scrape=self._may_scrape,
                 )
             except OSError as problem:
-                await server.stop(None)
+                for server in servers:
+                    await server.stop(None)
                 raise StartError(
                     f"http {settings.http}: {problem.strerror or problem}; "
                     f"is another server using port {http_port}? Port 0 picks a free one."
@@ -291,13 +283,15 @@ class App:
         try:
             await self._listen_web()
         except StartError:
-            await server.stop(None)
+            for server in servers:
+                await server.stop(None)
             if self._http is not None:
                 await asyncio.to_thread(self._http.stop)
             raise
-        await server.start()
-        self._server = server
-        self.address = _join(host, bound)
+        for server in servers:
+            await server.start()
+        self._servers = servers
+        self.address = address
         self._lag = asyncio.create_task(self._watch_lag())
         self._keys = asyncio.create_task(self._gate.watch())
         if self._authenticator is not None and self._authenticator.tokens is not None:
@@ -308,8 +302,6 @@ class App:
         self._health.set_serving(True)
         if self._certificates is not None:
             self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
-        if self.mtls_address is not None:
-            _log.info("callers with a client certificate: %s", self.mtls_address)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
@@ -352,8 +344,7 @@ class App:
 
         Takes at most 2 s longer than drain_delay and the grace.
         """
-        server = self._server
-        if server is None:
+        if not self._servers:
             return
         grace = self.settings.drain_grace if grace_seconds is None else grace_seconds
         self._health.set_serving(False)
@@ -370,7 +361,7 @@ class App:
         interrupting = asyncio.create_task(self.runner.drain(grace))
         await self._rpc.drain(grace)
         await interrupting
-        stopping = asyncio.create_task(server.stop(_FINAL_STATUS_SECONDS))
+        stopping = asyncio.gather(*(server.stop(_FINAL_STATUS_SECONDS) for server in self._servers))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
         if self._web is not None:
@@ -403,10 +394,23 @@ class App:
         await self.suites.stop()
         await self.database.close()
         self._release_data_dir()
-        self._server = None
+        self._servers = []
 
-    def _bind(self, server: grpc.aio.Server, setting: str, address: str, require: bool) -> int:
-        """Bind a gRPC port. require: clients need a certificate. Returns its number. Raises StartError."""
+    def _bind(self, servers: list[grpc.aio.Server], setting: str, address: str, require: bool) -> str:
+        """Add a gRPC server with one port. require: clients need a certificate. Returns its address.
+
+        Raises StartError.
+        """
+        settings = self.settings
+        server = grpc.aio.server(
+            options=server_options(settings),
+            # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
+            maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
+        )
+        servers.append(server)
+        named = require and settings.tls_clients_file is not None
+        server.add_generic_rpc_handlers([CertificateGate(self._gate) if named else self._gate])
+        host, number = split_address(address)
         try:
             if self._certificates is None:
                 bound = server.add_insecure_port(address)
@@ -419,9 +423,9 @@ class App:
         if not bound:
             raise StartError(
                 f"{setting} {address}: the address cannot be had; is another server using port "
-                f"{split_address(address)[1]}? Port 0 picks a free one."
+                f"{number}? Port 0 picks a free one."
             )
-        return bound
+        return _join(host, bound)
 
     def _http_context(self) -> ssl.SSLContext:
         assert self._certificates is not None
@@ -474,8 +478,8 @@ class App:
 
     async def wait(self) -> None:
         """Wait until the server has stopped."""
-        if self._server is not None:
-            await self._server.wait_for_termination()
+        if self._servers:
+            await self._servers[0].wait_for_termination()
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry

@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from evald import AsyncClient, Tls
+from evald.errors import Unavailable
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald_server.app import App, StartError, server_options
 from evald_server.auth.authenticator import AccessDenied
@@ -16,7 +20,9 @@ from evald_server.auth.clients import ClientFile, ClientNames, client_names
 from evald_server.auth.files import FileProblem
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
+from evald_server.cli.serve import announce
 from evald_server.config import Settings
+from evald_server.rpc.gate import CertificateGate
 
 from ..remote.scripted import REGISTRY, plugin_info
 from ..rpc.live import CONTAINS, EVALUATION, Live, Refusal, refusal, request, until
@@ -213,6 +219,37 @@ async def test_the_other_port_takes_keys_and_sees_no_certificate(
         assert (await refusal(live.unary(request(CONTAINS)))).reason == "CREDENTIALS_MISSING"
         assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
         assert [code async for code in _health(live)] == ["SERVING"]
+
+
+async def test_a_key_costs_the_other_port_no_stream(authority: Authority, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "keys.toml", "k", Role.CALLER)
+    details: Any = SimpleNamespace(method=f"{EVALUATION}EvaluateUnary", invocation_metadata=bearer(key))
+    async with _serving(authority, tmp_path) as server:
+        gate = server.app._gate
+        assert copy_context().run(gate.service, details).unary_unary is not None
+        assert CertificateGate(gate).service(details).unary_unary is None
+
+
+async def test_the_line_that_says_ready_names_both_ports(
+    authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with _serving(authority, tmp_path) as server:
+        announce(server.app)
+        said = capsys.readouterr().out
+        assert (
+            f"gRPC on {server.app.address}, with client certificates on {server.app.mtls_address}\n" in said
+        )
+
+
+async def test_who_shows_no_certificate_that_counts_hears_what_may_be_wrong(server: Server) -> None:
+    folder = server.authority.folder
+    ca, address = folder / "ca.pem", server.app.mtls_address
+    for tls in (None, Tls(ca), Tls(ca, folder / "expired.pem", folder / "expired.key")):
+        async with AsyncClient(address, tls=tls, timeout=5) as client:
+            with pytest.raises(
+                Unavailable, match=r"server at 127\S+ closed the connection .* wants TLS, or a client"
+            ):
+                await client.evaluator_types()
 
 
 async def _health(live: Live) -> AsyncIterator[str]:

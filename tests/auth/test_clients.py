@@ -20,7 +20,7 @@ from evald_server.cli import main
 from evald_server.config import Settings
 
 from ..rpc.live import until
-from .keyring import make_key
+from .keyring import guarded, make_key
 
 TURN = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 SPECS: list[Any] = [{"type": "contains", "config": {"text": "hello"}}]
@@ -224,6 +224,33 @@ def test_a_token_is_never_sent_in_plaintext_to_another_machine(monkeypatch: pyte
 )
 def test_only_addresses_of_this_machine_count_as_its_own(server: str, ours: bool) -> None:
     assert is_this_machine(server) is ours
+
+
+async def test_what_stays_on_this_machine_goes_through_no_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = make_key(tmp_path / "keys.toml", "a", Role.CALLER, Role.PLUGIN, Role.VIEWER, types=("acme.*",))
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    listener = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "http://{}:{}".format(*listener.sockets[0].getsockname()))
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EVALD_TOKEN", key)
+    async with listener, guarded(tmp_path / "keys.toml") as live:
+        address = live.app.address
+        async with evald.AsyncClient(address, timeout=5) as client:
+            assert (await client.evaluate(TURN, SPECS)).passed
+        async with DiallingWorker(polite, server=address) as worker, asyncio.timeout(5):
+            await worker.connected()
+        assert await asyncio.to_thread(main, ["types", "--server", address]) == 0
+    assert "contains" in capsys.readouterr().out
+    assert not asked
 
 
 @pytest.mark.parametrize(

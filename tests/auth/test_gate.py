@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from evald.v1 import evaluation_service_pb2
 from evald_server.auth.keys import revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
@@ -240,6 +241,28 @@ async def test_a_revoked_key_is_refused_and_what_it_has_opened_ends(tmp_path: Pa
         assert (await live.unary(request(CONTAINS), metadata=bearer(kept))).summary.success
         assert not other.done(), "another principal's stream goes on"
         other.cancel()
+
+
+async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_revoked(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys.toml"
+    revoked = make_key(path, "a", Role.CALLER)
+    async with guarded(path) as live:
+        message = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
+        calls: list[Any] = [
+            live.channel.stream_stream(EVALUATION + method)(metadata=bearer(revoked))
+            for method in ("EvaluateUnary", "Evaluate")
+        ]
+        for call in calls:
+            await call.wait_for_connection()
+        revoke_key(path, revoked[6:18])
+        await until(lambda: live.app._authenticator.keys.ring.keys[revoked[6:18]].revoked)  # type: ignore[union-attr]
+        for call, data in zip(calls, (message, request(CONTAINS).SerializeToString()), strict=True):
+            await call.write(data)
+            await call.done_writing()
+            ended = await refusal(_to_the_end(call))
+            assert (ended.code, ended.reason) == (UNAUTHENTICATED, "CREDENTIALS_INVALID")
 
 
 async def _to_the_end(call: Any) -> None:

@@ -1,6 +1,7 @@
 """The keys of an issuer: read again while calls go on, and kept when the issuer is away."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evald_server.auth.jwks import JwksUrl
+from evald_server.auth.jwks import JwksUrl, read_key_set
 from evald_server.cli import main
 from evald_server.connectors.http_document import fetch_document
 
@@ -97,6 +98,15 @@ def _signed(issuer: Issuer) -> dict[str, Iterator[str]]:
     return {
         kid: cycle([issuer.token(kid, sub=f"user-{number}") for number in range(300)]) for kid in issuer.keys
     }
+
+
+def test_a_set_of_thousands_of_keys_is_refused_without_a_line_for_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = [{"kty": "EC", "crv": "P-256", "kid": str(number)} for number in range(20_000)]
+    with pytest.raises(ValueError, match="20000 keys; wanted at most 200"):
+        read_key_set(json.dumps({"keys": broken}).encode())
+    assert not caplog.text
 
 
 async def test_keys_of_a_file_are_rotated_under_load_and_no_call_fails(issuer: Issuer) -> None:

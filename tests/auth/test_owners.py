@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import suite_service_pb2
@@ -33,7 +34,10 @@ async def _connect(live: Live, key: str, instance_id: str, *types: str) -> Any:
     return call
 
 
-async def test_a_plugin_offers_only_types_of_its_prefixes(tmp_path: Path) -> None:
+async def test_a_plugin_offers_only_types_of_its_prefixes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "evald.audit")
     path = tmp_path / "keys.toml"
     key = make_key(path, "acme", Role.PLUGIN, types=("acme.*", "exact"))
     async with guarded(path, remote_allowed=LOOPBACK) as live:
@@ -43,12 +47,16 @@ async def test_a_plugin_offers_only_types_of_its_prefixes(tmp_path: Path) -> Non
             (("acme.word", "exactly"), "hello.plugin.evaluator_types[1].type"),
             (("acmes",), "hello.plugin.evaluator_types[0].type"),
         ):
+            caplog.clear()
             if not wanted:
                 (await _connect(live, key, "one", *types)).cancel()
+                assert "connected principal=acme" in caplog.text
+                assert "instance=one" in caplog.text
                 continue
             refused = await refusal(_connect(live, key, "one", *types))
             assert (refused.code, refused.reason, refused.fields) == (DENIED, "TYPE_NOT_ALLOWED", [wanted])
             assert "acme.*, exact" in refused.message
+            assert "connected" not in caplog.text
         async with listening("other.word") as plugin:
             request = registry_pb2.RegisterRequest(
                 instance_id="two", plugin=plugin.info, target=plugin.address

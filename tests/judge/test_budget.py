@@ -130,6 +130,23 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
     budget.close()
 
 
+def test_the_subjects_of_an_issuer_fill_no_file_and_a_ceiling_is_kept_all_the_same(tmp_path: Path) -> None:
+    who = Caller()
+    path = tmp_path / "spending.json"
+    budget = Budget(store=SpendStore(path), caller=lambda: who)
+    for number in range(1500):
+        who = Caller(f"jwt:{number}")
+        budget.reserve(0.001, CallSpending()).settle(0.001)
+    who = Caller("ci", 1.0)
+    budget.reserve(0.9, CallSpending()).settle(0.9)
+    with pytest.raises(JudgeError, match=r"ci may spend .* used up to \$0.9"):
+        budget.reserve(0.2, CallSpending())
+    budget.close()
+    kept = json.loads(path.read_text())
+    assert len(kept["principals"]) <= 1001
+    assert kept["usd"] == pytest.approx(2.4)
+
+
 def test_a_principal_s_ceiling_needs_none_of_the_server() -> None:
     budget = Budget(caller=lambda: Caller("ci", 0.0))
     assert not budget.has_ceiling

@@ -80,7 +80,7 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
         options.append(("grpc.default_authority", authority))
         if credentials is not None and access.server_name is None:
             options.append(("grpc.ssl_target_name_override", authority.rpartition(":")[0] or authority))
-    options += access.options()
+    options += access.options(server)
     if credentials is None:
         return grpc.aio.insecure_channel(server, options=options)
     return grpc.aio.secure_channel(server, credentials, options=options)

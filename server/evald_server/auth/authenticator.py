@@ -70,9 +70,10 @@ class Authenticator:
         self._now = now
 
     def at_once(self, headers: Iterable[tuple[str, str | bytes]]) -> Principal | None:
-        """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied."""
-        if self.clients is not None:
-            return None
+        """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied.
+
+        For ports that ask for no certificates.
+        """
         if self.tokens is not None:
             token = self._token(headers)
             if token is not None and not token.startswith(PREFIX):

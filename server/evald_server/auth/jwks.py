@@ -20,6 +20,8 @@ FAMILIES: Final = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "Ed25519": "OK
 # Of a set: that of a large issuer has 10 KB.
 MAX_BYTES: Final = 1 << 20
 
+# A large issuer has 20. All are read by one thread, and looked through for every stream that a token has opened.
+_MAX_KEYS: Final = 200
 _CURVES: Final = ("P-256", "Ed25519")
 # Characters of base64 of 2,048 bits; keys of fewer can be broken.
 _MIN_RSA_TEXT: Final = 342
@@ -69,6 +71,8 @@ def read_key_set(data: bytes) -> KeySet:
         raise ValueError(  # noqa: TRY004 - of what others have sent
             'wanted a JSON Web Key Set: {"keys": [...]}'
         )
+    if len(entries) > _MAX_KEYS:
+        raise ValueError(f"{len(entries)} keys; wanted at most {_MAX_KEYS}")
     keys = {}
     for entry in entries:
         if isinstance(entry, dict) and "d" in entry:

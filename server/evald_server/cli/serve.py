@@ -70,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     app = await start_app(settings)
     prepare_for_calls()
     try:
-        _announce(app)
+        announce(app)
         await stopping.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -79,11 +79,13 @@ async def _serve(settings: Settings) -> None:
         await app.stop(settings.drain_grace)
 
 
-def _announce(app: "App") -> None:
+def announce(app: "App") -> None:
+    """Say that a server is ready, and where."""
     from importlib.metadata import version
 
+    mtls = f", with client certificates on {app.mtls_address}" if app.mtls_address else ""
     http = f", HTTP on {app.http_address}" if app.http_address else ""
-    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {app.address}{http}\n")
+    sys.stdout.write(f"evald {version('evald')} is ready: gRPC on {app.address}{mtls}{http}\n")
     if app.web_address is not None:
         what = "console" if app.settings.web_console else "HTTP API"
         scheme = "https" if app.settings.tls_cert_file else "http"

@@ -100,7 +100,7 @@ def open_channel(address: str, access: "Access", options: list[tuple[str, Any]])
     """Return a channel to a server, encrypted if the credentials say so."""
     import grpc
 
-    options = [*options, *access.options()]
+    options = [*options, *access.options(address)]
     if access.credentials is None:
         return grpc.aio.insecure_channel(address, options)
     return grpc.aio.secure_channel(address, access.credentials, options)

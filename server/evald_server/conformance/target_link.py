@@ -42,6 +42,8 @@ class TargetLink(Link):
             # Above the servers' limit, so that the kit can report what is too large.
             ("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES),
             ("grpc.use_local_subchannel_pool", 1),
+            # As a server dials plugins.
+            ("grpc.enable_http_proxy", 0),
         ]
         if tls is None:
             return grpc.aio.insecure_channel(self.address, options=options)

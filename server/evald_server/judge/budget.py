@@ -18,6 +18,10 @@ _log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
 
+# Issuers of tokens may know any number of subjects, and every cost writes all accounts of the day. Principals without
+# a ceiling count for the server alone once there are as many.
+_MAX_ACCOUNTS: Final = 1000
+
 
 class Price(NamedTuple):
     """US dollars for a million tokens. Cached input is counted at the full price, so costs are upper bounds."""
@@ -249,7 +253,8 @@ class Budget:
                 f"{name} may spend on judges (judge_usd_per_day of its key) are used up to ${self._used(name):.4g}; "
                 f"the day ends at midnight UTC",
             )
-        accounts = (SERVER, name) if name else (SERVER,)
+        counted = per_day is not None or name in self._spent or len(self._spent) < _MAX_ACCOUNTS
+        accounts = (SERVER, name) if name and counted else (SERVER,)
         for account in accounts:
             self._reserved[account] = self._reserved.get(account, 0.0) + max_usd
         spending.reserved_usd += max_usd

@@ -5,6 +5,7 @@ import logging
 import secrets
 from typing import Final
 
+from evald_server.auth.audit import record
 from evald_server.auth.principal import LOCAL, Principal
 
 from .errors import Refusal, invalid
@@ -92,6 +93,7 @@ class WorkerSessions:
         session.welcome(CONTRACT, self._server_id)
         instances.add(session)
         self._sessions[session.session_id] = session
+        record("connected", principal, peer=peer, instance=hello.instance_id)
         _log.info(
             "remote instance %s: connected, offers %s",
             session.name,

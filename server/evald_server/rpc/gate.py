@@ -17,7 +17,7 @@ from evald_server.auth.clients import ClientNames
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import PRINCIPAL, Principal
+from evald_server.auth.principal import LOCAL, PRINCIPAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
 
 from .errors import CallError
@@ -64,6 +64,8 @@ class Gate(grpc.GenericRpcHandler):
         self._audit = Audit()
         self._limits = PrincipalLimits(limited)
         self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
+        if authenticator is not None:
+            rpc.on_message = self._on_message
         self._late = {
             method: checked_late(method, handler, self.admit) for method, handler in self._handlers.items()
         }
@@ -81,9 +83,13 @@ class Gate(grpc.GenericRpcHandler):
             principal = self._authenticator.at_once(metadata)
         except AccessDenied as problem:
             return self._refused(method, problem)
-        if principal is None:
-            return self._late.get(method) or checked_late(method, self._unknown, self.admit)
-        return self._admitted(method, handler, principal)
+        return self.late(method) if principal is None else self._admitted(method, handler, principal)
+
+    def late(self, method: str) -> Handler:
+        """Return the handler of a call that looks at who calls when it begins."""
+        if self._authenticator is None or METHODS.get(method) is OPEN:
+            return self._handlers.get(method, self._unknown)
+        return self._late.get(method) or checked_late(method, self._unknown, self.admit)
 
     def admit(self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
         """Return the handler of a call, or one that refuses it. To be called in the task of the call.
@@ -111,9 +117,21 @@ class Gate(grpc.GenericRpcHandler):
             return self._refused(method, problem)
         PRINCIPAL.set(principal)
         self._audit.used(method, principal)
-        if handler.request_streaming or handler.response_streaming:
+        # Other streams are opened by their message: gRPC tells nobody of a call that ends while it waits for that.
+        if handler.request_streaming:
             self._opened(principal)
         return handler
+
+    def _on_message(self, streams: bool) -> None:
+        assert self._authenticator is not None
+        principal = PRINCIPAL.get()
+        if principal is LOCAL:
+            return
+        ended = self._authenticator.ended(principal)
+        if ended is not None:
+            raise _as_call_error(ended)
+        if streams:
+            self._opened(principal)
 
     async def watch(self) -> None:
         """Read the keys and clients again when they change, and end the streams of those that count no longer."""
@@ -167,6 +185,17 @@ class Gate(grpc.GenericRpcHandler):
             raise _as_call_error(problem)
 
         return self._rpc.refusing(service, name, kind, refuse)
+
+
+class CertificateGate(grpc.GenericRpcHandler):
+    """The same gate on a port where a certificate may say who calls. Others are spared what that costs a call."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """Return a handler that looks at the certificate first."""
+        return self._gate.late(handler_call_details.method)
 
 
 async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:

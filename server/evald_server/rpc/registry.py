@@ -47,7 +47,6 @@ class RegistrationService:
             raise CallError(
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
             )
-        record("connected", PRINCIPAL.get(), peer=stream.context.peer())
         try:
             await self._remotes.sessions.serve(stream, stream.context.peer(), PRINCIPAL.get())
         except Refusal as problem:
