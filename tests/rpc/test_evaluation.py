@@ -63,9 +63,9 @@ async def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
 async def _telling(_ctx: Any) -> bool:
     scope = current_scope()
     scope.progress("asked", 0.25)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.25)
     scope.progress("heard", 7.0)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.25)
     return True
 
 
