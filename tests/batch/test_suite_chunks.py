@@ -16,7 +16,18 @@ from evald.v1.suite_service_pb2 import CaseResult, SuiteCase, SuiteRun
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 
 from ..rpc.live import CONTAINS, Live, spec
-from ..rpc.suite_floor import INTERRUPTED, Outcome, answer, get, ids, opened, play, recorded, stored_cases
+from ..rpc.suite_floor import (
+    INTERRUPTED,
+    Outcome,
+    answer,
+    asked,
+    get,
+    ids,
+    opened,
+    play,
+    recorded,
+    stored_cases,
+)
 from .batches import contexts, serving_with, specs
 from .test_equality import counted
 
@@ -163,6 +174,17 @@ async def test_a_bad_case_is_refused_before_anything_of_its_message_runs_elsewhe
             assert field in str(raised.value.details())
             run = await get(stub, field)
             assert (run.status, run.case_count) == (INTERRUPTED, 0)
+
+
+async def test_a_case_for_which_there_is_no_agent_is_refused_before_others_are_stored() -> None:
+    # More than the results of a chunk may be, so that the first of them come before the last case has its turn.
+    good = [recorded(f"case {number}", "hello" * 2000) for number in range(600)]
+    async with serving_with(1) as live:
+        stub = SuiteServiceStub(live.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"cases\[600\].recorded_trials: empty"):
+            await play(stub, opened(suite_run_id="one"), [*good, asked("bad")], a_message=1000)
+        run = await get(stub, "one")
+        assert (run.status, run.case_count) == (INTERRUPTED, 0)
 
 
 async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
