@@ -17,6 +17,7 @@ from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 
 from ..rpc.live import CONTAINS, Live, spec
 from ..rpc.suite_floor import (
+    ERROR,
     INTERRUPTED,
     Outcome,
     answer,
@@ -28,7 +29,7 @@ from ..rpc.suite_floor import (
     recorded,
     stored_cases,
 )
-from .batches import contexts, serving_with, specs
+from .batches import Message, contexts, serving_with, specs
 from .test_equality import counted
 
 Options = evaluation_service_pb2.EvaluateOptions
@@ -203,6 +204,27 @@ async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
         first.suite_run_id, first.resume = "twice", False
         with pytest.raises(grpc.aio.AioRpcError, match='two cases have the id "case 0007"'):
             await play(stub, first, [*sent, sent[7]])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_what_takes_longer_than_its_caller_lets_it_is_in_error_wherever_it_runs(processes: int) -> None:
+    text = "the quick ever " * 600
+    slow = [
+        spec("text-similarity", {"expected": text[::-1], "threshold": 0.1}, name=f"slow {n}")
+        for n in range(40)
+    ]
+    options = Options()
+    options.timeout.FromMilliseconds(20)
+    case = recorded("slow", text)
+    turn = evaluation_service_pb2.BatchItem(item_id="slow")
+    turn.context.messages.extend([*case.turns[0].input, *case.recorded_trials[0].answers[0].messages])
+    opening = evaluation_service_pb2.BatchOpen(evaluators=slow, options=options)
+    async with serving_with(processes) as live:
+        outcome = await play(SuiteServiceStub(live.channel), opened(*slow, options=options), [case])
+        assert outcome.verdicts == {"slow": ERROR}
+        assert outcome.run.verdict == ERROR
+        *_, ended = await live.batch([Message(open=opening, items=[turn])])
+        assert (ended.summary.item_count, ended.summary.error_count) == (1, 1)
 
 
 async def test_a_process_that_is_killed_loses_and_doubles_no_case() -> None:

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.batch.chunk import SLICE_NANOS, ChunkCounts, ResultCounter, same_plan
+from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan, slice_of
 from evald_server.batch.results import MAX_BYTES
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan
@@ -54,6 +54,7 @@ class SuiteChunk(NamedTuple):
         before any of them runs, or when only the server has what the plan needs."""
         totals, counter, rows = SuiteTotals(), ResultCounter(), []
         turns: list[EvaluationRun] = []
+        plan = same_plan(engine, self.specs, self.options, self.announced)
         setup = CaseSetup(
             self.run_id,
             self.opened,
@@ -61,12 +62,11 @@ class SuiteChunk(NamedTuple):
             self.options,
             engine,
             turns.append,
-            SLICE_NANOS,
+            0 if plan is None else slice_of(plan),
             MAX_TURNS,
         )
         skipped: list[int] = []
         size = end = 0
-        plan = same_plan(engine, self.specs, self.options, self.announced)
         if plan is None or not (self.checked or all(self._is_fine(data, setup) for data in self.cases)):
             end = len(self.cases)
             skipped.extend(range(end))
