@@ -115,8 +115,9 @@ def same_plan(
 def slice_of(plan: Plan) -> int:
     """Return for how many nanoseconds an evaluation may run in a batch process. Not longer than the caller lets it:
     only the server ends it then."""
-    limits = [one.timeout for one in (plan, *plan.evaluators) if one.timeout is not None]
-    return max(SLICE_NANOS, min(_LONG_SLICE_NANOS, int(1e9 * min(limits, default=1.0))))
+    limits = [plan.timeout, *(evaluator.timeout for evaluator in plan.evaluators)]
+    nanos = [int(limit * 1e9) for limit in limits if limit is not None]
+    return max(SLICE_NANOS, min([_LONG_SLICE_NANOS, *nanos]))
 
 
 def can_run(plan: Plan) -> bool:
