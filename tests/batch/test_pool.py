@@ -14,11 +14,12 @@ import uvloop
 from evald.v1 import evaluation_service_pb2
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
-from evald_server.batch.pool import BatchPool
+from evald_server.batch.pool import BatchPool, BatchProcess
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
+from evald_server.workers import ChildProcess
 
 from ..rpc.live import CONTAINS, request, spec
 from .batches import gone
@@ -100,6 +101,19 @@ async def test_a_process_holds_two_chunks_and_who_waits_longest_is_next() -> Non
             assert (result.end, len(result.answers), result.skipped) == (4, 4, [])
         await asyncio.gather(*waiting[1:])
         assert order == [1, 2, 3]
+
+
+async def test_a_chunk_for_a_process_that_has_ended_since_it_was_promised_is_given_up_at_once() -> None:
+    # One that was killed may not have exited, nor its other pipe be closed, when its end is seen.
+    worker = await ChildProcess.start(("cat",), quiet=True)
+    try:
+        process = BatchProcess(worker)
+        process.end()
+        assert not worker.closed
+        async with asyncio.timeout(10):
+            assert await process.submit(FOUR) is None
+    finally:
+        await worker.end()
 
 
 async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> None:

@@ -16,8 +16,20 @@ from evald.v1.suite_service_pb2 import CaseResult, SuiteCase, SuiteRun
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 
 from ..rpc.live import CONTAINS, Live, spec
-from ..rpc.suite_floor import INTERRUPTED, Outcome, answer, get, ids, opened, play, recorded, stored_cases
-from .batches import contexts, serving_with, specs
+from ..rpc.suite_floor import (
+    ERROR,
+    INTERRUPTED,
+    Outcome,
+    answer,
+    asked,
+    get,
+    ids,
+    opened,
+    play,
+    recorded,
+    stored_cases,
+)
+from .batches import Message, contexts, serving_with, specs
 from .test_equality import counted
 
 Options = evaluation_service_pb2.EvaluateOptions
@@ -165,6 +177,17 @@ async def test_a_bad_case_is_refused_before_anything_of_its_message_runs_elsewhe
             assert (run.status, run.case_count) == (INTERRUPTED, 0)
 
 
+async def test_a_case_for_which_there_is_no_agent_is_refused_before_others_are_stored() -> None:
+    # More than the results of a chunk may be, so that the first of them come before the last case has its turn.
+    good = [recorded(f"case {number}", "hello" * 2000) for number in range(600)]
+    async with serving_with(1) as live:
+        stub = SuiteServiceStub(live.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"cases\[600\].recorded_trials: empty"):
+            await play(stub, opened(suite_run_id="one"), [*good, asked("bad")], a_message=1000)
+        run = await get(stub, "one")
+        assert (run.status, run.case_count) == (INTERRUPTED, 0)
+
+
 async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
     sent = [recorded(f"case {number:04}", "hello") for number in range(900)]
     async with serving_with(1) as live:
@@ -181,6 +204,27 @@ async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
         first.suite_run_id, first.resume = "twice", False
         with pytest.raises(grpc.aio.AioRpcError, match='two cases have the id "case 0007"'):
             await play(stub, first, [*sent, sent[7]])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+async def test_what_takes_longer_than_its_caller_lets_it_is_in_error_wherever_it_runs(processes: int) -> None:
+    text = "the quick ever " * 600
+    slow = [
+        spec("text-similarity", {"expected": text[::-1], "threshold": 0.1}, name=f"slow {n}")
+        for n in range(40)
+    ]
+    options = Options()
+    options.timeout.FromMilliseconds(20)
+    case = recorded("slow", text)
+    turn = evaluation_service_pb2.BatchItem(item_id="slow")
+    turn.context.messages.extend([*case.turns[0].input, *case.recorded_trials[0].answers[0].messages])
+    opening = evaluation_service_pb2.BatchOpen(evaluators=slow, options=options)
+    async with serving_with(processes) as live:
+        outcome = await play(SuiteServiceStub(live.channel), opened(*slow, options=options), [case])
+        assert outcome.verdicts == {"slow": ERROR}
+        assert outcome.run.verdict == ERROR
+        *_, ended = await live.batch([Message(open=opening, items=[turn])])
+        assert (ended.summary.item_count, ended.summary.error_count) == (1, 1)
 
 
 async def test_a_process_that_is_killed_loses_and_doubles_no_case() -> None:

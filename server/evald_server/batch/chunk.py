@@ -8,14 +8,14 @@ from evald.result import measurement
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Limits, Plan
 from evald_server.engine.registry import Origin
-from evald_server.engine.run import EvaluationRun
+from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 from evald_server.logs import LogFormat
 
 T_co = TypeVar("T_co", covariant=True)
 
-SLICE_NANOS: Final = 1_000_000_000
-"""How long an evaluation may run in a batch process: nobody else waits for it, so longer than in the server, which
-takes over what is not done by then and ends it at its deadline."""
+# How long an evaluation may run in a batch process: nobody else waits for it, so longer than in the server, which
+# takes over what is not done by then and ends it at its deadline.
+_LONG_SLICE_NANOS: Final = 1_000_000_000
 
 _log = logging.getLogger("evald.batch")
 
@@ -110,6 +110,14 @@ def same_plan(
         _log.warning("a plan is not the server's; its batches are evaluated there")
         return None
     return plan
+
+
+def slice_of(plan: Plan) -> int:
+    """Return for how many nanoseconds an evaluation may run in a batch process. Not longer than the caller lets it:
+    only the server ends it then."""
+    limits = [plan.timeout, *(evaluator.timeout for evaluator in plan.evaluators)]
+    nanos = [int(limit * 1e9) for limit in limits if limit is not None]
+    return max(SLICE_NANOS, min([_LONG_SLICE_NANOS, *nanos]))
 
 
 def can_run(plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Plan
 
-from .chunk import SLICE_NANOS, ChunkCounts, ResultCounter, same_plan
+from .chunk import ChunkCounts, ResultCounter, same_plan, slice_of
 from .results import MAX_BYTES, BatchResults
 
 
@@ -46,7 +46,7 @@ class ItemChunk(NamedTuple):
         plan = same_plan(engine, self.specs, self.options, self.announced)
         if plan is None:
             return ItemChunkResult(len(self.items), range(len(self.items)), [], counter.counts())
-        results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=SLICE_NANOS)
+        results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=slice_of(plan))
         skipped: list[int] = []
         end = 0
         for data in self.items:

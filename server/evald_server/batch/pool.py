@@ -38,12 +38,13 @@ _log = logging.getLogger("evald.batch")
 class BatchProcess:
     """A process that is ready.
 
-    slots: how many chunks it holds or was promised. dismissed: it was told to end.
+    slots: how many chunks it holds or was promised. ended: it takes no more. dismissed: it was told to end.
     """
 
     def __init__(self, worker: ChildProcess) -> None:
         self.worker = worker
         self.slots = 0
+        self.ended = False
         self.dismissed = False
         self._pending: deque[asyncio.Future[Any]] = deque()  # in the order of the chunks
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +53,7 @@ class BatchProcess:
         """Send a chunk."""
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         # Its end may be seen by one pipe before it is by the other.
-        if self.worker.closed:
+        if self.ended or self.worker.closed:
             future.set_result(None)
         else:
             self.worker.send(pickle.dumps(chunk))
@@ -67,7 +68,8 @@ class BatchProcess:
             future.set_result(result)
 
     def end(self) -> None:
-        """Give up the chunks that it holds, because it has ended."""
+        """Give up the chunks that it holds, because it has ended, and those that it was promised."""
+        self.ended = True
         self.set_timer(0, None)
         for future in self._pending:
             if not future.done():

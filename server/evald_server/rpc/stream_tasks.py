@@ -49,6 +49,7 @@ class StreamTasks:
     def __init__(self) -> None:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._all: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     def spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as one of these tasks."""
@@ -56,7 +57,10 @@ class StreamTasks:
         def ended(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
             self._all.discard(task)
-            problem = None if task.cancelled() else task.exception()
+            if not task.cancelled():
+                problem = task.exception()
+            else:  # by foreign code, unless this closes: what it had is lost, which must not look like an end
+                problem = None if self._closing else RuntimeError("a task of a stream was cancelled")
             if problem is not None and not self.failed.done():
                 self.failed.set_result(problem)
 
@@ -78,6 +82,7 @@ class StreamTasks:
 
     async def close(self) -> None:
         """Stop what still runs."""
+        self._closing = True
         tasks = set(self._all)
         for task in tasks:
             task.cancel()

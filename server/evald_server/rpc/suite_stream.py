@@ -191,6 +191,7 @@ class SuiteStream:
             setup.options,
             plan.template.specs,
             [data for _, data in cases],
+            setup.connector is not None,
         )
         future = await self._pool.submit(chunk, max(self._sent, setup.opened.case_count))
         if future is None:

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.batch.chunk import SLICE_NANOS, ChunkCounts, ResultCounter, same_plan
+from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan, slice_of
 from evald_server.batch.results import MAX_BYTES
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan
@@ -36,7 +36,8 @@ class SuiteChunk(NamedTuple):
     """Cases of one message.
 
     opened: as in CaseSetup, with what decides here. specs, options: of the suite. announced: specs of the server's
-    plan; a process whose own plan differs must not evaluate. cases: serialised. checked: in an earlier chunk.
+    plan; a process whose own plan differs must not evaluate. cases: serialised. asks_agent: whether the suite run has an
+    agent. checked: in an earlier chunk.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class SuiteChunk(NamedTuple):
     options: bytes
     announced: Sequence[bytes]
     cases: Sequence[bytes]
+    asks_agent: bool
     checked: bool = False
 
     def evaluate(self, engine: Engine) -> SuiteChunkResult:
@@ -52,6 +54,7 @@ class SuiteChunk(NamedTuple):
         before any of them runs, or when only the server has what the plan needs."""
         totals, counter, rows = SuiteTotals(), ResultCounter(), []
         turns: list[EvaluationRun] = []
+        plan = same_plan(engine, self.specs, self.options, self.announced)
         setup = CaseSetup(
             self.run_id,
             self.opened,
@@ -59,13 +62,12 @@ class SuiteChunk(NamedTuple):
             self.options,
             engine,
             turns.append,
-            SLICE_NANOS,
+            0 if plan is None else slice_of(plan),
             MAX_TURNS,
         )
         skipped: list[int] = []
         size = end = 0
-        plan = same_plan(engine, self.specs, self.options, self.announced)
-        if plan is None or not (self.checked or all(_is_fine(data, setup) for data in self.cases)):
+        if plan is None or not (self.checked or all(self._is_fine(data, setup) for data in self.cases)):
             end = len(self.cases)
             skipped.extend(range(end))
         while end < len(self.cases) and size < MAX_BYTES:
@@ -82,20 +84,19 @@ class SuiteChunk(NamedTuple):
             end += 1
         return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
 
-
-def _is_fine(data: bytes, setup: CaseSetup) -> bool:
-    try:
-        case = wire_pb2.SuiteCase.FromString(data)
-        if case_problem(case, setup, asks_agent=True) is not None:
+    def _is_fine(self, data: bytes, setup: CaseSetup) -> bool:
+        try:
+            case = wire_pb2.SuiteCase.FromString(data)
+            if case_problem(case, setup, asks_agent=self.asks_agent) is not None:
+                return False
+            if _is_plain(case):
+                return True
+            # Evaluators of its own, of which the server may know more; those that are known here must be fine.
+            for turn in range(len(case.turns)):
+                setup.plan(case, turn)
+        except (DecodeError, InvalidPlan):
             return False
-        if _is_plain(case):
-            return True
-        # Evaluators of its own, of which the server may know more; those that are known here must be fine.
-        for turn in range(len(case.turns)):
-            setup.plan(case, turn)
-    except (DecodeError, InvalidPlan):
-        return False
-    return True
+        return True
 
 
 def _is_plain(case: wire_pb2.SuiteCase) -> bool:

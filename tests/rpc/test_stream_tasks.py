@@ -1,0 +1,51 @@
+"""Turns of the event loop, and the tasks of a stream, by themselves."""
+
+import asyncio
+import random
+
+import pytest
+
+from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks
+
+
+async def test_a_task_that_was_cancelled_by_foreign_code_ends_the_stream_as_a_fault() -> None:
+    tasks, some = StreamTasks(), set[asyncio.Task[None]]()
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    tasks.spawn(some, cancelled())
+    with pytest.raises(RuntimeError, match="cancelled"):
+        await tasks.any_of(some)
+    assert not some
+
+
+async def test_tasks_that_closing_has_cancelled_are_no_fault() -> None:
+    tasks, some = StreamTasks(), set[asyncio.Task[None]]()
+    tasks.spawn(some, asyncio.sleep(60))
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert not some
+    tasks.check()
+
+
+async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
+    turns, served = LoopTurns(), list[int]()
+    order = random.Random(7)
+
+    async def wait(number: int) -> None:
+        await turns.next()
+        served.append(number)
+
+    waiting = [asyncio.create_task(wait(number)) for number in range(3000)]
+    # Some go before they wait, some while they do, and some just when their turn has come.
+    gone = set()
+    while not all(task.done() for task in waiting):
+        for number in order.sample(range(len(served), 3000), min(2, 3000 - len(served))):
+            if waiting[number].cancel():
+                gone.add(number)
+        await asyncio.sleep(0)
+    assert served == [number for number in range(3000) if number not in gone]
+    assert 0 < len(served) < 3000
+    async with asyncio.timeout(10):
+        await turns.next()
