@@ -28,8 +28,7 @@ def upgrade() -> None:
     # Down to the begin of the day, before 1970 too.
     day = f"hour - (hour % {DAY} + {DAY}) % {DAY}"
     summed = (*integers, "value_sum")
-    op.execute(
-        f"INSERT INTO daily_rollups (hour, scope, key, {', '.join(summed)}) "
-        f"SELECT {day}, scope, key, {', '.join(f'SUM({name})' for name in summed)} "
-        f"FROM rollups GROUP BY {day}, scope, key"
-    )
+    columns = ", ".join(("hour", "scope", "key", *summed))
+    sums = ", ".join(f"SUM({name})" for name in summed)
+    selected = f"SELECT {day}, scope, key, {sums} FROM rollups GROUP BY 1, scope, key"  # noqa: S608 - constants
+    op.execute(f"INSERT INTO daily_rollups ({columns}) {selected}")
