@@ -78,7 +78,7 @@ class ResourceStore:
         columns = RESOURCES.c
         wanted = select(columns.id, columns.name).where(columns.kind == kind.value)
         wanted = wanted.order_by(columns.name).limit(limit)
-        return await self._database.read(lambda connection: dict(connection.execute(wanted).tuples().all()))
+        return await self._database.read(lambda connection: dict(connection.execute(wanted).all()))
 
     async def update(
         self, kind: ResourceKind, resource_id: str, change: Callable[[StoredResource], StoredResource]
