@@ -7,8 +7,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from evald_server.store import migrations
+from evald_server.store import migrations, rollups
 from evald_server.store.database import Database
+from evald_server.store.rollups import DAY, HOUR, Rollup
+from evald_server.store.runs import RunStore
 from evald_server.store.schema import METADATA
 
 from .conftest import Place
@@ -32,3 +34,35 @@ async def test_the_migrations_give_the_tables_of_the_schema(
 def test_the_newest_migration_is_the_one_that_a_start_looks_for() -> None:
     versions = Path(migrations.__file__).with_name("versions").glob("*.py")
     assert max(versions).name.startswith(f"{migrations.HEAD}_")
+
+
+async def test_days_are_added_up_from_the_hours_of_an_older_database(
+    lasting_place: Place, open_database: Callable[[Place], Database]
+) -> None:
+    before = open_database(lasting_place)
+    await before.start()
+    day = 20_000 * DAY
+    hours = [
+        Rollup(at, "run", key, 1, 2, 3, 4, 5, 0.5)
+        for at in (-HOUR, day, day + 5 * HOUR, day + 23 * HOUR, day + DAY)
+        for key in ("one", "two")
+    ]
+
+    def make_old(connection: Connection) -> None:
+        rollups.add(connection, hours)
+        connection.execute(text("DROP TABLE daily_rollups"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+
+    await before.write(make_old)
+    await before.close()
+    after = open_database(lasting_place)
+    await after.start()
+    assert await RunStore(after).rollups(-DAY, day + 2 * DAY, DAY) == [
+        Rollup(at, "run", key, *(times * count for count in (1, 2, 3, 4, 5, 0.5)))  # type: ignore[arg-type]
+        for at, times in ((-DAY, 1), (day, 3), (day + DAY, 1))
+        for key in ("one", "two")
+    ]
+    # And they count on.
+    await after.write(lambda connection: rollups.add(connection, hours[-1:]))
+    [last] = [one for one in await RunStore(after).rollups(day + DAY, day + 2 * DAY, DAY) if one.key == "two"]
+    assert (last.passed, last.value_sum) == (2, 1.0)

@@ -1,6 +1,8 @@
 """Runs: a row and its events in one commit, found by every filter, kept as long as retention says."""
 
 import asyncio
+import operator
+import random
 import time
 from collections.abc import Sequence
 
@@ -9,7 +11,7 @@ import pytest
 from evald.v1 import context_pb2, evaluator_pb2, result_pb2, run_service_pb2
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
-from evald_server.store.rollups import HOUR, Rollup
+from evald_server.store.rollups import DAY, HOUR, Rollup
 from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunGoesOn, RunNotFound, RunStore
 
 Run = run_service_pb2.Run
@@ -282,15 +284,36 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
         Rollup(NOON, "metric", "m", 3, 0, 0, 0, 1, 12.5),
         Rollup(NOON + HOUR, "run", "scenario", 1, 0, 0, 0, 1, 0.75),
     ]
-    hours = await store.rollups(NOON, NOON + 2 * HOUR)
-    assert sorted(await store.rollup_sums(NOON + 1, NOON + 2 * HOUR, HOUR)) == sorted(hours)
-    together = {one[:3]: one[3:] for one in await store.rollup_sums(NOON, NOON + 2 * HOUR, 2 * HOUR)}
-    assert {key[0] for key in together} == {NOON}
-    assert sum(counts[1] for counts in together.values()) == sum(one.failed for one in hours)
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
     await store.delete("one")
     assert len(await store.rollups(NOON, NOON + 2 * HOUR)) == 3
+
+
+async def test_a_day_has_the_sums_of_its_hours_and_keeps_them(store: RunStore) -> None:
+    chance = random.Random(7)
+    for number in range(60):
+        run = a_run(str(number), NOON, status=COMPLETED, verdict=chance.choice((PASSED, FAILED, ERROR)))
+        run.scenario_id = f"scenario-{number % 3}"
+        run.complete_time.FromMicroseconds(NOON + chance.randrange(-5 * DAY, 5 * DAY))
+        results = [
+            result("a", chance.choice((PASSED, FAILED)), score=0.5),
+            result("m", PASSED, kind=METRIC, value=2.0),
+        ]
+        await store.import_run(run, [turn(3, *results)])
+    sums: dict[tuple[int, str, str], list[float]] = {}
+    for hour in await store.rollups(NOON - 10 * DAY, NOON + 10 * DAY):
+        counts = sums.setdefault((hour.hour - hour.hour % DAY, hour.scope, hour.key), [0] * 6)
+        counts[:] = map(operator.add, counts, hour[3:])
+    days = await store.rollups(NOON - 10 * DAY, NOON + 10 * DAY, DAY)
+    assert {day[:3]: list(day[3:]) for day in days} == sums
+    assert len(days) < 60
+    # The day of `since` whole, that of `until` only if it begins before.
+    within = await store.rollups(NOON, NOON - NOON % DAY + DAY, DAY)
+    assert {day.hour for day in within} == {NOON - NOON % DAY}
+    assert await store.trim(max_age=None, max_count=10) == 50
+    assert await store.delete((await store.list(RunFilter()))[0][1].id)
+    assert await store.rollups(NOON - 10 * DAY, NOON + 10 * DAY, DAY) == days
 
 
 async def test_a_run_that_broke_counts_as_error_and_one_that_was_stopped_as_nothing(store: RunStore) -> None:

@@ -29,6 +29,7 @@ def environment(*folders: Path) -> "Environment":
     except ImportError:
         raise MissingPackage("HTML pages need Jinja2: pip install 'evald[web]'") from None
     templates = Environment(
+        auto_reload=False,
         autoescape=True,
         loader=FileSystemLoader([*folders, _HERE / "templates", _HERE]),
         lstrip_blocks=True,

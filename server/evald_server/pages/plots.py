@@ -22,12 +22,6 @@ class Bar(NamedTuple):
     target: float | None
 
 
-class Spark(NamedTuple):
-    """A row of small bars: place, width, top and height of each."""
-
-    bars: list[tuple[float, float, float, float]]
-
-
 class Datum(NamedTuple):
     """A value to plot, with its interval. style: class in the style sheet. text: what it says when pointed at."""
 
@@ -80,20 +74,21 @@ def bar(
     return Bar(place(value), left, width, None if target is None else place(target))
 
 
-def spark(values: Sequence[float | None], most: float | None = None) -> Spark:
-    """Draw values as small bars; None leaves a gap. most: value of a whole bar; None for the largest one."""
+def spark(values: Sequence[float | None], most: float | None = None) -> str:
+    """Draw values as small bars: a path in a box of 100 x 18, since many elements take long to render.
+
+    None leaves a gap. most: value of a whole bar; None for the largest one.
+    """
     height = 18
     known = [abs(value) for value in values if value is not None]
     most = most or max(known, default=0) or 1
     step = 100 / max(len(values), 1)
-    return Spark(
-        [
-            (round(step * place, 2), round(0.75 * step, 2), round(height - tall, 1), round(tall, 1))
-            for place, value in enumerate(values)
-            if value is not None
-            # 1 pixel: what is there shows, however small it is.
-            for tall in [max(height * min(abs(value) / most, 1), 1)]
-        ]
+    return "".join(
+        f"M{step * place:.1f} {height}v-{tall:.1f}h{0.75 * step:.1f}v{tall:.1f}z"
+        for place, value in enumerate(values)
+        if value is not None
+        # 1 pixel: what is there shows, however small it is.
+        for tall in [max(height * min(abs(value) / most, 1), 1)]
     )
 
 

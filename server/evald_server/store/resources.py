@@ -73,6 +73,13 @@ class ResourceStore:
             lambda connection: [StoredResource(*row) for row in connection.execute(wanted)]
         )
 
+    async def names(self, kind: ResourceKind, limit: int) -> dict[str, str]:
+        """Return the names of resources by id, in their order."""
+        columns = RESOURCES.c
+        wanted = select(columns.id, columns.name).where(columns.kind == kind.value)
+        wanted = wanted.order_by(columns.name).limit(limit)
+        return await self._database.read(lambda connection: dict(connection.execute(wanted).all()))
+
     async def update(
         self, kind: ResourceKind, resource_id: str, change: Callable[[StoredResource], StoredResource]
     ) -> StoredResource | None:

@@ -1,21 +1,24 @@
-"""Counts of verdicts by the hour, which stay when runs are deleted."""
+"""Counts of verdicts by the hour and by the day, which stay when runs are deleted."""
 
 import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 
-from .schema import ROLLUPS
+from .schema import DAILY_ROLLUPS, ROLLUPS
 
 # Where a connection holds what its transaction has counted.
 _COUNTS: Final = "evald_counts"
 
 HOUR: Final = 3_600_000_000
+DAY: Final = 24 * HOUR
+
+_TABLES: Final = {HOUR: ROLLUPS, DAY: DAILY_ROLLUPS}
 
 # Names of evaluators are shorter; PostgreSQL has no index for much longer ones.
 MAX_KEY: Final = 500
@@ -33,9 +36,9 @@ _VERDICTS: Final = {
 
 
 class Rollup(NamedTuple):
-    """What happened in an hour.
+    """What happened in an hour or in a day.
 
-    hour: its begin, Unix microseconds. scope, key: RUN and the scenario's id, ASSERTION or METRIC and the
+    hour: its begin, Unix microseconds; of a day that of its first hour, UTC. scope, key: RUN and the scenario's id, ASSERTION or METRIC and the
     evaluator's name. value_count, value_sum: of scores; of a metric's values.
     """
 
@@ -109,51 +112,39 @@ def add(connection: Connection, counts: Sequence[Rollup]) -> None:
     """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
     if not counts:
         return
-    sums: dict[tuple[int, str, str], Rollup] = {}
-    for one in counts:
-        key = one[:3]
-        before = sums.get(key)
-        sums[key] = one if before is None else Rollup(*key, *map(operator.add, before[3:], one[3:]))
-    connection.execute(_UPSERTS[connection.dialect.name], [one._asdict() for one in sums.values()])
+    for width, upsert in _UPSERTS[connection.dialect.name].items():
+        sums: dict[tuple[int, str, str], Rollup] = {}
+        for one in counts:
+            key = (one.hour - one.hour % width, one.scope, one.key)
+            before = sums.get(key)
+            added = one[3:] if before is None else map(operator.add, before[3:], one[3:])
+            sums[key] = Rollup(*key, *added)
+        connection.execute(upsert, [one._asdict() for one in sums.values()])
 
 
-def between(connection: Connection, since: int, until: int) -> list[Rollup]:
-    """Return the counts of the hours that begin at `since` or later and before `until`."""
-    columns = ROLLUPS.c
+def between(connection: Connection, since: int, until: int, width: int = HOUR) -> list[Rollup]:
+    """Return the counts of the hours, or with width=DAY of the days, that begin in a time.
+
+    That of `since` is the first, although it began before.
+    """
+    columns = _TABLES[width].c
     wanted = select(*(columns[name] for name in Rollup._fields)).where(
-        columns.hour >= since - since % HOUR, columns.hour < until
+        columns.hour >= since - since % width, columns.hour < until
     )
     wanted = wanted.order_by(columns.hour, columns.scope, columns.key)
-    return [Rollup(*row) for row in connection.execute(wanted)]
+    return [Rollup._make(row) for row in connection.execute(wanted)]
 
 
-def sums(connection: Connection, since: int, until: int, width: int) -> list[Rollup]:
-    """Return the counts of several hours each: those that begin at `since` or later and before `until`.
-
-    width: microseconds, a multiple of an hour. `hour` is the begin of each piece, counted from `since`.
-    """
-    columns = ROLLUPS.c
-    since -= since % HOUR
-    piece = (columns.hour - (columns.hour - since) % width).label("hour")
-    added = [func.sum(columns[name]).label(name) for name in Rollup._fields[3:]]
-    wanted = select(piece, columns.scope, columns.key, *added).where(
-        columns.hour >= since, columns.hour < until
-    )
-    wanted = wanted.group_by(piece, columns.scope, columns.key)
-    # PostgreSQL sums whole numbers to decimals.
-    # PostgreSQL sums whole numbers to decimals.
-    return [Rollup._make((*row[:3], *map(int, row[3:-1]), row[-1])) for row in connection.execute(wanted)]
-
-
-def _upsert(insert: Any) -> Any:
+def _upsert(insert: Any, table: Table) -> Any:
     key = ("hour", "scope", "key")
-    return insert.on_conflict_do_update(
+    statement = insert(table)
+    return statement.on_conflict_do_update(
         index_elements=key,
-        set_={name: ROLLUPS.c[name] + insert.excluded[name] for name in Rollup._fields if name not in key},
+        set_={name: table.c[name] + statement.excluded[name] for name in Rollup._fields if name not in key},
     )
 
 
 _UPSERTS: Final = {
-    "sqlite": _upsert(sqlite.insert(ROLLUPS)),
-    "postgresql": _upsert(postgresql.insert(ROLLUPS)),
+    name: {width: _upsert(insert, table) for width, table in _TABLES.items()}
+    for name, insert in (("sqlite", sqlite.insert), ("postgresql", postgresql.insert))
 }

@@ -15,7 +15,7 @@ from evald.v1 import result_pb2, run_service_pb2
 from . import rollups
 from .database import Database
 from .resources import IdTaken
-from .rollups import Rollup
+from .rollups import HOUR, Rollup
 from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS
 
 Run = run_service_pb2.Run
@@ -274,13 +274,9 @@ class RunStore:
             total += deleted
         return total
 
-    async def rollups(self, since: int, until: int) -> list[Rollup]:
-        """Return what happened in the hours between two times, Unix microseconds."""
-        return await self._database.read(lambda connection: rollups.between(connection, since, until))
-
-    async def rollup_sums(self, since: int, until: int, width: int) -> list[Rollup]:
-        """Return what happened between two times, in pieces of a width in microseconds."""
-        return await self._database.read(lambda connection: rollups.sums(connection, since, until, width))
+    async def rollups(self, since: int, until: int, width: int = HOUR) -> list[Rollup]:
+        """Return what happened between two times, Unix microseconds, by HOUR or by DAY."""
+        return await self._database.read(lambda connection: rollups.between(connection, since, until, width))
 
     async def list(
         self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False

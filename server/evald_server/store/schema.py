@@ -166,19 +166,26 @@ SUITE_CASES: Final = Table(
     Index("suite_cases_by_verdict", "number", "verdict", "case_id"),
 )
 
-ROLLUPS: Final = Table(
-    "rollups",
-    METADATA,
-    Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    _text("scope", key=True),
-    _text("key", key=True),
-    _integer("passed"),
-    _integer("failed"),
-    _integer("error"),
-    _integer("skipped"),
-    _integer("value_count"),
-    Column("value_sum", Double, nullable=False),
-)
+
+def _rollups(name: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("hour", BigInteger, primary_key=True, autoincrement=False),
+        _text("scope", key=True),
+        _text("key", key=True),
+        _integer("passed"),
+        _integer("failed"),
+        _integer("error"),
+        _integer("skipped"),
+        _integer("value_count"),
+        Column("value_sum", Double, nullable=False),
+    )
+
+
+# hour: its begin; of a day that of its first hour, UTC.
+ROLLUPS: Final = _rollups("rollups")
+DAILY_ROLLUPS: Final = _rollups("daily_rollups")
 
 COUNTERS: Final = Table("counters", METADATA, _text("name", key=True), _integer("value"))
 

@@ -1,14 +1,15 @@
 """Figures of the overview, from the counts of hours."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from evald.records import read_verdict
 from evald.result import Verdict
 from evald.v1 import evaluator_pb2, run_service_pb2, suite_service_pb2
 from evald_server.pages.formats import Mark, mark
-from evald_server.pages.plots import Bar, Spark, bar, spark
+from evald_server.pages.plots import Bar, bar, spark
 from evald_server.store.rollups import ASSERTION, METRIC, RUN, Rollup
 from evald_server.suites.reports.case_view import title
 from evald_server.suites.reports.report import is_metric
@@ -27,10 +28,10 @@ class Rate(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """All runs of a period that ended. rate: None where none passed or failed. share: of those without a verdict."""
+    """All runs of a period that ended. counts: a spark. rate: None where none passed or failed. share: of those without a verdict."""
 
     total: int
-    counts: Spark
+    counts: str
     rate: Rate | None
     error_count: int
     error_share: float
@@ -45,7 +46,7 @@ class AssertionRow(NamedTuple):
     failed: int
     error: int
     rate: Rate | None
-    spark: Spark
+    spark: str
 
 
 class MetricRow(NamedTuple):
@@ -55,7 +56,7 @@ class MetricRow(NamedTuple):
     measured: int
     error: int
     mean: float | None
-    spark: Spark
+    spark: str
 
 
 class Figures(NamedTuple):
@@ -115,7 +116,7 @@ def figures(found: Iterable[Rollup], since: int, width: int, size: int, labels: 
 
     since, width, size: its pieces, microseconds. labels: of evaluators, by type.
     """
-    runs: list[Counter[str]] = [Counter() for _ in range(size)]
+    runs = _Series(size)
     series: dict[str, dict[str, _Series]] = {
         ASSERTION: defaultdict(lambda: _Series(size)),
         METRIC: defaultdict(lambda: _Series(size)),
@@ -123,9 +124,10 @@ def figures(found: Iterable[Rollup], since: int, width: int, size: int, labels: 
     for one in found:
         place = min(max((one.hour - since) // width, 0), size - 1)
         if one.scope == RUN:
-            runs[place].update(
-                {name: getattr(one, name) for name in ("passed", "failed", "error", "skipped")}
-            )
+            # Of all scenarios together.
+            before = runs.pieces[place]
+            added = one[3:] if before is None else map(operator.add, before[3:], one[3:])
+            runs.pieces[place] = Rollup(*one[:3], *added)
         else:
             series[one.scope][one.key].pieces[place] = one
 
@@ -141,16 +143,11 @@ def figures(found: Iterable[Rollup], since: int, width: int, size: int, labels: 
     return Figures(_runs(runs), assertions[:_ROWS], metrics[:_ROWS], left_out)
 
 
-def _runs(pieces: Sequence[Counter[str]]) -> RunFigures:
-    total = sum(pieces, Counter())
-    count = total.total()
-    return RunFigures(
-        count,
-        spark([piece.total() for piece in pieces]),
-        pass_rate(total["passed"], total["failed"]),
-        total["error"],
-        total["error"] / count if count else 0.0,
-    )
+def _runs(runs: _Series) -> RunFigures:
+    passed, failed, error = (runs.total(name) for name in ("passed", "failed", "error"))
+    counts = [sum(piece[3:7]) if piece is not None else 0 for piece in runs.pieces]
+    count = sum(counts)
+    return RunFigures(count, spark(counts), pass_rate(passed, failed), error, error / count if count else 0.0)
 
 
 def _assertion(name: str, shown: str, one: _Series) -> AssertionRow:

@@ -1,21 +1,33 @@
 """What evaluators are called, by type."""
 
-from functools import lru_cache
+from typing import Final
+from weakref import WeakKeyDictionary
 
 from evald.v1 import catalog_service_pb2
-from evald_server.http.calls import HttpCaller
+from evald_server.http.calls import Calls, HttpCaller
 from evald_server.http.site import Site
 
-_ALL = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000).SerializeToString()
+# By server: the catalogue's revision, and the labels at it. Reading all schemas takes longer than the rest of a page.
+_KNOWN: Final[WeakKeyDictionary[Calls, tuple[int, dict[str, str]]]] = WeakKeyDictionary()
 
 
 async def labels(site: Site, caller: HttpCaller) -> dict[str, str]:
     """Return the label of each evaluator type. Raises CallFailed."""
-    return _labels(await site.calls.unary("evald.v1.CatalogService/ListEvaluatorTypes", _ALL, caller))
 
+    async def types(size: int) -> catalog_service_pb2.ListEvaluatorTypesResponse:
+        return await site.calls.ask(
+            "evald.v1.CatalogService/ListEvaluatorTypes",
+            catalog_service_pb2.ListEvaluatorTypesRequest(page_size=size),
+            catalog_service_pb2.ListEvaluatorTypesResponse,
+            caller,
+        )
 
-@lru_cache(maxsize=4)
-def _labels(types: bytes) -> dict[str, str]:
-    # Kept, because reading all their schemas takes longer than the rest of a page.
-    found = catalog_service_pb2.ListEvaluatorTypesResponse.FromString(types)
-    return {one.type: one.label for one in found.evaluator_types}
+    revision = (await types(1)).revision
+    known = _KNOWN.get(site.calls)
+    if known is None or known[0] != revision:
+        found = await types(1000)
+        known = _KNOWN[site.calls] = (
+            found.revision,
+            {one.type: one.label for one in found.evaluator_types},
+        )
+    return known[1]

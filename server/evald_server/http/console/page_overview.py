@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
@@ -12,8 +11,7 @@ from starlette.responses import Response
 from evald.result import Verdict
 from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.http.site import Site
-from evald_server.store.database import Database
-from evald_server.store.rollups import HOUR, Rollup
+from evald_server.store.rollups import DAY, HOUR
 from evald_server.store.runs import RunStore
 
 from .failures import BadAddress
@@ -22,8 +20,8 @@ from .labels import labels
 from .rendering import render
 from .suite_view import suite_rows
 
-# Hours, and hours of a bar of the small plots.
-_PERIODS: Final = {"24h": (24, 1), "7d": (7 * 24, 6), "30d": (30 * 24, 24)}
+# How many bars the small plots have, and how long each is.
+_PERIODS: Final = {"24h": (24, HOUR), "7d": (7, DAY), "30d": (30, DAY)}
 
 # "What fails now" is about so many of the newest runs that did not pass.
 _FAILED: Final = 50
@@ -31,10 +29,6 @@ _BROKEN: Final = 25
 
 _SUITE_RUNS: Final = 20
 _SUITE_ROWS: Final = 5
-
-
-_KEPT_MICROSECONDS: Final = 30_000_000
-_KEPT: Final[WeakKeyDictionary[Database, dict[int, tuple[int, int, list[Rollup]]]]] = WeakKeyDictionary()
 
 
 class CallRow(NamedTuple):
@@ -52,9 +46,9 @@ async def overview(site: Site, request: Request) -> Response:
     period = request.query_params.get("period", "24h")
     if period not in _PERIODS:
         raise BadAddress(f"period: got {period[:100]!r}, wanted one of {', '.join(_PERIODS)}")
-    hours, step = _PERIODS[period]
+    size, width = _PERIODS[period]
     now = time.time_ns() // 1000
-    since = now - now % HOUR - (hours - 1) * HOUR
+    since = now - now % width - (size - 1) * width
     caller = site.access.caller(request)
 
     async def listed(
@@ -74,8 +68,7 @@ async def overview(site: Site, request: Request) -> Response:
         suite_service_pb2.ListSuiteRunsResponse,
         caller,
     )
-    counted, counts = await _counts(site, since, now, step * HOUR)
-    size = hours // step
+    counts = await RunStore(site.database).rollups(since, now + width, width)
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     running, queued = site.telemetry.runs.now()
     return render(
@@ -84,8 +77,8 @@ async def overview(site: Site, request: Request) -> Response:
         "overview.html",
         period=period,
         periods=list(_PERIODS),
-        now=Timestamp(seconds=counted // 1_000_000),
-        found=figures(counts, since, step * HOUR, size, await labels(site, caller)),
+        now=Timestamp(seconds=now // 1_000_000),
+        found=figures(counts, since, width, size, await labels(site, caller)),
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,
@@ -95,21 +88,6 @@ async def overview(site: Site, request: Request) -> Response:
         suites=suite_rows(suite_runs.suite_runs)[:_SUITE_ROWS],
         calls=_calls(site),
     )
-
-
-async def _counts(site: Site, since: int, now: int, width: int) -> tuple[int, list[Rollup]]:
-    """Return when pieces of this width were counted, and the counts.
-
-    Those of a week and a month are kept for half a minute: adding up 57,600 rows takes a second on a busy machine.
-    """
-    kept = _KEPT.setdefault(site.database, {})
-    found = kept.get(width)
-    if found is not None and found[0] == since and now - found[1] < _KEPT_MICROSECONDS:
-        return found[1], found[2]
-    counts = await RunStore(site.database).rollup_sums(since, now + HOUR, width)
-    if width > HOUR:
-        kept[width] = (since, now, counts)
-    return now, counts
 
 
 def _calls(site: Site) -> list[CallRow]:

@@ -44,7 +44,7 @@ NAVIGATION: Final = (
 
 
 def render(site: Site, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a page. values: for the template, beside `navigation`, `here`, `may`, `principal` and `version`."""
+    """Return a page. values: for the template, beside `navigation`, `here`, `may` and `principal`."""
     principal = site.access.principal(request)
 
     def may(method: str) -> bool:
@@ -58,7 +58,6 @@ def render(site: Site, request: Request, template: str, *, status: int = 200, **
         here=request.url.path,
         may=may,
         principal=principal.name if principal is not None else "",
-        version=version("evald"),
         **values,
     )
     return HTMLResponse(text, status)
@@ -74,7 +73,7 @@ def link(path: str, **parameters: str) -> str:
 def templates() -> "Environment":
     """Return the templates of the console."""
     made = environment(Path(__file__).with_name("templates"))
-    made.globals |= {"asset": address, "link": link, "mark_of": mark}
+    made.globals |= {"asset": address, "link": link, "mark_of": mark, "version": version("evald")}
     made.filters |= {"iso": _iso}
     return made
 
