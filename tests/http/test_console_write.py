@@ -712,13 +712,13 @@ async def test_nobody_unknown_has_a_form_or_an_import_read(locked: tuple[Browser
 async def test_an_import_reads_separators_within_texts_and_names_the_first_wrong_lines(
     browser: Browser,
 ) -> None:
-    scenario = {"name": "a\u2028b\x85c", "messages": [{"role": "user", "content": "hi"}]} | {
-        "evaluators": [REGEX]
-    }
+    said = [{"role": "user", "content": "a\u2028b\x85c"}]
+    scenario = {"name": "Booking", "messages": said, "evaluators": [REGEX]}
     lines = json.dumps(scenario, ensure_ascii=False)
     sent = await browser.client.post("/console/scenarios/import", data={"lines": lines})
     assert sent.status_code == 200, wrong(sent.text)
-    assert [one["name"] for one in await browser.exported()] == [scenario["name"]]
+    exported = (await browser.page("/console/scenarios/export")).split("\n")
+    assert [json.loads(line)["messages"] for line in exported if line] == [said]
     refused = await browser.client.post("/console/scenarios/import", data={"lines": "x\n" * 500})
     assert len(wrong(refused.text)) == 101
     assert "the lines from 101 on were not read" in wrong(refused.text)[-1]
