@@ -682,3 +682,43 @@ async def test_a_posted_form_of_nonsense_is_refused(browser: Browser, path: str)
         head = {"content-type": "application/x-www-form-urlencoded"}
         found = await browser.client.post(f"{path}/new", content=body, headers=head)
         assert found.status_code in (400, 413), body[:20]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"do": "remove:/evaluators/" + "9" * 5000, "/evaluators/0/type": "regex"},
+        {"do": "add:/x", "/evaluators/0/type": "regex", "json:/evaluators/0/config": r'{"a": "\ud800"}'},
+        {"do": "evaluate", "conversation": r'[{"role": "user", "content": "\ud800"}]'},
+        {"do": "scenario", "conversation": r'[{"role": "user", "content": "\ud800"}]'},
+    ],
+    ids=["digits", "half-pair-in-box", "half-pair-evaluated", "half-pair-to-scenario"],
+)
+async def test_what_no_page_can_show_is_no_fault_of_the_server(
+    browser: Browser, fields: dict[str, str]
+) -> None:
+    sent = await browser.client.post("/console/try", data=fields)
+    assert sent.status_code in (200, 400)
+    assert "half of a pair" in sent.text or "9" in fields["do"]
+
+
+async def test_nobody_unknown_has_a_form_or_an_import_read(locked: tuple[Browser, Path]) -> None:
+    browser, _ = locked
+    for path in (*NEW.values(), "/console/scenarios/import"):
+        sent = await browser.client.post(path, data={"do": "add:/script", "lines": "x", "/name": "mine"})
+        assert (sent.status_code, "mine" in sent.text) == (401, False), path
+
+
+async def test_an_import_reads_separators_within_texts_and_names_the_first_wrong_lines(
+    browser: Browser,
+) -> None:
+    said = [{"role": "user", "content": "a\u2028b\x85c"}]
+    scenario = {"name": "Booking", "messages": said, "evaluators": [REGEX]}
+    lines = json.dumps(scenario, ensure_ascii=False)
+    sent = await browser.client.post("/console/scenarios/import", data={"lines": lines})
+    assert sent.status_code == 200, wrong(sent.text)
+    exported = (await browser.page("/console/scenarios/export")).split("\n")
+    assert [json.loads(line)["messages"] for line in exported if line] == [said]
+    refused = await browser.client.post("/console/scenarios/import", data={"lines": "x\n" * 500})
+    assert len(wrong(refused.text)) == 101
+    assert "the lines from 101 on were not read" in wrong(refused.text)[-1]

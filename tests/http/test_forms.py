@@ -1,6 +1,7 @@
 """Forms from JSON Schemas: nothing is lost on the way to the browser and back, whatever the schema."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from evald_server.app import App
 from evald_server.config import Settings
+from evald_server.http.console import page_edit
 from evald_server.http.console.forms import MAX_FIELDS, Field, Problems, data_of, fields_of, pointer_of
 
 from .forms import posted, rendered
@@ -173,3 +175,27 @@ def every(field: Field) -> Any:
     yield field
     for inner in field.fields:
         yield from every(inner)
+
+
+def test_places_around_deep_names_do_not_fill_the_memory() -> None:
+    posted = {"/a": "x", "/" * 20_000: "", **{f"/{number}" + "/a" * 900: "" for number in range(100)}}
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tracemalloc.start()
+    try:
+        assert data_of(schema, posted, Problems()) == {"a": "x"}
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_field_of_an_evaluator_is_looked_at_for_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def counted(schema: Any, posted: Any, *args: Any) -> None:
+        nonlocal looked
+        looked += len(posted)
+
+    monkeypatch.setattr(page_edit, "data_of", counted)
+    posted = {f"/evaluators/{number}/type": "regex" for number in range(300)} | {"/name": "x"}
+    assert len(page_edit.read_specs(posted, Problems(), {})) == 300
+    assert looked == 600

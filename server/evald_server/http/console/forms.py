@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 # Schemas of remote evaluators are other people's.
 MAX_FIELDS: Final = 200
 MAX_DEPTH: Final = 6
+# Of the name of a field: its depth in the schema, below "/evaluators/0/config".
+_MAX_PARTS: Final = MAX_DEPTH + 5
 _MAX_ITEMS: Final = 100
 _MAX_TEXT: Final = 300
 
@@ -138,6 +140,18 @@ def pointer_of(path: str) -> str:
     return "".join("/" + escape(part) for part in parts)
 
 
+def read_json(text: str) -> Any:
+    """Return what a JSON text says. Raises ValueError, also for text that no page can show, and RecursionError."""
+    found = json.loads(text, parse_constant=_no_number)
+    if "\\u" in text:
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as problem:
+            half = ascii(problem.object[problem.start])
+            raise ValueError(f"{half} is half of a pair, and no character without the other") from None
+    return found
+
+
 def escape(key: str) -> str:
     """Return a key as a part of a JSON Pointer."""
     return key.replace("~", "~0").replace("/", "~1")
@@ -211,11 +225,13 @@ class _Reading:
         self._root = root
         self._posted = posted
         self._problems = problems
-        # The places of posted fields and all places around them: others need no look.
+        # The places of posted fields and all places around them: others need no look. Names are what anybody sends:
+        # of one that is long and deep the places around it would fill the memory.
         self._places = {
             place[:end]
             for name in posted
             for place in (name.partition(":")[2] if name.startswith((_JSON, _COUNT)) else name,)
+            if place.count("/") <= _MAX_PARTS
             for end in (*(match.start() for match in re.finditer("/", place)), len(place))
         }
 
@@ -244,7 +260,7 @@ class _Reading:
         if not text.strip():
             return None
         try:
-            return json.loads(text, parse_constant=_no_number)
+            return read_json(text)
         except (ValueError, RecursionError) as problem:
             said = f"not JSON: {problem}" if isinstance(problem, ValueError) else "nested too deep"
             self._problems.add(pointer, said)

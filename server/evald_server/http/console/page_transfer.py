@@ -1,7 +1,9 @@
 """Scenarios as JSON Lines: out, and in."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -13,10 +15,13 @@ from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
-from .forms import Problems
+from .forms import Problems, read_json
 from .page_edit import read_posted
 from .rendering import render
 from .resources import SCENARIOS, Resources, note
+
+# Lines of an import of which the page says what is wrong.
+_MOST_WRONG: Final = 100
 
 
 async def export(site: Site, request: Request) -> Response:
@@ -44,16 +49,10 @@ async def import_form(site: Site, request: Request) -> Response:
 
 async def do_import(site: Site, request: Request) -> Response:
     """Store what was posted: all of it is read before anything is stored. What is refused then stays in the form."""
+    await authorise(site, request)
     text = (await read_posted(request)).get("lines", "")
-    problems, scenarios = Problems(), []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                scenarios.append((line, SCENARIO.read(json.loads(line))))
-            except InvalidInput as problem:
-                problems.add(f"/line {number}", str(problem))
-            except (ValueError, RecursionError) as problem:
-                problems.add(f"/line {number}", f"not JSON: {problem}")
+    problems = Problems()
+    scenarios = await asyncio.to_thread(_read, text, problems)
     if not scenarios and not problems:
         problems.add("", "got nothing; wanted a scenario a line")
     if problems:
@@ -70,6 +69,25 @@ async def do_import(site: Site, request: Request) -> Response:
             for said in refused.rest():
                 problems.add(f"/line {len(left)}", said)
     return _show(site, request, "\n".join(left), len(scenarios) - len(left), problems)
+
+
+def _read(text: str, problems: Problems) -> list[tuple[str, context_pb2.Scenario]]:
+    """Return the scenarios of a text, with their lines. What is wrong is noted, of so many lines as people read."""
+    scenarios, wrong = [], 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if wrong >= _MOST_WRONG:
+            problems.add("", f"the lines from {number} on were not read: there is enough to mend before them")
+            break
+        if line.strip():
+            try:
+                scenarios.append((line, SCENARIO.read(read_json(line))))
+                continue
+            except InvalidInput as problem:
+                problems.add(f"/line {number}", str(problem))
+            except (ValueError, RecursionError) as problem:
+                problems.add(f"/line {number}", f"not JSON: {problem}")
+            wrong += 1
+    return scenarios
 
 
 def _show(site: Site, request: Request, lines: str, stored: int, problems: Problems) -> Response:

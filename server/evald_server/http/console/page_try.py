@@ -18,7 +18,7 @@ from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
 
-from .forms import Posted, Problems
+from .forms import Posted, Problems, read_json
 from .page_edit import (
     Form,
     evaluator_types,
@@ -54,10 +54,10 @@ def read_conversation(text: str) -> dict[str, Any]:
     if stripped[0] not in "[{":
         return {"messages": _plain(stripped)}
     try:
-        found = json.loads(stripped)
+        found = read_json(stripped)
     except (ValueError, RecursionError) as problem:
         try:
-            found = [json.loads(line) for line in stripped.split("\n") if line.strip()]
+            found = [read_json(line) for line in stripped.split("\n") if line.strip()]
         except (ValueError, RecursionError):
             raise InvalidInput("conversation", f"no JSON: {problem}", "messages") from None
     if isinstance(found, dict):
@@ -67,16 +67,16 @@ def read_conversation(text: str) -> dict[str, Any]:
 
 def _plain(text: str) -> list[dict[str, Any]]:
     """Return the messages of plain text; without any speaker it is the answer alone."""
-    messages: list[dict[str, Any]] = []
+    spoken: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         speaker = _SPEAKER.match(line)
         if speaker:
-            messages.append({"role": speaker[1].lower(), "content": line[speaker.end() :]})
-        elif messages:
-            messages[-1]["content"] += f"\n{line}"
+            spoken.append((speaker[1].lower(), [line[speaker.end() :]]))
+        elif spoken:
+            spoken[-1][1].append(line)
         else:
-            messages.append({"role": "assistant", "content": line})
-    return messages
+            spoken.append(("assistant", [line]))
+    return [{"role": role, "content": "\n".join(lines)} for role, lines in spoken]
 
 
 async def try_it(site: Site, request: Request) -> Response:
