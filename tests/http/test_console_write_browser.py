@@ -15,7 +15,7 @@ from evald_server.testing import server
 
 from ..chromium import open_all, violations
 from ..suites.reports.hostile import HOSTILE
-from .test_console_browser import SCREENS, SHOTS, fits, opened
+from .test_console_browser import SHOTS, check_page, fits, opened
 
 pytestmark = pytest.mark.browser
 
@@ -110,29 +110,11 @@ NAMES = (
 ).split()
 
 
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_accessible_and_fits(
-    browser: Any, axe: str, web: str, pages: dict[str, str], name: str, width: int, scheme: str
+def test_a_page_is_accessible_fits_every_screen_and_reads_without_script(
+    browser: Any, axe: str, web: str, pages: dict[str, str], name: str
 ) -> None:
-    with opened(browser, web + pages[name], width, scheme) as page:
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(SHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)
-        assert fits(page, width)
-        open_all(page)
-        assert fits(page, width)
-        assert not violations(page, axe)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_320_pixels_and_reads_without_script(
-    browser: Any, web: str, pages: dict[str, str], name: str
-) -> None:
-    with opened(browser, web + pages[name], 320, java_script_enabled=False) as page:
-        assert page.locator("h1").is_visible()
-    with opened(browser, web + pages[name], 320) as page:
-        open_all(page)
-        assert fits(page, 320)
+    check_page(browser, axe, web + pages[name], name)
 
 
 def test_a_refused_form_is_accessible(browser: Any, axe: str, web: str, pages: dict[str, str]) -> None:
