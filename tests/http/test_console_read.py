@@ -1,5 +1,6 @@
 """Pages that show runs and suite runs: what they say, and that what callers send stays text."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
@@ -136,6 +137,12 @@ async def test_a_turn_that_can_still_pass_is_no_failure(web: str) -> None:
     strip = (await text_of(web, PAGES["run"])).partition('<ol id="turns">')[2].partition("</ol>")[0]
     assert re.findall(r'<span class="hidden">([^<]+)</span>', strip) == ["Passed", "Failed so far", "Failed"]
     assert strip.count("data-red") == 1
+
+
+async def test_a_watch_of_a_run_that_is_gone_says_that_it_is_over(web: str) -> None:
+    said = await text_of(web, "/console/runs/00000000-0000-4000-8000-000000000000/events")
+    assert "event: failed\n" in said
+    assert json.loads(said.rpartition("data: ")[2])["final"] is True
 
 
 async def test_what_broke_is_never_drawn_as_failed(web: str) -> None:

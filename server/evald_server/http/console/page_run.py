@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import grpc
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -91,8 +92,13 @@ async def events(site: Site, request: Request) -> Response:
     )
 
 
+# With these a watch does not come back.
+_FINAL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+
+
 def _failed(problem: CallFailed) -> bytes:
-    return _sent("", "failed", {"message": shown_text(problem.message)})
+    data = {"message": shown_text(problem.message), "final": problem.code in _FINAL}
+    return _sent("", "failed", data)
 
 
 async def _event(serialised: bytes) -> bytes:

@@ -5,6 +5,7 @@ const talk = document.getElementById("talk");
 let turn = Number(root.dataset.turn);
 let heard = Number(new URL(root.dataset.events, location.href).searchParams.get("after"));
 let source = null;
+let over = false; // the run is gone, or not for this reader any more
 let news = [];
 
 function make(name, className, ...children) {
@@ -100,6 +101,14 @@ const handlers = {
   },
   failed(data) {
     tell(data.message);
+    const next = data.final ? "This page shows the run as it was." : "Trying again.";
+    const note = cutText({ shown: `${data.message}. ${next}` }, "note error", "p");
+    note.id = "live-fault";
+    document.getElementById("live-fault")?.remove();
+    root.before(note);
+    if (!data.final) return;
+    over = true;
+    stop();
   },
 };
 
@@ -133,7 +142,7 @@ function row(data) {
 }
 
 function start() {
-  if (source || document.hidden) return;
+  if (source || over || document.hidden) return;
   const address = new URL(root.dataset.events, location.href);
   address.searchParams.set("after", heard);
   source = new EventSource(address);
@@ -143,6 +152,7 @@ function start() {
       if (name !== "failed") {
         if (sequence <= heard) return; // came before the stream was cut
         heard = sequence;
+        document.getElementById("live-fault")?.remove();
       }
       handle(JSON.parse(event.data));
     });
