@@ -207,7 +207,9 @@ class Resources:
         """Return one as the data of its form."""
         data = self.kind.shape.write(message)
         if "headers" in data:
-            data["headers"] = [{"name": name, "value": value} for name, value in data["headers"].items()]
+            data["headers"] = [
+                {"name": name, "value": value} for name, value in sorted(data["headers"].items())
+            ]
         return {key: value for key, value in data.items() if key not in ("id", "createdAt", "updatedAt")}
 
 
