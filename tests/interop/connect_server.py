@@ -51,9 +51,9 @@ class _Access(WebAccess):
 class _ConformanceService:
     """The suite's service, as evald's gate gives handlers."""
 
-    def service(self, details: Any) -> Any:
+    def admit(self, method: str, metadata: Any, certificate: Any, peer: str) -> Any:
         """Return the handler of a call."""
-        name = details.method.rpartition("/")[2]
+        name = method.rpartition("/")[2]
         if name == "ServerStream":
             return grpc.unary_stream_rpc_method_handler(self._stream)
         if name in ("Unary", "IdempotentUnary"):
