@@ -25,12 +25,12 @@ for name in names:
     importlib.import_module(name.replace("/", "."))
 PYTHON
 
-EVALD_REMOTE_ALLOWED=127.0.0.1 "$bin/evald" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 >server.log 2>&1 &
+EVALD_REMOTE_ALLOWED=127.0.0.1 "$bin/evald" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --web 127.0.0.1:0 >server.log 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 address=
 for _ in $(seq 100); do # 10 s
-  address=$(grep -m 1 -oE '127\.0\.0\.1:[0-9]+' server.log | head -n 1) && break
+  address=$(grep -m 1 -oE 'gRPC on [^, ]+' server.log | cut -d ' ' -f 3) && [ -n "$address" ] && break
   kill -0 "$server" 2>/dev/null || fail "the server ended"
   sleep 0.1
 done
