@@ -15,7 +15,7 @@ NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
 # Below what proxies take for a connection that is dead.
-_BEAT_SECONDS: Final = 15.0
+BEAT_SECONDS: Final = 15.0
 
 Frame = Callable[[bytes], Awaitable[bytes]]
 """Makes bytes of a response of a serialised message."""
@@ -58,7 +58,7 @@ class StreamedCall(Response):
                 coming = asyncio.ensure_future(anext(messages, None))
                 try:
                     while True:
-                        found, _ = await asyncio.wait([coming], timeout=_BEAT_SECONDS)
+                        found, _ = await asyncio.wait([coming], timeout=BEAT_SECONDS)
                         message = coming.result() if found else b""
                         if message is None:
                             break

@@ -16,6 +16,7 @@ from evald.strict_json import TooLarge, parse_json
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
 from evald_server.http.site import Site
+from evald_server.http.streams import BEAT_SECONDS, NDJSON, SSE
 from evald_server.rpc.errors import invalid
 
 T = TypeVar("T")
@@ -30,13 +31,8 @@ MOST: Final = 1000
 # A list with whole conversations ends with the page that reaches this.
 _LIST_BYTES: Final = 16 << 20
 
-# Proxies close streams that are silent for a minute.
-_COMMENT_SECONDS: Final = 15.0
 # How long a stream may take to fail with a status of its own.
 _FIRST_SECONDS: Final = 0.25
-
-NDJSON: Final = "application/x-ndjson"
-EVENTS: Final = "text/event-stream"
 
 
 def refused(problem: InvalidInput) -> CallFailed:
@@ -168,7 +164,7 @@ class LineStream(Response):
     """
 
     def __init__(self, lines: AsyncGenerator[StreamLine], *, events: bool) -> None:
-        super().__init__(media_type=EVENTS if events else NDJSON)
+        super().__init__(media_type=SSE if events else NDJSON)
         del self.headers["content-length"]
         self._lines = lines
         self._events = events
@@ -209,7 +205,7 @@ class LineStream(Response):
     def _patience(self, *, began: bool) -> float | None:
         if not self._events:
             return None
-        return _COMMENT_SECONDS if began else _FIRST_SECONDS
+        return BEAT_SECONDS if began else _FIRST_SECONDS
 
     @staticmethod
     def _result(next_line: "asyncio.Future[StreamLine | None]", *, began: bool) -> StreamLine | None:
@@ -228,9 +224,9 @@ class LineStream(Response):
 
 
 def accepted(request: Request) -> str:
-    """Return how an answer of several parts is wanted: NDJSON, EVENTS, or "" for one JSON document."""
+    """Return how an answer of several parts is wanted: NDJSON, SSE, or "" for one JSON document."""
     accept = request.headers.get("accept", "")
-    return next((media for media in (NDJSON, EVENTS) if media in accept), "")
+    return next((media for media in (NDJSON, SSE) if media in accept), "")
 
 
 def text_of(request: Request, name: str) -> str:

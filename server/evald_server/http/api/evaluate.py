@@ -16,9 +16,10 @@ from evald.turn import Turn
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
+from evald_server.http.streams import SSE
 from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
-from .answers import EVENTS, LineStream, StreamLine, accepted, answer, converted, parsed, read
+from .answers import LineStream, StreamLine, accepted, answer, converted, parsed, read
 from .shapes import derived
 
 _pb = evaluation_service_pb2
@@ -38,7 +39,7 @@ async def evaluate(site: Site, request: Request) -> Response:
     asked = await read(request, lambda data: _request(data, request.headers.get("idempotency-key", "")))
     media = accepted(request)
     if media:
-        return LineStream(_lines(site, request, asked), events=media == EVENTS)
+        return LineStream(_lines(site, request, asked), events=media == SSE)
     try:
         found = await site.calls.ask(
             f"{SERVICE}/EvaluateUnary",
@@ -127,7 +128,7 @@ async def evaluate_batch(site: Site, request: Request) -> Response:
     """Evaluate the last turns of many conversations."""
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     opened = await converted(0, lambda: _opened(lines[0] if lines else b""))
-    return LineStream(_answers(site, request, _Items(opened, lines)), events=accepted(request) == EVENTS)
+    return LineStream(_answers(site, request, _Items(opened, lines)), events=accepted(request) == SSE)
 
 
 def _opened(line: bytes) -> _pb.BatchOpen:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from .answers import EVENTS, NDJSON
+from evald_server.http.streams import NDJSON, SSE
+
 from .shapes import Schema, record
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _responses(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
         content[_JSON] = {"schema": _hoisted(route.answers, components)}
     if route.lines is not None:
         line = {"schema": _hoisted(route.lines, components)}
-        content |= {EVENTS: line} if route.events else {NDJSON: line, EVENTS: line}
+        content |= {SSE: line} if route.events else {NDJSON: line, SSE: line}
     success: dict[str, Any] = {"description": "Done."}
     return {str(route.status): success | ({"content": content} if content else {}), **responses}
 

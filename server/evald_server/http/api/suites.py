@@ -9,9 +9,9 @@ from starlette.responses import Response
 from evald.errors import InvalidInput
 from evald.v1 import suite_service_pb2 as pb
 from evald_server.http.site import Site
+from evald_server.http.streams import SSE
 
 from .answers import (
-    EVENTS,
     LineStream,
     StreamLine,
     accepted,
@@ -109,7 +109,7 @@ async def run_suite(site: Site, request: Request) -> Response:
     """Run the cases of a suite."""
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     messages = await converted(sum(map(len, lines)), lambda: _messages(lines))
-    return LineStream(_events(site, request, messages), events=accepted(request) == EVENTS)
+    return LineStream(_events(site, request, messages), events=accepted(request) == SSE)
 
 
 def _messages(lines: list[bytes]) -> list[bytes]:

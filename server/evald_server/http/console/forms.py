@@ -49,8 +49,7 @@ class Field(NamedTuple):
 
     name: as it is posted. pointer: of its data. kind: "text", "long", "number", "flag", "choice", "lines", "group",
     "items" or "json". value: text in the widget. default: text of the schema's default, "" for none.
-    minimum, maximum: of numbers, "" for none; of texts, the lengths. step: "1" or "any". hint: why it is a JSON box.
-    errors: what the server says of its data.
+    whole: only for numbers without fractions. hint: why it is a JSON box. errors: what the server says of its data.
     """
 
     name: str
@@ -61,9 +60,7 @@ class Field(NamedTuple):
     value: str = ""
     required: bool = False
     default: str = ""
-    minimum: str = ""
-    maximum: str = ""
-    step: str = "any"
+    whole: bool = False
     choices: tuple[Choice, ...] = ()
     fields: tuple["Field", ...] = ()
     length: int = 0
@@ -157,6 +154,11 @@ def escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
+def unescape(part: str) -> str:
+    """Return the key of a part of a JSON Pointer."""
+    return part.replace("~1", "/").replace("~0", "~")
+
+
 class _Form:
     """Makes the fields of one schema. root: where its references point."""
 
@@ -198,13 +200,10 @@ class _Form:
             errors = self._problems.take(pointer)
             return common._replace(fields=tuple(inner), length=len(found), errors=errors)
         errors = self._problems.take(pointer, below=True)
-        low, high, step = shape.bounds()
         return common._replace(
             kind="long" if shape.kind == "text" and shape.is_long() else shape.kind,
             value=shape.written(data),
-            minimum=low,
-            maximum=high,
-            step=step,
+            whole=shape.schema.get("type") == "integer",
             choices=tuple(shape.choices(data, required=required)),
             errors=errors,
         )
@@ -415,16 +414,6 @@ class _Shape:
             return "yes" if self.default else "no"
         return _text(self.default if isinstance(self.default, str) else _json_text(self.default))
 
-    def bounds(self) -> tuple[str, str, str]:
-        """Return minimum, maximum and step of a number, or the lengths of a text."""
-        low, high = ("minLength", "maxLength") if self.kind == "text" else ("minimum", "maximum")
-        found = [self.schema.get(name) for name in (low, high)]
-        texts = [
-            _json_text(one) if isinstance(one, int | float) and not isinstance(one, bool) else ""
-            for one in found
-        ]
-        return texts[0], texts[1], "1" if self.schema.get("type") == "integer" else "any"
-
 
 def _resolved(root: Mapping[str, Any], schema: Any) -> dict[str, Any] | None:
     """Follow local references, and take the other side of what may be null. None for what is no schema."""
@@ -438,11 +427,7 @@ def _resolved(root: Mapping[str, Any], schema: Any) -> dict[str, Any] | None:
         if isinstance(reference, str):
             target: Any = root if reference.startswith("#/") or reference == "#" else None
             for part in reference.split("/")[1:]:
-                target = (
-                    target.get(part.replace("~1", "/").replace("~0", "~"))
-                    if isinstance(target, dict)
-                    else None
-                )
+                target = target.get(unescape(part)) if isinstance(target, dict) else None
         elif isinstance(options, list):
             rest = [one for one in options if not (isinstance(one, dict) and one.get("type") == "null")]
             if len(rest) != 1 or len(rest) == len(options):
@@ -504,13 +489,9 @@ def _json_text(data: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str) and len(value) <= _MAX_TEXT
-        else f"{value[:_MAX_TEXT]}…"
-        if isinstance(value, str)
-        else ""
-    )
+    if not isinstance(value, str):
+        return ""
+    return value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}…"
 
 
 def _words(name: str) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -18,7 +19,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
 from .failures import BadAddress
-from .forms import Field, Posted, Problems, data_of, fields_of
+from .forms import Field, Posted, Problems, data_of, fields_of, unescape
 from .rendering import link, render
 from .resources import (
     CONNECTORS,
@@ -48,6 +49,13 @@ class Form(NamedTuple):
 
     data: dict[str, Any]
     boxed: frozenset[str] = frozenset()
+
+
+class Types(NamedTuple):
+    """What resources of a kind are made of. evaluators: types by name. connectors: schemas of configs by type."""
+
+    evaluators: Mapping[str, EvaluatorType] = MappingProxyType({})
+    connectors: Mapping[str, Any] = MappingProxyType({})
 
 
 class EvaluatorField(NamedTuple):
@@ -116,8 +124,9 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     else:
         await authorise(site, request)
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
+    types = await _types(kind, site, request)
     saved = "saved" in request.query_params
-    return await show_form(site, request, store, resource_id, form, Problems(), saved=saved)
+    return await show_form(site, request, store, resource_id, form, types, Problems(), saved=saved)
 
 
 async def change(kind: Editable, site: Site, request: Request) -> Response:
@@ -130,32 +139,36 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
     if action == "delete":
         await store.delete(resource_id)
         return RedirectResponse(link(f"/console/{kind.plural}", deleted="1"), 303)
-    types = await evaluator_types(site, request) if kind is SCENARIOS else {}
-    schemas = await _connector_schemas(site, request) if kind is CONNECTORS else {}
+    types = await _types(kind, site, request)
     problems = Problems()
-    data = _data(kind, posted, problems, types, schemas)
-    boxed = {name.removeprefix(_JSON) for name in posted if name.startswith(f"{_JSON}/")}
+    data = _data(kind, posted, problems, types)
+    form = Form(data, boxes_of(posted, action, place))
     if action in ("save", "run", "test"):
         saved = await store.save(resource_id, data, problems)
         if saved:
-            return await _after(site, request, store, saved, action, posted)
-        return await show_form(
-            site, request, store, resource_id, Form(data, frozenset(boxed)), problems, status=400
-        )
-    if action == "json" and place:
-        boxed.add(place)
-    elif action == "form":
-        boxed.discard(place)
-    elif action == "migrate":
+            return await _after(site, request, store, saved, types, action, posted)
+        return await show_form(site, request, store, resource_id, form, types, problems, status=400)
+    if action == "migrate":
         migrate(data)
     else:
         rearrange(data, action, place, posted.get("add-type", ""))
-    form = Form(data, frozenset(boxed))
-    return await show_form(site, request, store, resource_id, form, problems, unsaved=True)
+    return await show_form(site, request, store, resource_id, form, types, problems, unsaved=True)
+
+
+async def _types(kind: Editable, site: Site, request: Request) -> Types:
+    if kind is SCENARIOS:
+        return Types(evaluators=await evaluator_types(site, request))
+    return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
 
 
 async def _after(
-    site: Site, request: Request, store: Resources, saved: str, action: str, posted: Posted
+    site: Site,
+    request: Request,
+    store: Resources,
+    saved: str,
+    types: Types,
+    action: str,
+    posted: Posted,
 ) -> Response:
     """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
     path = f"/console/{store.kind.plural}/{saved}"
@@ -178,8 +191,16 @@ async def _after(
             site.access.caller(request),
         )
         form = Form(store.data(await store.get(saved)))
-        return await show_form(site, request, store, saved, form, Problems(), tested=tested)
+        return await show_form(site, request, store, saved, form, types, Problems(), tested=tested)
     return RedirectResponse(link(path, saved="1"), 303)
+
+
+def boxes_of(posted: Posted, action: str, place: str) -> frozenset[str]:
+    """Return the pointers of what is edited as JSON after a button was pressed."""
+    before = frozenset(name.removeprefix(_JSON) for name in posted if name.startswith(f"{_JSON}/"))
+    return (
+        before | {place} if action == "json" and place else before - {place} if action == "form" else before
+    )
 
 
 def migrate(data: dict[str, Any]) -> None:
@@ -190,15 +211,17 @@ def migrate(data: dict[str, Any]) -> None:
 
 
 def rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> None:
-    """Add, remove or move an item of a list of the data. What is not there is left alone."""
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
-    if action == "add" and parts:
+    """Add, remove or move an item of a list of the data. What is not there, and other actions, change nothing."""
+    parts = [unescape(part) for part in place.split("/")[1:]]
+    if not parts or action not in ("add", "remove", "up"):
+        return
+    if action == "add":
         items = _at(data, parts[:-1])
         if isinstance(items, dict):
             items = items.setdefault(parts[-1], [])
         if isinstance(items, list) and (place != "/evaluators" or add_type):
             items.append({"type": add_type} if place == "/evaluators" else {})
-    elif parts and isinstance(items := _at(data, parts[:-1]), list) and _is_index(parts[-1], items):
+    elif isinstance(items := _at(data, parts[:-1]), list) and _is_index(parts[-1], items):
         index = int(parts[-1])
         if action == "remove":
             del items[index]
@@ -223,21 +246,15 @@ def _is_index(part: str, items: list[Any]) -> bool:
     return part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS and int(part) < len(items)
 
 
-def _data(
-    kind: Editable,
-    posted: Posted,
-    problems: Problems,
-    types: Mapping[str, EvaluatorType],
-    schemas: Mapping[str, Any],
-) -> dict[str, Any]:
+def _data(kind: Editable, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
     """Return the data of a posted form."""
     data: dict[str, Any] = data_of(kind.schema, posted, problems) or {}
     if kind is SCENARIOS:
         data["personaIds"] = [name.removeprefix("persona:") for name in posted if name.startswith("persona:")]
-        data["evaluators"] = read_specs(posted, problems, types)
+        data["evaluators"] = read_specs(posted, problems, types.evaluators)
     if kind is CONNECTORS:
         data["type"] = posted.get("/type", "")
-        config = data_of(schemas.get(data["type"], {}), posted, problems, "/config")
+        config = data_of(types.connectors.get(data["type"], {}), posted, problems, "/config")
         if config:
             data["config"] = config
     return {key: value for key, value in data.items() if value != []}
@@ -329,6 +346,7 @@ async def show_form(
     store: Resources,
     resource_id: str,
     form: Form,
+    types: Types,
     problems: Problems,
     *,
     status: int = 200,
@@ -343,22 +361,20 @@ async def show_form(
     group = fields_of(kind.schema, known, "", problems, form.boxed)
     fields = {field.pointer.removeprefix("/"): field for field in group.fields}
     if kind is SCENARIOS:
-        types = await evaluator_types(site, request)
-        specs = data.get("evaluators", [])
         values["evaluators"] = [
-            spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)
+            spec_field(spec, index, types.evaluators, problems, form.boxed)
+            for index, spec in enumerate(data.get("evaluators", []))
         ]
-        values["types"] = types.values()
+        values["types"] = types.evaluators.values()
         values["personas"] = await _choices(site, request, PERSONAS)
         values["chosen"] = set(data.get("personaIds", []))
         values["connectors"] = await _choices(site, request, CONNECTORS)
         values["origin"] = f"{request.url.scheme}://{request.url.netloc}"
         values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
     if kind is CONNECTORS:
-        schemas = await _connector_schemas(site, request)
         values["type"] = data.get("type", "")
-        values["connector_types"] = sorted(schemas)
-        schema = schemas.get(values["type"], {})
+        values["connector_types"] = sorted(types.connectors)
+        schema = types.connectors.get(values["type"], {})
         values["config"] = fields_of(schema, data.get("config", {}), "/config", problems, form.boxed)
         values["type_errors"] = problems.take("/type")
         values["tested"] = tested

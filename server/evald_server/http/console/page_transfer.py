@@ -14,6 +14,7 @@ from evald.v1 import context_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
+from evald_server.http.streams import NDJSON
 
 from .forms import Problems, read_json
 from .page_edit import read_posted
@@ -29,7 +30,7 @@ async def export(site: Site, request: Request) -> Response:
     store = Resources(SCENARIOS, site.calls, site.access.caller(request))
     first, token = await store.page()
     name = {"Content-Disposition": 'attachment; filename="scenarios.jsonl"'}
-    return StreamingResponse(_lines(store, first, token), headers=name, media_type="application/x-ndjson")
+    return StreamingResponse(_lines(store, first, token), headers=name, media_type=NDJSON)
 
 
 async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str) -> AsyncGenerator[bytes]:

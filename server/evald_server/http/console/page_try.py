@@ -14,6 +14,7 @@ from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
+from evald_server.http.streams import NDJSON
 from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
@@ -21,6 +22,8 @@ from evald_server.suites.reports.report import is_metric
 from .forms import Posted, Problems, read_json
 from .page_edit import (
     Form,
+    Types,
+    boxes_of,
     evaluator_types,
     read_posted,
     read_specs,
@@ -83,7 +86,8 @@ async def try_it(site: Site, request: Request) -> Response:
     """Show the empty page, with the evaluator that the address names."""
     wanted = request.query_params.get("type", "")
     form = Form({"evaluators": [{"type": wanted}] if wanted else []})
-    return await _show(site, request, {"conversation": _EXAMPLE}, form, Problems())
+    types = await evaluator_types(site, request)
+    return _show(site, request, {"conversation": _EXAMPLE}, form, types, Problems())
 
 
 async def change_try(site: Site, request: Request) -> Response:
@@ -92,23 +96,20 @@ async def change_try(site: Site, request: Request) -> Response:
     action, _, place = posted.pop("do", "evaluate").partition(":")
     types = await evaluator_types(site, request)
     problems = Problems()
-    form = _form(posted, problems, types)
+    form = Form({"evaluators": read_specs(posted, problems, types)}, boxes_of(posted, action, place))
     if action == "scenario":
-        return await _as_scenario(site, request, posted, form, problems)
+        return await _as_scenario(site, request, posted, form, types, problems)
     outcome = None
     if action == "evaluate":
-        asked = _request(posted, form, problems)
+        asked = _request(posted, form.data["evaluators"], problems)
         if asked is not None:
             try:
                 outcome = await _evaluate(site, request, asked)
             except CallFailed as problem:
                 note(problem, problems, "")
-    elif action in ("json", "form"):
-        boxed = form.boxed | {place} if action == "json" else form.boxed - {place}
-        form = Form(form.data, frozenset(boxed))
     else:
         rearrange(form.data, action, place, posted.get("add-type", ""))
-    return await _show(site, request, posted, form, problems, outcome)
+    return _show(site, request, posted, form, types, problems, outcome)
 
 
 async def results(site: Site, request: Request) -> Response:
@@ -117,8 +118,8 @@ async def results(site: Site, request: Request) -> Response:
     posted.pop("do", None)
     types = await evaluator_types(site, request)
     problems = Problems()
-    asked = _request(posted, _form(posted, problems, types), problems)
-    return StreamingResponse(_lines(site, request, asked, problems), media_type="application/x-ndjson")
+    asked = _request(posted, read_specs(posted, problems, types), problems)
+    return StreamingResponse(_lines(site, request, asked, problems), media_type=NDJSON)
 
 
 async def _lines(
@@ -179,12 +180,9 @@ async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.
     )
 
 
-def _form(posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]) -> Form:
-    boxed = frozenset(name.removeprefix("json:") for name in posted if name.startswith("json:/"))
-    return Form({"evaluators": read_specs(posted, problems, types)}, boxed)
-
-
-def _request(posted: Posted, form: Form, problems: Problems) -> evaluation_service_pb2.EvaluateRequest | None:
+def _request(
+    posted: Posted, specs: list[dict[str, Any]], problems: Problems
+) -> evaluation_service_pb2.EvaluateRequest | None:
     """Return the request of a form; None when something is wrong, which is then noted."""
     if problems:
         return None
@@ -194,7 +192,7 @@ def _request(posted: Posted, form: Form, problems: Problems) -> evaluation_servi
             data["latency_ms"] = float(posted["latency"])
         if posted.get("expected"):
             data["expected"] = posted["expected"]
-        return evaluate_request(Turn.from_dict(data).to_proto(), form.data["evaluators"], None, None, "")
+        return evaluate_request(Turn.from_dict(data).to_proto(), specs, None, None, "")
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:
@@ -203,32 +201,37 @@ def _request(posted: Posted, form: Form, problems: Problems) -> evaluation_servi
 
 
 async def _as_scenario(
-    site: Site, request: Request, posted: Posted, form: Form, problems: Problems
+    site: Site,
+    request: Request,
+    posted: Posted,
+    form: Form,
+    types: Mapping[str, EvaluatorType],
+    problems: Problems,
 ) -> Response:
     """Show the form of a new scenario with the conversation up to the user's last message, and the evaluators."""
     try:
         messages = read_conversation(posted.get("conversation", "")).get("messages", [])
     except InvalidInput as problem:
         problems.add("", str(problem))
-        return await _show(site, request, posted, form, problems)
+        return _show(site, request, posted, form, types, problems)
     spoken = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
     while spoken and spoken[-1].get("role") != "user":
         spoken.pop()
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
     store = Resources(SCENARIOS, site.calls, site.access.caller(request))
     scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
-    return await show_form(site, request, store, "", scenario, problems, unsaved=True)
+    return await show_form(site, request, store, "", scenario, Types(types), problems, unsaved=True)
 
 
-async def _show(
+def _show(
     site: Site,
     request: Request,
     posted: Posted,
     form: Form,
+    types: Mapping[str, EvaluatorType],
     problems: Problems,
     outcome: Outcome | None = None,
 ) -> Response:
-    types = await evaluator_types(site, request)
     bad = bool(problems)
     specs = form.data["evaluators"]
     return render(
