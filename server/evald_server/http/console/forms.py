@@ -25,6 +25,10 @@ _COUNT: Final = "count:"
 # A text that may be longer is edited in several lines.
 _LONG_TEXT: Final = 200
 
+# Of a group these are always seen; of the others, so many without data are folded away.
+_SHOWN_FIELDS: Final = 4
+_FOLDED_FIELDS: Final = 3
+
 
 class RawText(str):
     """What was posted in a box and is no JSON: shown again as it was."""
@@ -66,6 +70,17 @@ class Field(NamedTuple):
     length: int = 0
     hint: str = ""
     errors: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> bool:
+        """Whether it has to be seen: it is required, has data, or something is wrong with it."""
+        return bool(self.required or self.value or self.errors) or any(one.told for one in self.fields)
+
+    @property
+    def rare(self) -> tuple["Field", ...]:
+        """The fields of a group that can be folded away: neither among the first few nor told."""
+        found = tuple(one for one in self.fields[_SHOWN_FIELDS:] if not one.told)
+        return found if len(found) >= _FOLDED_FIELDS else ()
 
 
 class Problems:
