@@ -108,3 +108,14 @@ def _outside_fences(text: str) -> list[str]:
             fenced = not fenced
         lines.append("" if fenced else line)
     return lines
+
+
+def test_every_test_of_the_web_ports_promises_exists() -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "tests" / "http" / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    sources = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("http", "interop", "auth")
+        for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    )
+    assert [name for name in named if f"def {name}(" not in sources] == []
