@@ -400,10 +400,8 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         route = methods.get(method)
         if route is None or (request.method == "HEAD" and route.lines is not None):
             raise HTTPException(405, headers={"Allow": ", ".join(methods)})
-        needed = route.calls or catalog.LIST
-        if not site.access.may(request, needed):
-            # Refused as it would be in the end, before its body is read.
-            await site.calls.unary(needed, b"", site.access.caller(request))
+        await site.access.admit(site.calls, request, route.calls or catalog.LIST)
+        await request.body()  # from here on it is seen when the caller hangs up
         _check_query(request, route)
         return await route.handle(site, request)
 
