@@ -15,7 +15,7 @@ from evald_server.auth.authenticator import AccessDenied, Authenticator
 from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
-from evald_server.rpc.gate import as_call_error
+from evald_server.rpc.gate import call_error_of
 
 from .calls import Calls, HttpCaller
 from .errors import failed
@@ -104,7 +104,7 @@ class WebAccess:
             principal = self._signed_in(key, peer)
         except AccessDenied as problem:
             self._audit.refused("sign in", peer, problem.reason, problem.why, problem.principal)
-            raise failed(as_call_error(problem)) from None
+            raise failed(call_error_of(problem)) from None
         now = self._clock()
         for digest, session in list(self._sessions.items()):
             if len(self._sessions) < _MAX_SESSIONS and now - session.used < _IDLE_SECONDS:

@@ -225,7 +225,6 @@ _WITHOUT: Final = {
         ("GET", "/llm-providers/{providerType}/models"),
         ("PUT", "/projects/{projectId}/config"),
     ),
-    "a lease is ended by its id, which only its plugin has": (("DELETE", "/remotes/{instanceId}"),),
     "a server is one project": (("POST", "/projects"), ("DELETE", "/projects/{projectId}")),
 }
 _WITHOUT_IN_PROJECT: Final = {
@@ -359,6 +358,14 @@ _EVERYWHERE: Final = (
         "evald.plugin.v1.RegistryService/ListRegistrations",
         list_of(catalog.REGISTRATION.schema()),
         query=_PAGE,
+    ),
+    ApiRoute(
+        "DELETE",
+        "/remotes/{instanceId}",
+        catalog.deregister,
+        catalog.DEREGISTER,
+        query={"drain": FLAG},
+        status=204,
     ),
     ApiRoute("GET", "/calibrations", catalog.list_cards, answers=list_of(_CARD)),
     ApiRoute("GET", "/calibrations/{id}", catalog.get_card, answers=_CARD),
