@@ -85,9 +85,11 @@ class WebAccess:
 
     def may(self, request: Request, method: str) -> bool:
         """Return whether a request's sender may call a method, as "evald.v1.RunService/StartRun"."""
-        roles = METHODS.get(f"/{method}", frozenset())
+        roles = METHODS.get(f"/{method}")
+        if roles is None or roles is OPEN:
+            return roles is OPEN
         principal = self.principal(request)
-        return roles is OPEN or (principal is not None and not principal.roles.isdisjoint(roles))
+        return principal is not None and not principal.roles.isdisjoint(roles)
 
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
         """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
@@ -101,7 +103,7 @@ class WebAccess:
             return
         peer = _peer(request)
         try:
-            principal = self._signed_in(key, peer)
+            principal = self._verified(key, peer)
         except AccessDenied as problem:
             self._audit.refused("sign in", peer, problem.reason, problem.why, problem.principal)
             raise failed(call_error_of(problem)) from None
@@ -123,7 +125,7 @@ class WebAccess:
         secure = request.url.scheme == "https"
         response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
 
-    def _signed_in(self, key: str, peer: str) -> Principal:
+    def _verified(self, key: str, peer: str) -> Principal:
         """Return whose key this is. Raises AccessDenied."""
         assert self._authenticator is not None
         try:
