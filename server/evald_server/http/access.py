@@ -86,10 +86,10 @@ class WebAccess:
     def may(self, request: Request, method: str) -> bool:
         """Return whether a request's sender may call a method, as "evald.v1.RunService/StartRun"."""
         roles = METHODS.get(f"/{method}")
-        if roles is None or roles is OPEN:
-            return roles is OPEN
+        if self._authenticator is None or roles is OPEN:
+            return True
         principal = self.principal(request)
-        return principal is not None and not principal.roles.isdisjoint(roles)
+        return principal is not None and roles is not None and not principal.roles.isdisjoint(roles)
 
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
         """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
