@@ -96,6 +96,53 @@ async def test_sessions_and_leases_are_nobody_elses(tmp_path: Path) -> None:
         await until(lambda: "lease" not in live.app.remotes.instances.by_id)
 
 
+async def test_an_instance_is_named_by_its_own_plugin_and_by_admins_who_revoke_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    mine = make_key(path, "mine", Role.PLUGIN, types=("*",))
+    other = make_key(path, "other", Role.PLUGIN, types=("*",))
+    admin = make_key(path, "root", Role.ADMIN)
+    settings: dict[str, Any] = {"remote_allowed": LOOPBACK, "data_dir": tmp_path / "data"}
+    leaving = registry_pb2.DeregisterRequest(instance_id="lease")
+
+    async def granted(live: Live) -> registry_pb2.RenewLeaseRequest:
+        data = await _call(live, "Register", mine, request)
+        return registry_pb2.RenewLeaseRequest(
+            lease_id=registry_pb2.RegisterResponse.FromString(data).lease_id
+        )
+
+    async def state(live: Live, renewal: registry_pb2.RenewLeaseRequest) -> int:
+        data = await _call(live, "RenewLease", mine, renewal)
+        return registry_pb2.RenewLeaseResponse.FromString(data).state
+
+    async with listening("acme.word") as plugin:
+        request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
+        async with guarded(path, **settings) as live:
+            renewal = await granted(live)
+            refused = await refusal(_call(live, "Deregister", other, leaving))
+            assert (refused.code, refused.reason, refused.fields) == (DENIED, "NOT_OWNER", ["instance_id"])
+            await _call(live, "Deregister", mine, leaving)
+            assert await state(live, renewal) == registry_pb2.LEASE_STATE_EXPIRED
+            renewal = await granted(live)
+            await _call(live, "Deregister", admin, leaving)
+            assert await state(live, renewal) == registry_pb2.LEASE_STATE_REVOKED
+            assert "lease" not in live.app.remotes.instances.by_id
+            session = await _connect(live, mine, "session", "acme.other")
+            for fields, code, reason in (
+                ({"instance_id": "lease"}, "NOT_FOUND", "RESOURCE_NOT_FOUND"),
+                ({"instance_id": "session"}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+                ({"instance_id": "lease", "lease_id": "x"}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+                ({}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+            ):
+                asked = registry_pb2.DeregisterRequest(**fields)  # type: ignore[arg-type]
+                refused = await refusal(_call(live, "Deregister", admin, asked))
+                assert (refused.code.name, refused.reason, refused.fields) == (code, reason, ["instance_id"])
+            assert not session.done()
+            session.cancel()
+        async with guarded(path, **settings) as live:
+            assert await state(live, renewal) == registry_pb2.LEASE_STATE_REVOKED, "also after a restart"
+            await granted(live)  # but whoever starts it anew is welcome
+
+
 async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))

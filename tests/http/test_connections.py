@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from starlette.requests import Request
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
@@ -22,6 +24,7 @@ from evald_server.cli import main
 from evald_server.config import Settings
 from evald_server.http import guards
 from evald_server.http import web as web_port
+from evald_server.http.calls import CallFailed
 
 from ..rpc.live import CONTAINS, Live, request, serving, spec, until
 from .exchange import JSON, connected, head, post, receive, send
@@ -206,31 +209,24 @@ async def test_a_body_without_a_length_is_counted_while_it_is_read(live: Live) -
 
 
 async def test_the_bodies_of_all_connections_are_bounded_together(live: Live) -> None:
-    guard = guards.Bodies(_nothing, max_message_bytes=100_000)
+    guard = guards.Bodies(_reads, max_message_bytes=100_000)
     guard._held = 8 * 100_000
-    sent = []
 
     async def read() -> Any:
         return {"type": "http.request", "body": b" " * 90_000, "more_body": False}
 
-    async def write(message: Any) -> None:
-        sent.append(message)
+    async def write(_message: Any) -> None:
+        raise AssertionError
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/",
-        "headers": [],
-        "query_string": b"",
-        "server": ("x", 1),
-    }
-    await guard(scope, read, write)
-    assert sent[0]["status"] == 429
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-length", b"90000")]}
+    with pytest.raises(CallFailed, match="too many large requests") as refused:
+        await guard(scope, read, write)
+    assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert guard._held == 8 * 100_000
 
 
-async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:
-    raise AssertionError
+async def _reads(scope: Any, receive: Any, _send: Any) -> None:
+    await Request(scope, receive).body()
 
 
 @pytest.mark.parametrize(

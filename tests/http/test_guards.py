@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import grpc
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -308,6 +309,23 @@ def test_what_is_no_key_gets_no_cookie(tmp_path: Path, key: str) -> None:
     with pytest.raises(CallFailed, match="credentials are not valid") as failed:
         _sign_in(_access(path), key)
     assert not key or key not in failed.value.message
+
+
+def test_an_address_that_fails_too_often_has_to_wait_and_no_other(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.toml", _Clock()
+    key = make_key(path, "ann", Role.CALLER)
+    access = _access(path, clock)
+    for _ in range(10):
+        with pytest.raises(CallFailed, match="not valid"):
+            _sign_in(access, "evald_x_y")
+    with pytest.raises(CallFailed, match="10 sign-ins that failed have come from this address") as limited:
+        _sign_in(access, key)
+    assert limited.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    other = _request()
+    other.scope["client"] = ("192.0.2.1", 7)
+    access.sign_in(other, Response(), key)
+    clock.now += 1
+    assert _sign_in(access, key)
 
 
 def test_a_session_ends_with_its_key(tmp_path: Path) -> None:

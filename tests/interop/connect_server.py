@@ -143,9 +143,10 @@ class _ConformanceBridge(Bridge):
 
 
 async def _definition(request: Request) -> Any:
-    data, name, kind = await request.body(), request.path_params["method"], request.headers["content-type"]
-    data = data[5:] if "connect" in kind else data
+    name, kind = request.path_params["method"], request.headers["content-type"]
     with suppress(Exception):  # what cannot be read has none
+        data = await request.body()
+        data = data[5:] if "connect" in kind else data
         asked = message(f"{name}Request")()
         json_format.Parse(data, asked) if kind.endswith("json") else asked.ParseFromString(data)
         return asked.response_definition

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evald.plugin.v1 import task_pb2
+from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald.v1 import evaluation_service_pb2
 from evald_server.config import Settings
 
@@ -149,9 +149,10 @@ async def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
                 assert f"evald_remote_instances{{{labels}}} 1.0" in text
             assert 'evald_remote_task_duration_seconds_count{evaluator="acme.word"} 4.0' in text
             assert 'origin="remote"' in text
-        await live.app.remotes.leases.deregister(
-            next(iter(live.app.remotes.leases._leases._live)), drain=False
+        leaves = registry_service_pb2.DeregisterRequest(
+            lease_id=next(iter(live.app.remotes.leases._leases._live))
         )
+        await live.app.remotes.leases.deregister(leaves)
         await until(lambda: not live.app.remotes.instances.by_id)
         text = live.app.telemetry.exposition("")[0].decode()
         assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)

@@ -69,6 +69,12 @@ class Authenticator:
         self._count = count
         self._now = now
 
+    def uncounted(self) -> "Authenticator":
+        """Return one that checks the same credentials and counts nothing, for what is asked beside a call."""
+        return Authenticator(
+            self.keys, lambda _kind, _outcome: None, self._now, tokens=self.tokens, clients=self.clients
+        )
+
     def at_once(self, headers: Iterable[tuple[str, str | bytes]]) -> Principal | None:
         """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied.
 
@@ -126,6 +132,10 @@ class Authenticator:
                 roles=wanted,
             )
         self._count(principal.kind, "ok")
+
+    def limited(self) -> None:
+        """Count credentials that were not looked at: too many of one address did not count."""
+        self._count("other", "limited")
 
     def ended(self, principal: Principal) -> AccessDenied | None:
         """Return why what a principal has opened has to end; None if it may go on."""

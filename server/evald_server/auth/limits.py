@@ -1,15 +1,18 @@
-"""What one principal may ask for at a time: calls a second, and calls in flight."""
+"""What one principal may ask for at a time, and how often one address may fail."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from .audit import peer_host
 from .authenticator import AccessDenied
 from .principal import Principal
 
 # Principals that are remembered; keys of more than these are a mistake.
 _MAX_PRINCIPALS: Final = 10_000
+
+_MAX_HOSTS: Final = 1000
 
 
 @dataclass(slots=True)
@@ -74,3 +77,39 @@ def _refused(principal: Principal, what: str, limit: str, seconds: float) -> Acc
         retry_seconds=seconds,
         limit=limit,
     )
+
+
+class FailedAttempts:
+    """Counts failures by address and second. Addresses above a thousand share one count.
+
+    most: a second, from one address. clock: monotonic seconds.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._second = 0
+        self._hosts: dict[str, int] = {}
+
+    def check(self, peer: str, what: str, limit: str) -> None:
+        """Raise AccessDenied if the address of a peer has to wait. what: failures, in words. limit: their name."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._hosts = second, {}
+        if self._hosts.get(self._counted(peer), 0) >= self._most:
+            raise AccessDenied(
+                "RATE_LIMITED",
+                f"{self._most} {what} have come from this address within a second",
+                f"limit {limit}",
+                retry_seconds=1.0,
+                limit=limit,
+            )
+
+    def add(self, peer: str) -> None:
+        """Count one."""
+        host = self._counted(peer)
+        self._hosts[host] = self._hosts.get(host, 0) + 1
+
+    def _counted(self, peer: str) -> str:
+        host = peer_host(peer)
+        return host if len(self._hosts) < _MAX_HOSTS or host in self._hosts else ""

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from joserfc import errors, jwk, jws, jwt
 
-from .audit import peer_host
 from .authenticator import AccessDenied, denied
 from .jwks import FAMILIES, KeySet, KeySource, SigningKey
+from .limits import FailedAttempts
 from .principal import Principal, Role, is_type_pattern
 
 _MAX_BYTES: Final = 8 << 10
@@ -27,7 +27,6 @@ _STREAM_SECONDS: Final = 3600.0
 # only if somebody tries some out. Those that count are not limited: after a change of keys all of a busy proxy's
 # callers are verified at once.
 _PER_SECOND: Final = 200
-_MAX_HOSTS: Final = 1000
 
 # Header fields that this server does not know are ignored, as RFC 7515 says; those below are looked at.
 _REGISTRY: Final = jws.JWSRegistry(algorithms=list(FAMILIES), strict_check_header=False)
@@ -62,7 +61,7 @@ class TokenVerifier:
             exp={"essential": True},
             sub={"essential": True},
         )
-        self._failures = _Failures(clock)
+        self._failures = FailedAttempts(_PER_SECOND, clock)
         self._lock = threading.Lock()
         # What was verified with these keys, by digest of the token, with the time until which it counts.
         self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
@@ -82,20 +81,12 @@ class TokenVerifier:
             return principal
         if len(token) > _MAX_BYTES:
             raise denied("longer than 8 KiB")
-        host = peer_host(peer)
-        if self._failures.are_too_many(host):
-            raise AccessDenied(
-                "RATE_LIMITED",
-                f"{_PER_SECOND} tokens that do not count have come from this address within a second",
-                "limit tokens",
-                retry_seconds=1.0,
-                limit="tokens",
-            )
+        self._failures.check(peer, "tokens that do not count", "tokens")
         keys = self.source.keys
         try:
             principal, expires = self._read(token, keys)
         except AccessDenied:
-            self._failures.add(host)
+            self._failures.add(peer)
             raise
         self._keep(token, keys, principal, min(self._now() + _CACHED_SECONDS, expires + _LEEWAY_SECONDS))
         return principal
@@ -175,30 +166,6 @@ class TokenVerifier:
             while len(cache) >= _MAX_CACHED:
                 del cache[next(iter(cache))]
             cache[_digest(token)] = (principal, until)
-
-
-class _Failures:
-    """Counts tokens that do not count, by address and second. Addresses above the limit share one count."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._second = 0
-        self._hosts: dict[str, int] = {}
-
-    def are_too_many(self, host: str) -> bool:
-        """Return whether an address has to wait."""
-        second = int(self._clock())
-        if second != self._second:
-            self._second, self._hosts = second, {}
-        return self._hosts.get(self._counted(host), 0) >= _PER_SECOND
-
-    def add(self, host: str) -> None:
-        """Count one."""
-        host = self._counted(host)
-        self._hosts[host] = self._hosts.get(host, 0) + 1
-
-    def _counted(self, host: str) -> str:
-        return host if len(self._hosts) < _MAX_HOSTS or host in self._hosts else ""
 
 
 def _digest(token: str) -> bytes:

@@ -4,18 +4,20 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald_server.auth.audit import record
+from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
-from evald_server.rpc.errors import CallError
+from evald_server.rpc.gate import call_error_of
 
-from .calls import HttpCaller
+from .calls import Calls, HttpCaller
 from .errors import failed
 
 COOKIE: Final = "evald_session"
@@ -27,6 +29,12 @@ _IDLE_SECONDS: Final = 12 * 3600.0
 
 # Who signs in again and again throws out those that were idle longest.
 _MAX_SESSIONS: Final = 10_000
+
+# Failed ones, from one address: people type, and keys are too long to be guessed.
+_SIGN_INS_A_SECOND: Final = 10
+
+# Of a request's scope: who has sent it.
+_KNOWN: Final = "evald.principal"
 
 
 class _SignedIn(NamedTuple):
@@ -47,6 +55,10 @@ class WebAccess:
         self, authenticator: Authenticator | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._authenticator = authenticator
+        # Pages ask who they are for; the calls behind them count.
+        self._uncounted = authenticator and authenticator.uncounted()
+        self._audit = Audit(clock)
+        self._failures = FailedAttempts(_SIGN_INS_A_SECOND, clock)
         self._clock = clock
         self._sessions: dict[bytes, _SignedIn] = {}  # the one that was idle longest comes first
 
@@ -57,36 +69,44 @@ class WebAccess:
 
     def caller(self, request: Request, timeout: float | None = None) -> HttpCaller:
         """Return who sent a request. timeout: seconds that its sender waits for the answer."""
-        peer = ""
-        if request.client is not None:
-            host, port = request.client
-            peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         deadline = None if timeout is None else time.monotonic() + timeout
-        return HttpCaller(self._metadata(request), peer, deadline)
+        return HttpCaller(self._metadata(request), _peer(request), deadline)
 
     def principal(self, request: Request) -> Principal | None:
         """Return who sent a request; None if that is nobody who may call, or nobody known."""
-        if self._authenticator is None:
+        if self._uncounted is None:
             return LOCAL
-        try:
-            return self._authenticator.authenticate(self._metadata(request))
-        except AccessDenied:
-            return None
+        if _KNOWN not in request.scope:
+            request.scope[_KNOWN] = None
+            with suppress(AccessDenied):
+                found = self._uncounted.authenticate(self._metadata(request), peer=_peer(request))
+                request.scope[_KNOWN] = found
+        return cast("Principal | None", request.scope[_KNOWN])
 
     def may(self, request: Request, method: str) -> bool:
         """Return whether a request's sender may call a method, as "evald.v1.RunService/StartRun"."""
-        roles = METHODS.get(f"/{method}", frozenset())
+        roles = METHODS.get(f"/{method}")
+        if self._authenticator is None or roles is OPEN:
+            return True
         principal = self.principal(request)
-        return roles is OPEN or (principal is not None and not principal.roles.isdisjoint(roles))
+        return principal is not None and roles is not None and not principal.roles.isdisjoint(roles)
+
+    async def admit(self, calls: Calls, request: Request, method: str) -> None:
+        """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
+        if not self.may(request, method):
+            # The call itself is refused, so that it is logged and counted as one.
+            await calls.unary(method, b"", self.caller(request))
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
-        """Exchange an API key for a cookie of a response. Raises CallFailed if it is none that counts."""
+        """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""
         if self._authenticator is None:
             return
+        peer = _peer(request)
         try:
-            principal = self._authenticator.authenticate([("authorization", f"Bearer {key}")])
+            principal = self._verified(key, peer)
         except AccessDenied as problem:
-            raise failed(CallError(problem.reason, problem.message, (), **problem.metadata)) from None
+            self._audit.refused("sign in", peer, problem.reason, problem.why, problem.principal)
+            raise failed(call_error_of(problem)) from None
         now = self._clock()
         for digest, session in list(self._sessions.items()):
             if len(self._sessions) < _MAX_SESSIONS and now - session.used < _IDLE_SECONDS:
@@ -95,7 +115,7 @@ class WebAccess:
         self._drop(request)
         token = secrets.token_urlsafe(32)
         self._sessions[_digest(token)] = _SignedIn(key, now)
-        record("signed in", principal)
+        record("signed in", principal, peer=peer)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
 
@@ -104,6 +124,20 @@ class WebAccess:
         self._drop(request)
         secure = request.url.scheme == "https"
         response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
+
+    def _verified(self, key: str, peer: str) -> Principal:
+        """Return whose key this is. Raises AccessDenied."""
+        assert self._authenticator is not None
+        try:
+            self._failures.check(peer, "sign-ins that failed", "sign_in")
+        except AccessDenied:
+            self._authenticator.limited()
+            raise
+        try:
+            return self._authenticator.authenticate([("authorization", f"Bearer {key}")], peer=peer)
+        except AccessDenied:
+            self._failures.add(peer)
+            raise
 
     def _drop(self, request: Request) -> None:
         self._sessions.pop(_digest(request.cookies.get(COOKIE, "")), None)
@@ -123,6 +157,14 @@ class WebAccess:
             return None
         self._sessions[digest] = _SignedIn(session.key, now)
         return session.key
+
+
+def _peer(request: Request) -> str:
+    """Return where a request comes from, as gRPC writes it."""
+    if request.client is None:
+        return ""
+    host, port = request.client
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def _digest(token: str) -> bytes:

@@ -98,6 +98,7 @@ class Bridge:
             if method.client_streaming:
                 text = f"{method.name} takes a stream of messages: gRPC only"
                 raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
+            await self._access.admit(self._calls, request, method.name)
             caller = self._access.caller(request, _timeout(request))
             data = await _read(request, method, kind)
             if framing is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from evald_server.config import Settings, split_address
 from evald_server.rpc.errors import CallError
 
-from .calls import CallFailed
 from .errors import error_response, failed, refusal
 
 _log = logging.getLogger("evald.http")
@@ -129,7 +129,11 @@ class Guards:
 
 
 class Bodies:
-    """Reads each body before its handler runs, within 30 s and a limit, and cancels handlers whose caller hangs up."""
+    """Reads each body as a whole when its handler asks for it, within 30 s and a limit, and cancels handlers whose
+    caller hangs up.
+
+    So a handler that refuses a request refuses it unread.
+    """
 
     def __init__(self, app: ASGIApp, max_message_bytes: int) -> None:
         self._app = app
@@ -138,64 +142,63 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        request = Request(scope)
-        held = 0
-        body = bytearray()
+        headers = Headers(scope=scope)
+        whole, asked, held = asyncio.Event(), False, 0
+        if not _has_body(headers):
+            whole.set()
+
+        async def read() -> bytes:
+            """Return the body. Raises ClientDisconnect, and CallFailed for one that is too large."""
+            nonlocal held
+            _check_size(int(headers.get("content-length", "0")), self._limit)
+            body, more = bytearray(), True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                _check_size(len(body), self._limit)
+                self._held, held = self._held + len(body) - held, len(body)
+                if self._held > _MAX_BODIES * self._limit and held > _SMALL_BYTES:
+                    raise failed(CallError("OVERLOADED", "too many large requests at a time; try again"))
+            return bytes(body)
+
+        async def receive_whole() -> Message:
+            nonlocal asked
+            if asked:
+                if whole.is_set():
+                    await asyncio.wait([gone])
+                return {"type": "http.disconnect"}
+            asked, body = True, b""
+            if not whole.is_set():
+                try:
+                    async with asyncio.timeout(_BODY_SECONDS):
+                        body = await read()
+                except TimeoutError:
+                    text = f"the body did not come within {_BODY_SECONDS:g} s"
+                    raise HTTPException(408, text, {"Connection": "close"}) from None
+                whole.set()
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def hang_up() -> None:
+            # Of a body that is not read nothing is seen before the response, nor its sender's leaving.
+            await whole.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        gone = asyncio.ensure_future(hang_up())
+        handling = asyncio.ensure_future(self._app(scope, receive_whole, send))
         try:
-            try:
-                _check_size(int(request.headers.get("content-length", "0")), self._limit)
-                async with asyncio.timeout(_BODY_SECONDS):
-                    more = True
-                    while more:
-                        message = await receive()
-                        if message["type"] == "http.disconnect":
-                            return
-                        body += message.get("body", b"")
-                        more = message.get("more_body", False)
-                        _check_size(len(body), self._limit)
-                        self._held, held = self._held + len(body) - held, len(body)
-                        if self._held > _MAX_BODIES * self._limit and held > _SMALL_BYTES:
-                            raise failed(
-                                CallError("OVERLOADED", "too many large requests at a time; try again")
-                            )
-            except TimeoutError:
-                text = f"the body did not come within {_BODY_SECONDS:g} s"
-                await refusal(request, 408, text, {"Connection": "close"})(scope, receive, send)
-                return
-            except CallFailed as problem:
-                await error_response(request, problem)(scope, receive, send)
-                return
-            await _until_gone(self._app, scope, bytes(body), receive, send)
+            await asyncio.wait([handling, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            gone.cancel()
+            if not handling.done():
+                handling.cancel()
+                await asyncio.wait([handling])
             self._held -= held
-
-
-async def _until_gone(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-    """Run a handler until it ends or its caller hangs up."""
-    unread = [body]
-    gone = asyncio.ensure_future(_hang_up(receive))
-
-    async def receive_again() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        await asyncio.wait([gone])
-        return {"type": "http.disconnect"}
-
-    handling = asyncio.ensure_future(app(scope, receive_again, send))
-    try:
-        await asyncio.wait([handling, gone], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        if not handling.done():
-            handling.cancel()
-            await asyncio.wait([handling])
-    if not handling.cancelled():
-        handling.result()
-
-
-async def _hang_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        if not handling.cancelled():
+            handling.result()
 
 
 def media_type(headers: Headers) -> str:

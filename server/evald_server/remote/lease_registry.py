@@ -31,6 +31,14 @@ _TICK_SECONDS: Final = 0.25
 
 _RESOLVE_SECONDS: Final = 2.0
 
+_MAX_SHOWN: Final = 100
+
+# Why an instance cannot be deregistered, and what does it.
+_WITHOUT_LEASE: Final = {
+    Mode.CONNECTED: "a worker that dials in, wanted one that has registered; stop the worker, or revoke its key",
+    Mode.STATIC: "a target of the server's config, wanted an instance that has registered; take it out of the config",
+}
+
 
 class GrantedLease(NamedTuple):
     """A granted lease. ttl: in seconds."""
@@ -170,19 +178,30 @@ class LeaseRegistry:
         """Return the seconds until a lease expires."""
         return self._leases.left(lease)
 
-    async def deregister(self, lease_id: str, *, drain: bool, principal: Principal = LOCAL) -> None:
-        """End a lease. drain: let open tasks finish.
+    async def deregister(
+        self, request: registry_service_pb2.DeregisterRequest, principal: Principal = LOCAL
+    ) -> str:
+        """End a lease, or revoke it if an admin names its instance. Returns the instance's id; "" if it was over.
 
         Raises Refusal if it is another's and the principal no admin, StoreProblem if that cannot be stored.
         """
-        if Role.ADMIN not in principal.roles:
-            self._check_owner(lease_id, principal)
-        lease = self._leases.end(lease_id)
+        drain, lease_id, field = request.drain, request.lease_id, "lease_id"
+        if bool(lease_id) == bool(request.instance_id):
+            got = "both" if lease_id else "neither"
+            raise invalid("instance_id", f"got {got} lease_id and instance_id, wanted one of them")
+        if request.instance_id:
+            lease_id, field = self._lease_id(request.instance_id), "instance_id"
+        is_admin = Role.ADMIN in principal.roles
+        if not is_admin:
+            self._check_owner(lease_id, principal, field)
+        revokes = is_admin and field == "instance_id"
+        lease = self._leases.revoke(lease_id) if revokes else self._leases.end(lease_id)
         if lease is None:
-            return
+            return ""
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance):
-            _log.info("remote instance %s: deregistered%s", instance.name, ", drains" if drain else "")
+            how = f"{'revoked' if revokes else 'deregistered'}{', drains' if drain else ''}"
+            _log.info("remote instance %s: %s", instance.name, how)
             if drain and instance.active:
                 instance.set_state(InstanceState.DRAINING, "deregistered")
                 self._in_background(self._drained(instance, lease.ttl))
@@ -190,13 +209,24 @@ class LeaseRegistry:
                 self._instances.remove(instance)
                 self._instances.left_in_order(instance, lease.ttl)
                 self._disconnect(instance, cut=not drain)
-        await self._store.delete(lease_id)
+        await (self._store.revoke(lease_id) if revokes else self._store.delete(lease_id))
+        return lease.instance_id
 
-    def _check_owner(self, lease_id: str, principal: Principal) -> None:
+    def _lease_id(self, instance_id: str) -> str:
+        """Return the id of an instance's lease. Raises Refusal if there is none."""
+        instance = self._instances.by_id.get(instance_id)
+        if instance is None:
+            text = f'instance_id: no instance has the id "{instance_id[:_MAX_SHOWN]}"'
+            raise Refusal("RESOURCE_NOT_FOUND", text, "instance_id")
+        if instance.lease is None:
+            raise invalid("instance_id", f"got {_WITHOUT_LEASE[instance.mode]}")
+        return instance.lease.id
+
+    def _check_owner(self, lease_id: str, principal: Principal, field: str = "lease_id") -> None:
         instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
         if instance is None:
             return
-        check_owner(instance, principal, "lease_id")
+        check_owner(instance, principal, field)
         # A restored lease belongs to nobody yet: to whoever may offer what it offers.
         if instance.owner is None and instance.plugin is not None:
             self._instances.check(instance.plugin, instance, principal=principal)

@@ -129,7 +129,7 @@ class Gate(grpc.GenericRpcHandler):
             return
         ended = self._authenticator.ended(principal)
         if ended is not None:
-            raise _as_call_error(ended)
+            raise call_error_of(ended)
         if streams:
             self._opened(principal)
 
@@ -170,7 +170,7 @@ class Gate(grpc.GenericRpcHandler):
             ended = self._authenticator.ended(principal)
             if ended is not None:
                 for task in list(tasks):
-                    self._rpc.end_stream(task, _as_call_error(ended))
+                    self._rpc.end_stream(task, call_error_of(ended))
 
     def _refused(self, method: str, problem: AccessDenied) -> Handler:
         # Only names of methods that there are become labels of a metric.
@@ -182,7 +182,7 @@ class Gate(grpc.GenericRpcHandler):
         async def refuse(stream: RpcStream) -> None:
             peer = stream.context.peer()
             self._audit.refused(method, peer, problem.reason, problem.why, problem.principal)
-            raise _as_call_error(problem)
+            raise call_error_of(problem)
 
         return self._rpc.refusing(service, name, kind, refuse)
 
@@ -207,7 +207,8 @@ async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
         return False
 
 
-def _as_call_error(problem: AccessDenied) -> CallError:
+def call_error_of(problem: AccessDenied) -> CallError:
+    """Return a refusal as the error of a call."""
     error = CallError(problem.reason, problem.message, (), **problem.metadata)
     if problem.retry_seconds is not None:
         error.retry_seconds = problem.retry_seconds

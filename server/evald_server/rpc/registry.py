@@ -97,12 +97,10 @@ class RegistrationService:
         """End a lease."""
         request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
         try:
-            await self._remotes.leases.deregister(
-                request.lease_id, drain=request.drain, principal=PRINCIPAL.get()
-            )
+            instance_id = await self._remotes.leases.deregister(request, PRINCIPAL.get())
         except Refusal as problem:
             raise refused(problem) from None
-        record("deregistered", PRINCIPAL.get())
+        record("deregistered", PRINCIPAL.get(), instance=instance_id)
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:

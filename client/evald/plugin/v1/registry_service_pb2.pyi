@@ -201,12 +201,14 @@ class RenewLeaseResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[LeaseState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., server_id: _Optional[str] = ...) -> None: ...
 
 class DeregisterRequest(_message.Message):
-    __slots__ = ("lease_id", "drain")
+    __slots__ = ("lease_id", "drain", "instance_id")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     drain: bool
-    def __init__(self, lease_id: _Optional[str] = ..., drain: bool = ...) -> None: ...
+    instance_id: str
+    def __init__(self, lease_id: _Optional[str] = ..., drain: bool = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class DeregisterResponse(_message.Message):
     __slots__ = ()

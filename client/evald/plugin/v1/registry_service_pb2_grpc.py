@@ -130,9 +130,11 @@ class RegistryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Deregister(self, request, context):
-        """Deregister ends a lease at once. OK also when there was none. A type that
-        nobody else offers stays listed, as unavailable, for the time of that lease,
-        and then leaves the catalogue; one whose lease runs out stays listed.
+        """Deregister ends a lease at once. OK also when there was no such lease;
+        NOT_FOUND when there is no such instance. A type that nobody else offers
+        stays listed, as unavailable, for the time of that lease, and then leaves
+        the catalogue; one whose lease runs out stays listed. An instance that came
+        over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

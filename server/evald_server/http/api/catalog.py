@@ -20,7 +20,7 @@ from evald_server.http.errors import failed
 from evald_server.http.site import Site
 from evald_server.rpc.errors import BadField, refusal
 
-from .answers import answer, list_answer, text_of, written
+from .answers import answer, choice_of, list_answer, text_of, written
 from .shapes import derived, type_to_json
 
 _log = logging.getLogger("evald.http")
@@ -29,6 +29,7 @@ NAME: Final = "evald"
 REGISTRATION: Final = derived(registry_service_pb2.Registration)
 
 LIST: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
+DEREGISTER: Final = "evald.plugin.v1.RegistryService/Deregister"
 
 # What stands in the data directory, beside the cards that settings name.
 _CARDS: Final = "calibrations"
@@ -98,6 +99,16 @@ async def list_remotes(site: Site, request: Request) -> Response:
         "registrations",
         REGISTRATION.write,
     )
+
+
+async def deregister(site: Site, request: Request) -> Response:
+    """Remove an instance of remote evaluators that has registered."""
+    asked = registry_service_pb2.DeregisterRequest(
+        instance_id=text_of(request, "instanceId"), drain=choice_of(request, "drain", ("TRUE", "FALSE")) == 1
+    )
+    answered = registry_service_pb2.DeregisterResponse
+    await site.calls.ask(DEREGISTER, asked, answered, site.access.caller(request))
+    return Response(status_code=204)
 
 
 def stored_cards(settings: Settings) -> Iterator[CalibrationCard]:

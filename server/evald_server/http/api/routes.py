@@ -225,7 +225,6 @@ _WITHOUT: Final = {
         ("GET", "/llm-providers/{providerType}/models"),
         ("PUT", "/projects/{projectId}/config"),
     ),
-    "a lease is ended by its id, which only its plugin has": (("DELETE", "/remotes/{instanceId}"),),
     "a server is one project": (("POST", "/projects"), ("DELETE", "/projects/{projectId}")),
 }
 _WITHOUT_IN_PROJECT: Final = {
@@ -360,6 +359,14 @@ _EVERYWHERE: Final = (
         list_of(catalog.REGISTRATION.schema()),
         query=_PAGE,
     ),
+    ApiRoute(
+        "DELETE",
+        "/remotes/{instanceId}",
+        catalog.deregister,
+        catalog.DEREGISTER,
+        query={"drain": FLAG},
+        status=204,
+    ),
     ApiRoute("GET", "/calibrations", catalog.list_cards, answers=list_of(_CARD)),
     ApiRoute("GET", "/calibrations/{id}", catalog.get_card, answers=_CARD),
     *_all_absent(_WITHOUT),
@@ -400,10 +407,8 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         route = methods.get(method)
         if route is None or (request.method == "HEAD" and route.lines is not None):
             raise HTTPException(405, headers={"Allow": ", ".join(methods)})
-        needed = route.calls or catalog.LIST
-        if not site.access.may(request, needed):
-            # Refused as it would be in the end, before its body is read.
-            await site.calls.unary(needed, b"", site.access.caller(request))
+        await site.access.admit(site.calls, request, route.calls or catalog.LIST)
+        await request.body()  # from here on it is seen when the caller hangs up
         _check_query(request, route)
         return await route.handle(site, request)
 

@@ -34,12 +34,15 @@ class NotThere(Exception):
 
 
 def page(
-    site: Site, handler: Callable[[Site, Request], Awaitable[Response]]
+    site: Site, handler: Callable[[Site, Request], Awaitable[Response]], method: str
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a page: of a call that fails it says why."""
+    """Return the endpoint of a page: of a call that fails it says why. method: that its callers may call, or ""."""
 
     async def endpoint(request: Request) -> Response:
         try:
+            if method:
+                await site.access.admit(site.calls, request, method)
+                await request.body()  # from here on it is seen when the caller hangs up
             return await handler(site, request)
         except BadAddress as problem:
             status, title, message = 400, "That cannot be done", str(problem)

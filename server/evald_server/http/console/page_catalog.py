@@ -5,16 +5,16 @@ import json
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from evald.catalog import EvaluatorType
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
-from evald_server.http.api.catalog import authorise, stored_cards
+from evald_server.http.api.catalog import DEREGISTER, authorise, stored_cards
 from evald_server.http.site import Site
 
 from .forms import fields_of
-from .page_edit import evaluator_types
+from .page_edit import evaluator_types, read_posted
 from .rendering import link, render
 
 _PAGE: Final = 50
@@ -64,6 +64,18 @@ async def remotes(site: Site, request: Request) -> Response:
         first=not token,
         older=link("/console/remotes", page=following) if following else "",
     )
+
+
+async def deregister(site: Site, request: Request) -> Response:
+    """Remove an instance; its open tasks may finish."""
+    instance_id = (await read_posted(request)).get("instance", "")
+    await site.calls.ask(
+        DEREGISTER,
+        registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True),
+        registry_service_pb2.DeregisterResponse,
+        site.access.caller(request),
+    )
+    return RedirectResponse("/console/remotes", 303)
 
 
 class ConfiguredJudge(NamedTuple):

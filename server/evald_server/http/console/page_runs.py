@@ -39,7 +39,7 @@ VERDICTS: Final = {
 }
 PERIODS: Final = {"24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 
-_ACTIONS: Final[dict[str, tuple[type[Message], type[Message]]]] = {
+ACTIONS: Final[dict[str, tuple[type[Message], type[Message]]]] = {
     "cancel": (run_service_pb2.CancelRunRequest, run_service_pb2.CancelRunResponse),
     "retry": (run_service_pb2.RetryRunRequest, run_service_pb2.RetryRunResponse),
     "resume": (run_service_pb2.ResumeRunRequest, run_service_pb2.ResumeRunResponse),
@@ -135,12 +135,10 @@ def _narrowed(filters: dict[str, str], found: Sequence[run_service_pb2.Run]) -> 
     return shown
 
 
-async def change_run(site: Site, request: Request) -> Response:
+async def change_run(action: str, site: Site, request: Request) -> Response:
     """Cancel, retry, resume or delete a run."""
-    run_id, action = request.path_params["run_id"], request.path_params["action"]
-    if action not in _ACTIONS:
-        raise BadAddress(f"a run cannot be asked to {action[:100]!r}; wanted one of {', '.join(_ACTIONS)}")
-    ask, answer = _ACTIONS[action]
+    run_id = request.path_params["run_id"]
+    ask, answer = ACTIONS[action]
     method = f"evald.v1.RunService/{action.capitalize()}Run"
     await site.calls.ask(method, ask(run_id=run_id), answer, site.access.caller(request))
     target = link("/console/runs") if action == "delete" else link(f"/console/runs/{run_id}")

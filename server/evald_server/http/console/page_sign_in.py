@@ -1,4 +1,4 @@
-"""Signing in: an API key for a cookie."""
+"""Signing in: an API key or a token for a cookie."""
 
 import re
 from typing import Final
@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from evald_server.http.calls import CallFailed
+from evald_server.http.errors import http_status
 from evald_server.http.site import Site
 
 from .page_edit import read_posted
@@ -31,7 +32,10 @@ async def do_sign_in(site: Site, request: Request) -> Response:
     try:
         site.access.sign_in(request, response, posted.get("key", "").strip())
     except CallFailed as problem:
-        return render(site, request, "sign_in.html", status=401, next=_next(request), message=problem.message)
+        status = http_status(problem)
+        return render(
+            site, request, "sign_in.html", status=status, next=_next(request), message=problem.message
+        )
     return response
 
 

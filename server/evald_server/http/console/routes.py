@@ -1,36 +1,40 @@
-"""The pages below /console."""
+"""The pages below /console, in one table."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from evald_server.http.api.catalog import DEREGISTER
 from evald_server.http.site import Site
 
-from . import edit_routes, page_overview, page_run, page_runs, page_suites
+from . import page_catalog, page_overview, page_run, page_runs, page_suites
 from .assets import asset
 from .failures import page
+from .page_edit import change, edit, resources
+from .page_sign_in import do_sign_in, do_sign_out, sign_in
+from .page_transfer import do_import, export, import_form
+from .page_try import change_try, results, try_it
 from .rendering import render
+from .resources import CONNECTORS, PERSONAS, SCENARIOS, Editable
 
 Handler = Callable[[Site, Request], Awaitable[Response]]
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    """Return the routes of all pages, and of their style sheet and scripts."""
-    return [
-        Route("/", _home),
-        Route("/console", _home),
-        Route("/console/", _home),
-        Route("/console/static/{digest}/{name}", asset),
-        *(Route(path, page(site, handler)) for path, handler in _PAGES.items()),
-        *(Route(path, page(site, handler), methods=["POST"]) for path, handler in _ACTIONS.items()),
-        *edit_routes.routes(site),
-        Route("/console/{path:path}", page(site, _nothing)),
-    ]
+class PageRoute(NamedTuple):
+    """A page, or what its forms are posted to. calls: a method that whoever comes has to be allowed to call, as
+    "evald.v1.RunService/GetRun"; "" where everybody may come, or where the answer says who may not."""
+
+    path: str
+    handle: Handler
+    calls: str = ""
+    method: str = "GET"
 
 
-async def _home(request: Request) -> Response:
+async def _home(_site: Site, _request: Request) -> Response:
     return RedirectResponse("/console/overview", 302)
 
 
@@ -39,18 +43,68 @@ async def _nothing(site: Site, request: Request) -> Response:
     return render(site, request, "error.html", status=404, title="Not found", message=message)
 
 
-_PAGES: dict[str, Handler] = {
-    "/console/overview": page_overview.overview,
-    "/console/runs": page_runs.runs,
-    "/console/runs/{run_id}": page_run.run,
-    "/console/runs/{run_id}/events": page_run.events,
-    "/console/suites": page_suites.suites,
-    "/console/suites/compare": page_suites.compare,
-    "/console/suites/{suite_run_id}": page_suites.suite_run,
-    "/console/suites/{suite_run_id}/case": page_suites.case,
-    "/console/runs/{run_id}/messages/{index}": page_run.message,
-}
-_ACTIONS: dict[str, Handler] = {
-    "/console/suites/{suite_run_id}/delete": page_suites.delete_suite_run,
-    "/console/runs/{run_id}/{action}": page_runs.change_run,
-}
+def _stored(kind: Editable) -> list[PageRoute]:
+    """Return the routes of one kind of what people write. Saving asks for more than its form."""
+    path, reads = f"/console/{kind.plural}", kind.method("List")
+    found = [PageRoute(path, partial(resources, kind), reads)]
+    for one in (f"{path}/new", f"{path}/{{id}}"):
+        found.append(PageRoute(one, partial(edit, kind), reads))
+        found.append(PageRoute(one, partial(change, kind), reads, "POST"))
+    return found
+
+
+_TYPES: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
+_SUITE_RUN: Final = "/console/suites/{suite_run_id}"
+
+PAGES: Final = (
+    PageRoute("/", _home),
+    PageRoute("/console", _home),
+    PageRoute("/console/", _home),
+    PageRoute("/console/sign-in", sign_in),
+    PageRoute("/console/sign-in", do_sign_in, method="POST"),
+    PageRoute("/console/sign-out", do_sign_out, method="POST"),
+    PageRoute("/console/overview", page_overview.overview, "evald.v1.RunService/ListRuns"),
+    PageRoute("/console/runs", page_runs.runs, "evald.v1.RunService/ListRuns"),
+    PageRoute("/console/runs/{run_id}", page_run.run, "evald.v1.RunService/GetRun"),
+    PageRoute("/console/runs/{run_id}/events", page_run.events),
+    PageRoute("/console/runs/{run_id}/messages/{index}", page_run.message, "evald.v1.RunService/GetRun"),
+    *(
+        PageRoute(
+            f"/console/runs/{{run_id}}/{action}",
+            partial(page_runs.change_run, action),
+            f"evald.v1.RunService/{action.capitalize()}Run",
+            "POST",
+        )
+        for action in page_runs.ACTIONS
+    ),
+    PageRoute("/console/suites", page_suites.suites, "evald.v1.SuiteService/ListSuiteRuns"),
+    PageRoute("/console/suites/compare", page_suites.compare, "evald.v1.SuiteService/CompareSuiteRuns"),
+    PageRoute(_SUITE_RUN, page_suites.suite_run, "evald.v1.SuiteService/GetSuiteRun"),
+    PageRoute(f"{_SUITE_RUN}/case", page_suites.case, "evald.v1.SuiteService/ListCaseResults"),
+    PageRoute(
+        f"{_SUITE_RUN}/delete", page_suites.delete_suite_run, "evald.v1.SuiteService/DeleteSuiteRun", "POST"
+    ),
+    PageRoute("/console/try", try_it, _TYPES),
+    PageRoute("/console/try", change_try, _TYPES, "POST"),
+    PageRoute("/console/try/results", results, "evald.v1.EvaluationService/Evaluate", "POST"),
+    PageRoute("/console/evaluators", page_catalog.evaluators, _TYPES),
+    PageRoute(
+        "/console/evaluators/{type}", page_catalog.evaluator, "evald.v1.CatalogService/GetEvaluatorType"
+    ),
+    PageRoute("/console/remotes", page_catalog.remotes, "evald.plugin.v1.RegistryService/ListRegistrations"),
+    PageRoute("/console/remotes", page_catalog.deregister, DEREGISTER, "POST"),
+    PageRoute("/console/judge", page_catalog.judge, _TYPES),
+    PageRoute("/console/scenarios/export", export, "evald.v1.ScenarioService/ListScenarios"),
+    PageRoute("/console/scenarios/import", import_form, "evald.v1.ScenarioService/ListScenarios"),
+    PageRoute("/console/scenarios/import", do_import, "evald.v1.ScenarioService/CreateScenario", "POST"),
+    *(route for kind in (SCENARIOS, PERSONAS, CONNECTORS) for route in _stored(kind)),
+    PageRoute("/console/{path:path}", _nothing),
+)
+"""All pages. Of two that an address fits, the first is meant."""
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    """Return the routes of all pages, and of their style sheet and scripts."""
+    found: list[BaseRoute] = [Route("/console/static/{digest}/{name}", asset)]
+    found += [Route(one.path, page(site, one.handle, one.calls), methods=[one.method]) for one in PAGES]
+    return found

@@ -1468,10 +1468,14 @@ func (x *RenewLeaseResponse) GetServerId() string {
 // DeregisterRequest ends a lease.
 type DeregisterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the lease.
+	// Id of the lease. Either this or instance_id is set.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	// Let open tasks finish instead of failing them over.
-	Drain         bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Instance whose lease ends, for operators, whom nobody tells lease ids. When
+	// an admin names one, its lease is revoked: the plugin is told not to
+	// register again by itself.
+	InstanceId    string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1522,13 @@ func (x *DeregisterRequest) GetDrain() bool {
 		return x.Drain
 	}
 	return false
+}
+
+func (x *DeregisterRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
 }
 
 // DeregisterResponse is empty.
@@ -2102,10 +2113,12 @@ const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\x12RenewLeaseResponse\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.evald.plugin.v1.LeaseStateR\x05state\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x1b\n" +
-	"\tserver_id\x18\x03 \x01(\tR\bserverId\"D\n" +
+	"\tserver_id\x18\x03 \x01(\tR\bserverId\"e\n" +
 	"\x11DeregisterRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
-	"\x05drain\x18\x02 \x01(\bR\x05drain\"\x14\n" +
+	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x1f\n" +
+	"\vinstance_id\x18\x03 \x01(\tR\n" +
+	"instanceId\"\x14\n" +
 	"\x12DeregisterResponse\"\xd4\x05\n" +
 	"\fRegistration\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +

@@ -56,9 +56,11 @@ type RegistryServiceClient interface {
 	KeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[KeepAliveRequest, KeepAliveResponse], error)
 	// RenewLease is KeepAlive for clients without streams.
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
-	// Deregister ends a lease at once. OK also when there was none. A type that
-	// nobody else offers stays listed, as unavailable, for the time of that lease,
-	// and then leaves the catalogue; one whose lease runs out stays listed.
+	// Deregister ends a lease at once. OK also when there was no such lease;
+	// NOT_FOUND when there is no such instance. A type that nobody else offers
+	// stays listed, as unavailable, for the time of that lease, and then leaves
+	// the catalogue; one whose lease runs out stays listed. An instance that came
+	// over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
 	Deregister(ctx context.Context, in *DeregisterRequest, opts ...grpc.CallOption) (*DeregisterResponse, error)
 	// ListRegistrations lists live and draining instances, for operators.
 	ListRegistrations(ctx context.Context, in *ListRegistrationsRequest, opts ...grpc.CallOption) (*ListRegistrationsResponse, error)
@@ -187,9 +189,11 @@ type RegistryServiceServer interface {
 	KeepAlive(grpc.BidiStreamingServer[KeepAliveRequest, KeepAliveResponse]) error
 	// RenewLease is KeepAlive for clients without streams.
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
-	// Deregister ends a lease at once. OK also when there was none. A type that
-	// nobody else offers stays listed, as unavailable, for the time of that lease,
-	// and then leaves the catalogue; one whose lease runs out stays listed.
+	// Deregister ends a lease at once. OK also when there was no such lease;
+	// NOT_FOUND when there is no such instance. A type that nobody else offers
+	// stays listed, as unavailable, for the time of that lease, and then leaves
+	// the catalogue; one whose lease runs out stays listed. An instance that came
+	// over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
 	Deregister(context.Context, *DeregisterRequest) (*DeregisterResponse, error)
 	// ListRegistrations lists live and draining instances, for operators.
 	ListRegistrations(context.Context, *ListRegistrationsRequest) (*ListRegistrationsResponse, error)
