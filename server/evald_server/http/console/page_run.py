@@ -86,7 +86,7 @@ async def events(site: Site, request: Request) -> Response:
     messages = site.calls.stream(
         "evald.v1.RunService/WatchRun", wanted.SerializeToString(), site.access.caller(request)
     )
-    return StreamedCall(messages, Framing(SSE, _event, _failed, begins=True))
+    return StreamedCall(messages, Framing(SSE, _event, _failed, _sent("", "over", {}), begins=True))
 
 
 # With these a watch does not come back.
@@ -94,8 +94,9 @@ _FINAL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.Sta
 
 
 def _failed(problem: CallFailed) -> bytes:
-    data = {"message": shown_text(problem.message), "final": problem.code in _FINAL}
-    return _sent("", "failed", data)
+    gone = problem.code is grpc.StatusCode.NOT_FOUND
+    message = "The run was deleted" if gone else shown_text(problem.message)
+    return _sent("", "failed", {"message": message, "final": problem.code in _FINAL})
 
 
 def _event(serialised: bytes) -> bytes:
