@@ -131,6 +131,41 @@ async def test_1000_idle_and_half_sent_connections_keep_nobody_out(live: Live) -
             writer.close()
 
 
+@pytest.mark.alone
+async def test_1000_event_sources_get_no_more_than_their_limit_and_grpc_goes_on(live: Live) -> None:
+    """Those above the limit are closed at once, and each that leaves makes room."""
+    limit = web_port_limit(live)
+    watch = head(
+        "POST",
+        "/evald.v1.CatalogService/WatchEvaluatorTypes",
+        JSON | {"host": "localhost", "accept": "text/event-stream", "content-length": "2"},
+    )
+    opened = []
+    try:
+        for _ in range(1000):
+            opened.append(await asyncio.open_connection(*web(live).split(":")))
+            opened[-1][1].write(watch + b"{}")
+        began = [await _begins(reader) for reader, _ in opened]
+        assert sum(began) == limit
+        assert live.app._rpc.open_streams == limit
+        assert (await live.unary(request(CONTAINS))).summary.success
+        assert (await live.stream(request(CONTAINS)))[-1].summary.success
+        opened[began.index(True)][1].close()
+        await until(lambda: live.app._rpc.open_streams < limit)
+        assert (await send(web(live), "GET", "/nothing")).status == 404
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
+async def _begins(reader: asyncio.StreamReader) -> bool:
+    """Whether a response begins; otherwise the connection is closed."""
+    try:
+        return await reader.read(12) == b"HTTP/1.1 200"
+    except ConnectionResetError:
+        return False
+
+
 def web_port_limit(live: Live) -> int:
     assert live.app._web is not None
     return live.app._web._max_connections
