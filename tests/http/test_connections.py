@@ -24,6 +24,7 @@ from evald_server.http import guards
 from evald_server.http import web as web_port
 
 from ..rpc.live import CONTAINS, Live, request, serving, spec, until
+from .api import CHAT
 from .exchange import JSON, connected, head, post, receive, send
 from .test_bridge import envelope, web
 
@@ -57,28 +58,35 @@ def _turn(*types: str) -> Any:
     return MessageToDict(request(*(spec(name) for name in types)))
 
 
-UNARY = ("EvaluateUnary", JSON, lambda turn: json.dumps({"request": turn}).encode())
-NDJSON = ("Evaluate", JSON, lambda turn: json.dumps(turn).encode())
-SSE = ("Evaluate", JSON | {"accept": "text/event-stream"}, NDJSON[2])
+UNARY = (EVALUATE + "EvaluateUnary", JSON, lambda turn: json.dumps({"request": turn}).encode())
+NDJSON = (EVALUATE + "Evaluate", JSON, lambda turn: json.dumps(turn).encode())
+SSE = (EVALUATE + "Evaluate", JSON | {"accept": "text/event-stream"}, NDJSON[2])
+API = (
+    "/api/evaluate",
+    SSE[1],
+    lambda turn: json.dumps({"messages": CHAT, "evaluators": turn["evaluators"]}).encode(),
+)
 CONNECT = (
-    "Evaluate",
+    EVALUATE + "Evaluate",
     {"content-type": "application/connect+json"},
     lambda turn: envelope(json.dumps(turn).encode()),
 )
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("way", [UNARY, NDJSON, SSE, CONNECT], ids=["unary", "ndjson", "sse", "connect"])
+@pytest.mark.parametrize(
+    "way", [UNARY, NDJSON, SSE, API, CONNECT], ids=["unary", "ndjson", "sse", "api", "connect"]
+)
 async def test_a_caller_who_hangs_up_leaves_no_work_after_250_ms(
     way: tuple[str, dict[str, str], Callable[[Any], bytes]],
 ) -> None:
     waiting = _Waiting()
-    method, headers, body_of = way
+    path, headers, body_of = way
     async with serving([waiting.definition], web="127.0.0.1:0") as live:
         body = body_of(_turn("waiting"))
         async with connected(web(live)) as (_, writer):
             sent = {"host": "localhost", "content-length": str(len(body))} | headers
-            writer.write(head("POST", EVALUATE + method, sent) + body)
+            writer.write(head("POST", path, sent) + body)
             await until(lambda: waiting.begun)
         began = time.monotonic()
         await until(lambda: waiting.cancelled)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from evald.errors import InvalidInput
 from evald.fields import shown
+from evald.messages import check_nodes
 from evald.strict_json import TooLarge, parse_json
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
@@ -45,9 +46,12 @@ def wrong(path: str, value: object, wanted: str) -> CallFailed:
 def parsed(data: bytes, place: str = "body") -> Any:
     """Parse JSON. Raises InvalidInput."""
     try:
-        return parse_json(data.decode())
+        decoded = data.decode()
     except UnicodeDecodeError as problem:
         raise InvalidInput(place, f"no UTF-8 at byte {problem.start}", "JSON") from None
+    check_nodes(decoded, place)
+    try:
+        return parse_json(decoded)
     except (ValueError, TooLarge) as problem:
         got = str(problem) if data.strip() else "got nothing"
         raise InvalidInput(place, got, "JSON") from None
