@@ -18,7 +18,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 
-from . import beside_runs, load, pages, processes, remotes, runs, stored_runs, suites, web, workload
+from . import beside_runs, live, load, pages, processes, remotes, runs, stored_runs, suites, web, workload
 from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, TWINS, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
@@ -354,6 +354,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "web": web.web_unary,
     "beside-pages": web.beside_pages,
     "pages": pages.pages,
+    "live": live.live,
     "stored-runs": stored_runs.lists,
     "stored-turns": stored_runs.turns,
     "tools": tools,

@@ -22,6 +22,12 @@ BAD_BODIES: dict[str, tuple[str, str, Any, str]] = {
     "no UTF-8": ("POST", "/scenarios", b'{"name": "\xff"}', "body: no UTF-8 at byte 10"),
     "nothing": ("POST", "/scenarios", "", "body: got nothing; wanted JSON"),
     "NaN": ("POST", "/evaluate", '{"messages": [], "latencyMs": NaN}', "body: "),
+    "too much": (
+        "POST",
+        "/evaluate",
+        f"[{'1,' * 150_000}1]",
+        "body: 150001 or more keys and values; wanted at most",
+    ),
     "deep": ("POST", "/evaluate", "[" * 5000, "body: JSON is nested deeper"),
     "a list": ("POST", "/scenarios", [], "body: got [] (list); wanted an object"),
     "a list for an evaluation": ("POST", "/evaluate", [], "body: got [] (list); wanted an object"),

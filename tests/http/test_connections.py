@@ -27,6 +27,7 @@ from evald_server.http import web as web_port
 from evald_server.http.calls import CallFailed
 
 from ..rpc.live import CONTAINS, Live, request, serving, spec, until
+from .api import CHAT
 from .exchange import JSON, connected, head, post, receive, send
 from .test_bridge import envelope, web
 
@@ -60,28 +61,35 @@ def _turn(*types: str) -> Any:
     return MessageToDict(request(*(spec(name) for name in types)))
 
 
-UNARY = ("EvaluateUnary", JSON, lambda turn: json.dumps({"request": turn}).encode())
-NDJSON = ("Evaluate", JSON, lambda turn: json.dumps(turn).encode())
-SSE = ("Evaluate", JSON | {"accept": "text/event-stream"}, NDJSON[2])
+UNARY = (EVALUATE + "EvaluateUnary", JSON, lambda turn: json.dumps({"request": turn}).encode())
+NDJSON = (EVALUATE + "Evaluate", JSON, lambda turn: json.dumps(turn).encode())
+SSE = (EVALUATE + "Evaluate", JSON | {"accept": "text/event-stream"}, NDJSON[2])
+API = (
+    "/api/evaluate",
+    SSE[1],
+    lambda turn: json.dumps({"messages": CHAT, "evaluators": turn["evaluators"]}).encode(),
+)
 CONNECT = (
-    "Evaluate",
+    EVALUATE + "Evaluate",
     {"content-type": "application/connect+json"},
     lambda turn: envelope(json.dumps(turn).encode()),
 )
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("way", [UNARY, NDJSON, SSE, CONNECT], ids=["unary", "ndjson", "sse", "connect"])
+@pytest.mark.parametrize(
+    "way", [UNARY, NDJSON, SSE, API, CONNECT], ids=["unary", "ndjson", "sse", "api", "connect"]
+)
 async def test_a_caller_who_hangs_up_leaves_no_work_after_250_ms(
     way: tuple[str, dict[str, str], Callable[[Any], bytes]],
 ) -> None:
     waiting = _Waiting()
-    method, headers, body_of = way
+    path, headers, body_of = way
     async with serving([waiting.definition], web="127.0.0.1:0") as live:
         body = body_of(_turn("waiting"))
         async with connected(web(live)) as (_, writer):
             sent = {"host": "localhost", "content-length": str(len(body))} | headers
-            writer.write(head("POST", EVALUATE + method, sent) + body)
+            writer.write(head("POST", path, sent) + body)
             await until(lambda: waiting.begun)
         began = time.monotonic()
         await until(lambda: waiting.cancelled)
@@ -132,6 +140,41 @@ async def test_1000_idle_and_half_sent_connections_keep_nobody_out(live: Live) -
     finally:
         for _, writer in opened:
             writer.close()
+
+
+@pytest.mark.alone
+async def test_1000_event_sources_get_no_more_than_their_limit_and_grpc_goes_on(live: Live) -> None:
+    """Those above the limit are closed at once, and each that leaves makes room."""
+    limit = web_port_limit(live)
+    watch = head(
+        "POST",
+        "/evald.v1.CatalogService/WatchEvaluatorTypes",
+        JSON | {"host": "localhost", "accept": "text/event-stream", "content-length": "2"},
+    )
+    opened = []
+    try:
+        for _ in range(1000):
+            opened.append(await asyncio.open_connection(*web(live).split(":")))
+            opened[-1][1].write(watch + b"{}")
+        began = [await _begins(reader) for reader, _ in opened]
+        assert sum(began) == limit
+        assert live.app._rpc.open_streams == limit
+        assert (await live.unary(request(CONTAINS))).summary.success
+        assert (await live.stream(request(CONTAINS)))[-1].summary.success
+        opened[began.index(True)][1].close()
+        await until(lambda: live.app._rpc.open_streams < limit)
+        assert (await send(web(live), "GET", "/nothing")).status == 404
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
+async def _begins(reader: asyncio.StreamReader) -> bool:
+    """Whether a response begins; otherwise the connection is closed."""
+    try:
+        return await reader.read(12) == b"HTTP/1.1 200"
+    except ConnectionResetError:
+        return False
 
 
 def web_port_limit(live: Live) -> int:

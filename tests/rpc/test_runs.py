@@ -147,6 +147,36 @@ async def test_a_watch_that_reads_while_the_run_ends_shows_it_as_it_has_ended(
         assert (await floor.watch(run.id))[-1].end.status == runs_pb.RUN_STATUS_CANCELLED
 
 
+async def test_a_watch_of_a_run_that_is_deleted_before_its_end_was_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent, address = await silent_agent()
+    async with agent, serving() as live:
+        floor = Floor(live)
+        connector = await floor.connector(type="http", base_url=address)
+        run = await floor.start(await floor.scenario(messages=[{"role": "user", "text": "hi"}]), connector)
+        events = RunStore.events
+
+        reads = 0
+
+        async def read(self: RunStore, run_id: str, *arguments: int) -> list[RunEvent]:
+            nonlocal reads
+            reads += 1
+            if reads == 3:  # after all that there was, and nothing
+                await floor.runs.DeleteRun(runs_pb.DeleteRunRequest(run_id=run_id))
+            return await events(self, run_id, *arguments)
+
+        async def running() -> bool:
+            return (await floor.get(run.id)).status == runs_pb.RUN_STATUS_RUNNING
+
+        await until(running)
+        monkeypatch.setattr(RunStore, "events", read)
+        watching = asyncio.create_task(floor.watch(run.id))
+        await until(lambda: reads == 2)
+        await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run.id))
+        assert (await refusal(watching)).reason == "RESOURCE_NOT_FOUND"
+
+
 async def test_a_watch_that_reads_an_end_before_a_retry_goes_on_to_the_next_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,6 @@ https://connectrpc.com/docs/protocol: unary calls are plain requests; messages o
 bytes, flags and length. Without Connect, streams are NDJSON or server-sent events.
 """
 
-import asyncio
 import json
 import re
 import struct
@@ -26,7 +25,7 @@ from .calls import CallFailed, Calls, HttpCaller
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
-from .streams import NDJSON, SSE, Framing, StreamedCall
+from .streams import NDJSON, SSE, Framing, StreamedCall, aside
 
 # Of methods, below the package's name.
 PACKAGE: Final = "evald.v1."
@@ -35,9 +34,6 @@ JSON: Final = "application/json"
 PROTO: Final = "application/proto"
 CONNECT_JSON: Final = "application/connect+json"
 CONNECT_PROTO: Final = "application/connect+proto"
-
-# Converting 16 KB takes about 5 ms; more of it must not hold up the event loop, which is gRPC's.
-_INLINE_BYTES: Final = 16 * 1024
 
 # No message begins so: its handler refuses it, after the credentials were checked and the call was counted.
 _UNREADABLE: Final = b"\xff"
@@ -102,10 +98,10 @@ class Bridge:
             caller = self._access.caller(request, _timeout(request))
             data = await _read(request, method, kind)
             if framing is not None:
-                return StreamedCall(self._calls, method.name, data, caller, framing)
+                return StreamedCall(self._calls.stream(method.name, data, caller), framing)
             answer = await self._calls.unary(method.name, data, caller)
             if kind == JSON:
-                answer = await _to_json(method.answer, answer)
+                answer = await aside(len(answer), partial(_to_json, method.answer, answer))
             return Response(answer, media_type=kind)
         except CallError as problem:
             found = await self._refused(f"{service}/{name}", problem, self._access.caller(request))
@@ -154,8 +150,7 @@ async def _read(request: Request, method: _Method, kind: str) -> bytes:
         _check_encoding(request, "content-encoding")
     key = request.headers.get("idempotency-key", "")
     if kind in (JSON, CONNECT_JSON):
-        read = partial(_from_json, method.request, data, key)
-        return read() if len(data) <= _INLINE_BYTES else await asyncio.to_thread(read)
+        return await aside(len(data), partial(_from_json, method.request, data, key))
     if not key:
         return data
     try:
@@ -190,11 +185,8 @@ def _with_request_id(message: Message, key: str) -> Message:
     return message
 
 
-async def _to_json(kind: type[Message], data: bytes) -> bytes:
-    def convert() -> bytes:
-        return json_format.MessageToJson(kind.FromString(data), indent=None, ensure_ascii=False).encode()
-
-    return convert() if len(data) <= _INLINE_BYTES else await asyncio.to_thread(convert)
+def _to_json(kind: type[Message], data: bytes) -> bytes:
+    return json_format.MessageToJson(kind.FromString(data), indent=None, ensure_ascii=False).encode()
 
 
 def _timeout(request: Request) -> float | None:
@@ -234,27 +226,24 @@ def _envelope(data: bytes) -> bytes:
 
 
 def _connect_framing(kind: str, method: _Method | None) -> Framing:
-    async def message(data: bytes) -> bytes:
-        return _envelope(await _to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
+    def write(data: bytes) -> bytes:
+        return _envelope(_to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    return Framing(kind, message, connect_end, connect_end(), errors_begun=True)
+    return Framing(kind, write, connect_end, connect_end(), begins=True)
 
 
 def _ndjson(method: _Method) -> Framing:
-    async def message(data: bytes) -> bytes:
-        return await _to_json(method.answer, data) + b"\n"
+    def write(data: bytes) -> bytes:
+        return _to_json(method.answer, data) + b"\n"
 
-    return Framing(NDJSON, message, lambda problem: _dump({"error": as_json(problem)}) + b"\n")
+    return Framing(NDJSON, write, lambda problem: _dump({"error": as_json(problem)}) + b"\n")
 
 
 def _sse(method: _Method) -> Framing:
-    async def message(data: bytes) -> bytes:
-        return b"data: " + await _to_json(method.answer, data) + b"\n\n"
+    def write(data: bytes) -> bytes:
+        return b"data: " + _to_json(method.answer, data) + b"\n\n"
 
-    def error(problem: CallFailed) -> bytes:
-        return b"event: error\ndata: " + _dump(as_json(problem)) + b"\n\n"
-
-    return Framing(SSE, message, error, beat=b":\n\n")
+    return Framing(SSE, write, lambda problem: b"event: error\ndata: " + _dump(as_json(problem)) + b"\n\n")
 
 
 def _dump(value: object) -> bytes:

@@ -6,8 +6,7 @@ Admission, limits, draining, credentials and metrics are thereby the same, which
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -16,6 +15,9 @@ from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
 M = TypeVar("M", bound=Message)
+
+# Below what proxies take for a connection that is dead.
+BEAT_SECONDS: Final = 15.0
 
 
 class HttpCaller(NamedTuple):
@@ -113,7 +115,7 @@ class HttpContext:
 class Calls:
     """Calls methods by their full names, as "evald.v1.RunService/GetRun".
 
-    All methods raise CallFailed. A call whose task is cancelled, or whose stream is left, is cancelled.
+    All methods raise CallFailed. A call whose task is cancelled is cancelled.
     """
 
     def __init__(self, gate: Gate) -> None:
@@ -130,20 +132,36 @@ class Calls:
         """Return the answer to a request, as a message of this type."""
         return answer.FromString(await self.unary(method, request.SerializeToString(), caller))
 
-    @asynccontextmanager
     async def stream(
-        self, method: str, request: bytes | AsyncIterator[bytes], caller: HttpCaller
-    ) -> AsyncGenerator[AsyncGenerator[bytes]]:
-        """Give the messages of an answer, serialised, as they come. Leaving it cancels the call.
+        self,
+        method: str,
+        request: bytes | AsyncIterator[bytes],
+        caller: HttpCaller,
+        patience: float = BEAT_SECONDS,
+    ) -> AsyncGenerator[bytes | None]:
+        """Yield the messages of an answer, serialised, as they come, and None whenever 15 s have brought none.
+        Closing it cancels the call.
 
-        request: several messages for methods that read a stream.
+        request: several messages for methods that read a stream. patience: seconds before the first None.
         """
         first, rest = (request, None) if isinstance(request, bytes) else (b"", request)
         context = HttpContext(caller, rest)
         task = context.begin(self._handle(method, first, context))
+        message = asyncio.create_task(context.written.get())
         try:
-            yield _messages(task, context)
+            while True:
+                await asyncio.wait([message, task], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                patience = BEAT_SECONDS
+                if message.done():
+                    yield message.result()
+                    message = asyncio.create_task(context.written.get())
+                elif not task.done():
+                    yield None
+                elif context.written.empty():
+                    await context.outcome(task)  # raises what ended it
+                    return
         finally:
+            message.cancel()
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled():
@@ -158,19 +176,3 @@ class Calls:
 
 def _function(handler: Handler) -> Any:
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-
-
-async def _messages(task: "asyncio.Task[bytes | None]", context: HttpContext) -> AsyncGenerator[bytes]:
-    while True:
-        message = asyncio.create_task(context.written.get())
-        try:
-            await asyncio.wait([message, task], return_when=asyncio.FIRST_COMPLETED)
-            if message.done():
-                yield message.result()
-                continue
-        finally:
-            message.cancel()
-        if not context.written.empty():
-            yield context.written.get_nowait()
-        await context.outcome(task)  # raises what ended it
-        return

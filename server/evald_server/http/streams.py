@@ -1,86 +1,84 @@
-"""Answers of server-streaming methods as HTTP responses: NDJSON, server-sent events, Connect."""
+"""Answers that are sent as they come: NDJSON, server-sent events, Connect."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .calls import CallFailed, Calls, HttpCaller
-from .errors import error_response
+from .calls import CallFailed
+
+T = TypeVar("T")
 
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
-# Below what proxies take for a connection that is dead.
-BEAT_SECONDS: Final = 15.0
+# Converting 16 KB takes up to 5 ms; more of it must not hold up the event loop, which is gRPC's.
+_INLINE_BYTES: Final = 16 * 1024
 
-Frame = Callable[[bytes], Awaitable[bytes]]
-"""Makes bytes of a response of a serialised message."""
+
+async def aside(size: int, work: Callable[[], T]) -> T:
+    """Return what a function gives, called in a thread for much data. size: of the data, in bytes."""
+    return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 class Framing(NamedTuple):
-    """How messages become a body. error: what ends a stream that failed; end: what ends any other. beat: sent when
-    nothing was for 15 s. errors_begun: whether the response begins at once, so that a call that fails before its first message has status
-    200, too."""
+    """How the messages of a call become a body.
+
+    write: what is sent for a message; it may run in a thread. error: what ends a stream that failed; end: what ends
+    any other. begins: whether the response begins at once, so that a call that fails before its first message has
+    status 200, too.
+    """
 
     media_type: str
-    message: Frame
+    write: Callable[[bytes], bytes]
     error: Callable[[CallFailed], bytes]
     end: bytes = b""
-    beat: bytes = b""
-    errors_begun: bool = False
+    begins: bool = False
 
 
 class StreamedCall(Response):
     """The answer of a server-streaming method, sent as it comes. It begins with the first message, so that a call
-    that is refused has the status of its refusal."""
+    that is refused has the status of its refusal: then sending it raises CallFailed.
 
-    def __init__(
-        self, calls: Calls, method: str, request: bytes, caller: HttpCaller, framing: Framing
-    ) -> None:
-        super().__init__(media_type=None, headers={"Content-Type": framing.media_type})
+    messages: as `Calls.stream` yields them.
+    """
+
+    def __init__(self, messages: AsyncGenerator[bytes | None], framing: Framing) -> None:
+        super().__init__(headers={"Content-Type": framing.media_type})
         del self.headers["content-length"]
-        self._calls = calls
-        self._call = (method, request, caller)
+        self._messages = messages
         self._framing = framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         framing = self._framing
-        began = framing.errors_begun
-        if began:
-            await self._begin(send)
+        began = False
+
+        async def send_part(data: bytes, *, more: bool = True) -> None:
+            nonlocal began
+            if not began:
+                began = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        # A comment says that the connection lives; other streams have none.
+        beat = b":\n\n" if framing.media_type == SSE else b""
+        end = framing.end
+        if framing.begins:
+            await send_part(beat)
         try:
-            async with self._calls.stream(*self._call) as messages:
-                coming = asyncio.ensure_future(anext(messages, None))
-                try:
-                    while True:
-                        found, _ = await asyncio.wait([coming], timeout=BEAT_SECONDS)
-                        message = coming.result() if found else b""
-                        if message is None:
-                            break
-                        data = await framing.message(message) if found else framing.beat
-                        if not began:
-                            began = True
-                            await self._begin(send)
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
-                        if found:
-                            coming = asyncio.ensure_future(anext(messages, None))
-                finally:
-                    coming.cancel()
+            async with aclosing(self._messages):
+                async for message in self._messages:
+                    if message is None:
+                        await send_part(beat)
+                    else:
+                        await send_part(await aside(len(message), partial(framing.write, message)))
         except CallFailed as problem:
             if not began:
-                await error_response(Request(scope), problem)(scope, receive, send)
-                return
+                raise
             end = framing.error(problem)
-        else:
-            end = framing.end
-        if not began:
-            await self._begin(send)
-        await send({"type": "http.response.body", "body": end})
-
-    async def _begin(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send_part(end, more=False)

@@ -1,38 +1,32 @@
 """What requests below /api hold and how they are answered: JSON, lists with a cursor, and streams of lines."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from evald.errors import InvalidInput
 from evald.fields import shown
+from evald.messages import check_nodes
 from evald.strict_json import TooLarge, parse_json
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
 from evald_server.http.site import Site
-from evald_server.http.streams import BEAT_SECONDS, NDJSON, SSE
+from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, aside
 from evald_server.rpc.errors import invalid
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
-# Data that are converted in the event loop: 64 KiB take up to 3 ms.
-_INLINE_BYTES: Final = 64 << 10
 
 MOST: Final = 1000
 """Most items of a list in one answer."""
 
 # A list with whole conversations ends with the page that reaches this.
 _LIST_BYTES: Final = 16 << 20
-
-# How long a stream may take to fail with a status of its own.
-_FIRST_SECONDS: Final = 0.25
 
 
 def refused(problem: InvalidInput) -> CallFailed:
@@ -52,9 +46,12 @@ def wrong(path: str, value: object, wanted: str) -> CallFailed:
 def parsed(data: bytes, place: str = "body") -> Any:
     """Parse JSON. Raises InvalidInput."""
     try:
-        return parse_json(data.decode())
+        decoded = data.decode()
     except UnicodeDecodeError as problem:
         raise InvalidInput(place, f"no UTF-8 at byte {problem.start}", "JSON") from None
+    check_nodes(decoded, place)
+    try:
+        return parse_json(decoded)
     except (ValueError, TooLarge) as problem:
         got = str(problem) if data.strip() else "got nothing"
         raise InvalidInput(place, got, "JSON") from None
@@ -69,7 +66,7 @@ async def read(request: Request, convert: Callable[[Any], T], default: bytes = b
 async def converted(size: int, convert: Callable[[], T]) -> T:
     """Return what a function gives, called in a thread for much data. Raises CallFailed for InvalidInput."""
     try:
-        return convert() if size <= _INLINE_BYTES else await asyncio.to_thread(convert)
+        return await aside(size, convert)
     except InvalidInput as problem:
         raise refused(problem) from None
 
@@ -157,70 +154,28 @@ class StreamLine(NamedTuple):
     sequence: int = 0
 
 
-class LineStream(Response):
-    """Answers with lines as they come: NDJSON, or Server-Sent Events.
+def lines(
+    messages: AsyncGenerator[bytes | None], media: str, write: Callable[[bytes], Iterable[StreamLine]]
+) -> StreamedCall:
+    """Answer with the lines that a function makes of each message of a call; of a failure, with the line `error`."""
 
-    What fails before the first line has a status of its own; what fails later is the last line: `error`.
-    """
-
-    def __init__(self, lines: AsyncGenerator[StreamLine], *, events: bool) -> None:
-        super().__init__(media_type=SSE if events else NDJSON)
-        del self.headers["content-length"]
-        self._lines = lines
-        self._events = events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the lines. Raises CallFailed before anything is sent."""
-        began = False
-
-        async def start() -> None:
-            nonlocal began
-            if not began:
-                began = True
-                await send(
-                    {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-                )
-
-        next_line = asyncio.ensure_future(anext(self._lines, None))
-        try:
-            while True:
-                done, _ = await asyncio.wait([next_line], timeout=self._patience(began=began))
-                if not done:
-                    await start()
-                    await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
-                    continue
-                line = self._result(next_line, began=began)
-                await start()
-                body = b"" if line is None else self._encoded(line)
-                more = line is not None and line.event != "error"
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-                if not more:
-                    return
-                next_line = asyncio.ensure_future(anext(self._lines, None))
-        finally:
-            next_line.cancel()
-            await asyncio.wait([next_line])
-            await self._lines.aclose()
-
-    def _patience(self, *, began: bool) -> float | None:
-        if not self._events:
-            return None
-        return BEAT_SECONDS if began else _FIRST_SECONDS
-
-    @staticmethod
-    def _result(next_line: "asyncio.Future[StreamLine | None]", *, began: bool) -> StreamLine | None:
-        try:
-            return next_line.result()
-        except CallFailed as problem:
-            if not began:
-                raise
-            return StreamLine("error", {"error": as_json(problem)})
-
-    def _encoded(self, line: StreamLine) -> bytes:
-        if not self._events:
+    def encoded(line: StreamLine) -> bytes:
+        if media != SSE:
             return dumped({"event": line.event, **line.data}) + b"\n"
         number = f"id: {line.sequence}\n" if line.sequence else ""
         return f"{number}event: {line.event}\ndata: ".encode() + dumped(line.data) + b"\n\n"
+
+    framing = Framing(
+        media,
+        lambda message: b"".join(map(encoded, write(message))),
+        lambda problem: encoded(StreamLine("error", {"error": as_json(problem)})),
+    )
+    return StreamedCall(messages, framing)
+
+
+def lines_of(body: bytes) -> Iterator[bytes]:
+    """Yield the lines of a body that are not blank."""
+    return (line for line in BytesIO(body) if not line.isspace())
 
 
 def accepted(request: Request) -> str:

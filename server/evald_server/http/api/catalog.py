@@ -1,5 +1,6 @@
 """What this server is and what it offers: status, projects, evaluator types, remotes, calibration cards."""
 
+import asyncio
 import logging
 import platform
 from collections.abc import Iterator
@@ -135,14 +136,14 @@ def _read_card(path: Path) -> CalibrationCard | None:
 async def list_cards(site: Site, request: Request) -> Response:
     """List the calibration cards."""
     await authorise(site, request)
-    return answer([card.to_dict() for card in stored_cards(site.settings)])
+    return await asyncio.to_thread(lambda: answer([card.to_dict() for card in stored_cards(site.settings)]))
 
 
 async def get_card(site: Site, request: Request) -> Response:
     """Show one calibration card."""
     await authorise(site, request)
     card_id = text_of(request, "id")
-    for card in stored_cards(site.settings):
+    for card in await asyncio.to_thread(list, stored_cards(site.settings)):
         if card.id == card_id:
             return answer(card.to_dict())
     problem = BadField("id", f'no calibration card has the id "{card_id[:100]}"')

@@ -1,7 +1,9 @@
 """Evaluations: of one conversation, of many, and checks of specs."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, Final, TypeAlias
 
 import grpc
 from starlette.requests import Request
@@ -16,18 +18,21 @@ from evald.turn import Turn
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
-from evald_server.http.streams import SSE
+from evald_server.http.streams import NDJSON, aside
 from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
-from .answers import LineStream, StreamLine, accepted, answer, converted, parsed, read
+from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, read, written
 from .shapes import derived
 
 _pb = evaluation_service_pb2
 
 SERVICE: Final = "evald.v1.EvaluationService"
 
-# Items in a message of a batch: between two of them the event loop may do something else.
+# Items in a message of a batch.
 _ITEMS: Final = 16
+
+# Lines that are left out of a batch: the id of each item, and why. Filled in one thread, emptied in another.
+_Refused: TypeAlias = deque[tuple[str, InvalidInput]]
 
 # Keys of a request beside those of a conversation.
 _CALL: Final = ("evaluators", "options", "labels", "request_id", "requestId")
@@ -39,18 +44,15 @@ async def evaluate(site: Site, request: Request) -> Response:
     asked = await read(request, lambda data: _request(data, request.headers.get("idempotency-key", "")))
     media = accepted(request)
     if media:
-        return LineStream(_lines(site, request, asked), events=media == SSE)
-    try:
+        return lines(_stream(site, request, "Evaluate", asked.SerializeToString()), media, _results())
+    with _about_the_body():
         found = await site.calls.ask(
             f"{SERVICE}/EvaluateUnary",
             _pb.EvaluateUnaryRequest(request=asked),
             _pb.EvaluateUnaryResponse,
             site.access.caller(request),
         )
-    except CallFailed as problem:
-        raise _of_body(problem) from None
-    data = await converted(found.ByteSize(), lambda: evaluation_to_json(found.summary, found.evaluation_id))
-    return answer(data)
+    return await written(found, lambda done: evaluation_to_json(done.summary, done.evaluation_id))
 
 
 def _request(data: Any, request_id: str) -> _pb.EvaluateRequest:
@@ -76,37 +78,50 @@ def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.Ev
     return Turn.from_dict(context_data(said)).to_proto()
 
 
-def _of_body(problem: CallFailed) -> CallFailed:
-    """Return a failure with another status for what is missing in a body: 404 is for what the URL names."""
-    if problem.code is not grpc.StatusCode.NOT_FOUND:
-        return problem
-    return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, problem.message, problem.details)
+@contextmanager
+def _about_the_body() -> Iterator[None]:
+    """Give failures another status for what is missing in a body: 404 is for what the URL names."""
+    try:
+        yield
+    except CallFailed as problem:
+        if problem.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, problem.message, problem.details) from None
 
 
-async def _lines(site: Site, request: Request, asked: _pb.EvaluateRequest) -> AsyncGenerator[StreamLine]:
-    """Yield what happens: `started`, `progress`, `result`, and the `summary` with all results last."""
+async def _stream(
+    site: Site, request: Request, method: str, asked: bytes | AsyncIterator[bytes]
+) -> AsyncGenerator[bytes | None]:
+    caller = site.access.caller(request)
+    with _about_the_body():
+        async with aclosing(site.calls.stream(f"{SERVICE}/{method}", asked, caller)) as messages:
+            async for message in messages:
+                yield message
+
+
+def _results() -> Callable[[bytes], Iterator[StreamLine]]:
+    """Return what yields, message by message, `started`, `progress`, `result`, and the `summary` with all results."""
     results: list[result_pb2.EvaluationResult] = []
     evaluation_id = ""
-    caller = site.access.caller(request)
-    try:
-        async with site.calls.stream(f"{SERVICE}/Evaluate", asked.SerializeToString(), caller) as messages:
-            async for message in messages:
-                found = _pb.EvaluateResponse.FromString(message)
-                if found.HasField("started"):
-                    evaluation_id = found.started.evaluation_id
-                    plan = [spec_to_json(spec) for spec in found.started.plan]
-                    yield StreamLine("started", {"evaluationId": evaluation_id, "plan": plan})
-                for progress in found.progress:
-                    yield StreamLine("progress", derived(_pb.EvaluationProgress).write(progress))
-                for result in found.results:
-                    yield StreamLine("result", {"index": result.index, "result": result_to_json(result)})
-                results.extend(found.results)
-                if found.HasField("summary"):
-                    results.sort(key=lambda result: result.index)
-                    found.summary.results.extend(results)
-                    yield StreamLine("summary", {"summary": evaluation_to_json(found.summary, evaluation_id)})
-    except CallFailed as problem:
-        raise _of_body(problem) from None
+
+    def write(message: bytes) -> Iterator[StreamLine]:
+        nonlocal evaluation_id
+        found = _pb.EvaluateResponse.FromString(message)
+        if found.HasField("started"):
+            evaluation_id = found.started.evaluation_id
+            plan = [spec_to_json(spec) for spec in found.started.plan]
+            yield StreamLine("started", {"evaluationId": evaluation_id, "plan": plan})
+        for progress in found.progress:
+            yield StreamLine("progress", derived(_pb.EvaluationProgress).write(progress))
+        for result in found.results:
+            yield StreamLine("result", {"index": result.index, "result": result_to_json(result)})
+        results.extend(found.results)
+        if found.HasField("summary"):
+            results.sort(key=lambda result: result.index)
+            found.summary.results.extend(results)
+            yield StreamLine("summary", {"summary": evaluation_to_json(found.summary, evaluation_id)})
+
+    return write
 
 
 async def validate(site: Site, request: Request) -> Response:
@@ -121,14 +136,20 @@ async def validate(site: Site, request: Request) -> Response:
         _pb.ValidateSpecsResponse,
         site.access.caller(request),
     )
-    return answer({"violations": [derived(_pb.SpecViolation).write(one) for one in found.violations]})
+    return await written(
+        found, lambda done: {"violations": [derived(_pb.SpecViolation).write(one) for one in done.violations]}
+    )
 
 
 async def evaluate_batch(site: Site, request: Request) -> Response:
     """Evaluate the last turns of many conversations."""
-    lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
-    opened = await converted(0, lambda: _opened(lines[0] if lines else b""))
-    return LineStream(_answers(site, request, _Items(opened, lines)), events=accepted(request) == SSE)
+    body = await request.body()
+    numbered = enumerate(lines_of(body), start=1)
+    opened = await converted(len(body), lambda: _opened(next(numbered, (1, b""))[1]))
+    refused: _Refused = deque()
+    asked = _stepwise(len(body), _requests(opened, numbered, refused))
+    messages = _stream(site, request, "EvaluateBatch", asked)
+    return lines(messages, accepted(request) or NDJSON, _answers(refused))
 
 
 def _opened(line: bytes) -> _pb.BatchOpen:
@@ -143,63 +164,66 @@ def _opened(line: bytes) -> _pb.BatchOpen:
         raise problem.below("line 1") from None
 
 
-class _Items:
-    """The messages of a batch. refused: why lines were left out, by the id of their item."""
+async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield messages, made in a thread when they come from much data. size: of the data, in bytes."""
+    while (message := await aside(size, lambda: next(requests, None))) is not None:
+        yield message
 
-    def __init__(self, opened: _pb.BatchOpen, lines: list[bytes]) -> None:
-        self._opened = opened
-        self._lines = lines
-        self.refused: list[tuple[str, InvalidInput]] = []
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        message = _pb.EvaluateBatchRequest(open=self._opened)
-        for number, line in enumerate(self._lines[1:], start=2):
-            self._add(message, number, line)
-            if len(message.items) == _ITEMS:
-                yield message.SerializeToString()
-                message = _pb.EvaluateBatchRequest()
-        if message.items or message.HasField("open"):
+def _requests(
+    opened: _pb.BatchOpen, numbered: Iterable[tuple[int, bytes]], refused: _Refused
+) -> Iterator[bytes]:
+    """Yield the messages of a batch. refused: takes the lines that are left out."""
+    message = _pb.EvaluateBatchRequest(open=opened)
+    for number, line in numbered:
+        _add(message, number, line, refused)
+        if len(message.items) == _ITEMS:
             yield message.SerializeToString()
-
-    def _add(self, message: _pb.EvaluateBatchRequest, number: int, line: bytes) -> None:
-        item_id = str(number)
-        try:
-            data = parsed(line, f"line {number}")
-            if not isinstance(data, Mapping):
-                raise InvalidInput(f"line {number}", shown(data), 'an object with "messages"')
-            own = first_of(data, ("id", "conversationId", "conversation_id"))
-            item_id = item_id if own is None else str(own)
-            evaluators = data.get("evaluators") or ()
-            message.items.append(batch_item(item_id, _context(data, ("evaluators",)), evaluators))
-        except InvalidInput as problem:
-            self.refused.append((item_id, problem))
+            message = _pb.EvaluateBatchRequest()
+    if message.items or message.HasField("open"):
+        yield message.SerializeToString()
 
 
-async def _answers(site: Site, request: Request, items: _Items) -> AsyncGenerator[StreamLine]:
-    """Yield an `answer` for each conversation, and the `summary` last."""
-    caller = site.access.caller(request)
-    refused = 0
+def _add(message: _pb.EvaluateBatchRequest, number: int, line: bytes, refused: _Refused) -> None:
+    item_id = str(number)
     try:
-        async with site.calls.stream(f"{SERVICE}/EvaluateBatch", aiter(items), caller) as messages:
-            async for message in messages:
-                found = _pb.EvaluateBatchResponse.FromString(message)
-                for one in found.answers:
-                    yield StreamLine("answer", _answer(one))
-                for item_id, problem in items.refused:
-                    yield StreamLine(
-                        "answer", {"id": item_id, "error": {"code": "INVALID_ITEM", "message": str(problem)}}
-                    )
-                refused += len(items.refused)
-                items.refused.clear()
-                if found.HasField("summary"):
-                    found.summary.item_count += refused
-                    found.summary.error_count += refused
-                    yield StreamLine("summary", {"summary": derived(_pb.BatchSummary).write(found.summary)})
-    except CallFailed as problem:
-        raise _of_body(problem) from None
+        data = parsed(line, f"line {number}")
+        if not isinstance(data, Mapping):
+            raise InvalidInput(f"line {number}", shown(data), 'an object with "messages"')
+        own = first_of(data, ("id", "conversationId", "conversation_id"))
+        item_id = item_id if own is None else str(own)
+        evaluators = data.get("evaluators") or ()
+        message.items.append(batch_item(item_id, _context(data, ("evaluators",)), evaluators))
+    except InvalidInput as problem:
+        refused.append((item_id, problem))
+
+
+def _answers(refused: _Refused) -> Callable[[bytes], Iterator[StreamLine]]:
+    """Return what yields, message by message, an `answer` for each conversation, and the `summary` last."""
+    count = 0
+
+    def write(message: bytes) -> Iterator[StreamLine]:
+        nonlocal count
+        found = _pb.EvaluateBatchResponse.FromString(message)
+        for one in found.answers:
+            yield StreamLine("answer", _answer(one))
+        while refused:
+            item_id, problem = refused.popleft()
+            count += 1
+            yield StreamLine("answer", _failed(item_id, "INVALID_ITEM", str(problem)))
+        if found.HasField("summary"):
+            found.summary.item_count += count
+            found.summary.error_count += count
+            yield StreamLine("summary", {"summary": derived(_pb.BatchSummary).write(found.summary)})
+
+    return write
 
 
 def _answer(pb: _pb.BatchAnswer) -> dict[str, Any]:
     if pb.HasField("error"):
-        return {"id": pb.item_id, "error": {"code": pb.error.code, "message": pb.error.message}}
+        return _failed(pb.item_id, pb.error.code, pb.error.message)
     return {"id": pb.item_id, "evaluation": evaluation_to_json(pb.summary)}
+
+
+def _failed(item_id: str, code: str, message: str) -> dict[str, Any]:
+    return {"id": item_id, "error": {"code": code, "message": message}}

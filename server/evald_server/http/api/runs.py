@@ -1,6 +1,6 @@
 """Runs: start, list, show, watch, cancel, retry, resume, delete."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -13,12 +13,13 @@ from evald.errors import InvalidInput
 from evald.fields import read_keys, snake, text
 from evald.v1 import run_service_pb2 as pb
 from evald_server.http.site import Site
+from evald_server.http.streams import SSE
 
 from .answers import (
-    LineStream,
     StreamLine,
     answer,
     choice_of,
+    lines,
     list_answer,
     read,
     text_of,
@@ -29,6 +30,9 @@ from .answers import (
 from .shapes import VERDICTS
 
 SERVICE: Final = "evald.v1.RunService"
+
+# How long a watch may take to fail with a status of its own; then an EventSource is told that it is open.
+_FIRST_SECONDS: Final = 0.25
 
 _OF: Final = {
     "evalId": "experiment_id",
@@ -141,16 +145,16 @@ async def watch_run(site: Site, request: Request) -> Response:
     if not (after.isascii() and after.isdecimal() and len(after) < 19):
         raise wrong("Last-Event-ID", after, "the id of an event")
     asked = pb.WatchRunRequest(run_id=text_of(request, "id"), after_sequence=int(after))
-    return LineStream(_events(site, request, asked), events=True)
+    messages = site.calls.stream(
+        f"{SERVICE}/WatchRun", asked.SerializeToString(), site.access.caller(request), _FIRST_SECONDS
+    )
+    return lines(messages, SSE, _lines)
 
 
-async def _events(site: Site, request: Request, asked: pb.WatchRunRequest) -> AsyncGenerator[StreamLine]:
-    caller = site.access.caller(request)
-    async with site.calls.stream(f"{SERVICE}/WatchRun", asked.SerializeToString(), caller) as messages:
-        async for message in messages:
-            event = pb.WatchRunResponse.FromString(message)
-            data = event_to_json(event)
-            yield StreamLine(data["event"], data, event.sequence)
+def _lines(message: bytes) -> Iterator[StreamLine]:
+    event = pb.WatchRunResponse.FromString(message)
+    data = event_to_json(event)
+    yield StreamLine(data["event"], data, event.sequence)
 
 
 async def _change(site: Site, request: Request, verb: str) -> Response:

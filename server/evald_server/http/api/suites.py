@@ -1,6 +1,6 @@
 """Suite runs: run a suite, list and show suite runs and their cases, compare two."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from starlette.requests import Request
@@ -9,14 +9,15 @@ from starlette.responses import Response
 from evald.errors import InvalidInput
 from evald.v1 import suite_service_pb2 as pb
 from evald_server.http.site import Site
-from evald_server.http.streams import SSE
+from evald_server.http.streams import NDJSON
 
 from .answers import (
-    LineStream,
     StreamLine,
     accepted,
     choice_of,
     converted,
+    lines,
+    lines_of,
     list_answer,
     parsed,
     text_of,
@@ -107,15 +108,16 @@ def _share(value: str) -> float:
 
 async def run_suite(site: Site, request: Request) -> Response:
     """Run the cases of a suite."""
-    lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
-    messages = await converted(sum(map(len, lines)), lambda: _messages(lines))
-    return LineStream(_events(site, request, messages), events=accepted(request) == SSE)
+    body = await request.body()
+    asked = await converted(len(body), lambda: _messages(body))
+    messages = site.calls.stream(f"{SERVICE}/RunSuite", _sent(asked), site.access.caller(request))
+    return lines(messages, accepted(request) or NDJSON, _lines)
 
 
-def _messages(lines: list[bytes]) -> list[bytes]:
+def _messages(body: bytes) -> list[bytes]:
     """Convert the opening and the cases. Raises InvalidInput: a suite with a wrong case does not begin."""
     found = []
-    for number, line in enumerate(lines or [b""], start=1):
+    for number, line in enumerate(list(lines_of(body)) or [b""], start=1):
         try:
             data = parsed(line, "")
             if number == 1:
@@ -133,15 +135,12 @@ async def _sent(messages: list[bytes]) -> AsyncIterator[bytes]:
         yield message
 
 
-async def _events(site: Site, request: Request, messages: list[bytes]) -> AsyncGenerator[StreamLine]:
+def _lines(message: bytes) -> Iterator[StreamLine]:
     """Yield `started`, a `result` for each case, and `ended` with the verdict last."""
-    caller = site.access.caller(request)
-    async with site.calls.stream(f"{SERVICE}/RunSuite", _sent(messages), caller) as answers:
-        async for data in answers:
-            found = pb.RunSuiteResponse.FromString(data)
-            if found.HasField("started"):
-                yield StreamLine("started", {"suiteRun": SUITE_RUN.write(found.started)})
-            for result in found.results:
-                yield StreamLine("result", {"result": CASE_RESULT.write(result)})
-            if found.HasField("ended"):
-                yield StreamLine("ended", {"suiteRun": SUITE_RUN.write(found.ended)})
+    found = pb.RunSuiteResponse.FromString(message)
+    if found.HasField("started"):
+        yield StreamLine("started", {"suiteRun": SUITE_RUN.write(found.started)})
+    for result in found.results:
+        yield StreamLine("result", {"result": CASE_RESULT.write(result)})
+    if found.HasField("ended"):
+        yield StreamLine("ended", {"suiteRun": SUITE_RUN.write(found.ended)})

@@ -83,13 +83,10 @@ async def events(site: Site, request: Request) -> Response:
     wanted = run_service_pb2.WatchRunRequest(
         run_id=request.path_params["run_id"], after_sequence=_number(after, "after")
     )
-    return StreamedCall(
-        site.calls,
-        "evald.v1.RunService/WatchRun",
-        wanted.SerializeToString(),
-        site.access.caller(request),
-        Framing(SSE, _event, _failed, beat=b": still there\n\n", errors_begun=True),
+    messages = site.calls.stream(
+        "evald.v1.RunService/WatchRun", wanted.SerializeToString(), site.access.caller(request)
     )
+    return StreamedCall(messages, Framing(SSE, _event, _failed, _sent("", "over", {}), begins=True))
 
 
 # With these a watch does not come back.
@@ -97,11 +94,12 @@ _FINAL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.Sta
 
 
 def _failed(problem: CallFailed) -> bytes:
-    data = {"message": shown_text(problem.message), "final": problem.code in _FINAL}
-    return _sent("", "failed", data)
+    gone = problem.code is grpc.StatusCode.NOT_FOUND
+    message = "The run was deleted" if gone else shown_text(problem.message)
+    return _sent("", "failed", {"message": message, "final": problem.code in _FINAL})
 
 
-async def _event(serialised: bytes) -> bytes:
+def _event(serialised: bytes) -> bytes:
     response = run_service_pb2.WatchRunResponse.FromString(serialised)
     kind = response.WhichOneof("event") or "status"
     data: dict[str, Any] = {}

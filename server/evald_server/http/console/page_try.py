@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from evald import InvalidInput, Turn
 from evald.catalog import EvaluatorType
@@ -14,7 +14,7 @@ from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON
+from evald_server.http.streams import NDJSON, Framing, StreamedCall
 from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
@@ -119,29 +119,22 @@ async def results(site: Site, request: Request) -> Response:
     types = await evaluator_types(site, request)
     problems = Problems()
     asked = _request(posted, read_specs(posted, problems, types), problems)
-    return StreamingResponse(_lines(site, request, asked, problems), media_type=NDJSON)
-
-
-async def _lines(
-    site: Site,
-    request: Request,
-    asked: evaluation_service_pb2.EvaluateRequest | None,
-    problems: Problems,
-) -> AsyncGenerator[bytes]:
     if asked is None:
-        yield _line({"error": "; ".join(problems.rest())})
-        return
-    caller = site.access.caller(request)
-    try:
-        async with site.calls.stream(_EVALUATE, asked.SerializeToString(), caller) as messages:
-            async for data in messages:
-                found = evaluation_service_pb2.EvaluateResponse.FromString(data)
-                for result in found.results:
-                    yield _line({"result": _row(result)})
-                if found.HasField("summary"):
-                    yield _line({"summary": _summary(found.summary)})
-    except CallFailed as problem:
-        yield _line({"error": problem.message})
+        return Response(_line({"error": "; ".join(problems.rest())}), media_type=NDJSON)
+    messages = site.calls.stream(_EVALUATE, asked.SerializeToString(), site.access.caller(request))
+    return StreamedCall(messages, Framing(NDJSON, _lines, _failed, begins=True))
+
+
+def _lines(message: bytes) -> bytes:
+    found = evaluation_service_pb2.EvaluateResponse.FromString(message)
+    shown = [{"result": _row(result)} for result in found.results]
+    if found.HasField("summary"):
+        shown.append({"summary": _summary(found.summary)})
+    return b"".join(map(_line, shown))
+
+
+def _failed(problem: CallFailed) -> bytes:
+    return _line({"error": problem.message})
 
 
 def _row(result: result_pb2.EvaluationResult) -> dict[str, Any]:

@@ -7,6 +7,8 @@ let heard = Number(new URL(root.dataset.events, location.href).searchParams.get(
 let source = null;
 let over = false; // the run is gone, or not for this reader any more
 let news = [];
+let told = "";
+let calm = 0; // a timer: the stream is open, and nothing has failed since
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -35,6 +37,19 @@ function tell(text) {
   news.push(text);
   if (news.length > 1) return;
   setTimeout(() => { log.textContent = news.join(". "); news = []; }, 1000);
+}
+
+// What keeps the page from going on, above it; "" for nothing. It is told once, however often it comes.
+function fault(text) {
+  clearTimeout(calm);
+  document.getElementById("live-fault")?.remove();
+  if (text) {
+    const note = cutText({ shown: text }, "note error", "p");
+    note.id = "live-fault";
+    root.before(note);
+    if (text !== told) tell(text);
+  }
+  told = text;
 }
 
 function openPart() {
@@ -95,17 +110,12 @@ const handlers = {
     const status = document.getElementById("status");
     if (status) status.textContent = data.word;
   },
-  end() {
+  over() {
     stop();
     location.reload(); // the whole page, with what judged and why
   },
   failed(data) {
-    tell(data.message);
-    const next = data.final ? "This page shows the run as it was." : "Trying again.";
-    const note = cutText({ shown: `${data.message}. ${next}` }, "note error", "p");
-    note.id = "live-fault";
-    document.getElementById("live-fault")?.remove();
-    root.before(note);
+    fault(`${data.message}. ${data.final ? "This page shows the run as it was." : "Trying again."}`);
     if (!data.final) return;
     over = true;
     stop();
@@ -146,13 +156,20 @@ function start() {
   const address = new URL(root.dataset.events, location.href);
   address.searchParams.set("after", heard);
   source = new EventSource(address);
+  source.addEventListener("open", () => { calm = setTimeout(fault, 1000, ""); });
+  source.addEventListener("error", () => {
+    clearTimeout(calm);
+    // A browser tries again by itself, unless the answer is no stream.
+    if (source.readyState === EventSource.CLOSED) handlers.failed({ message: "The server refuses to go on", final: true });
+    else if (!told) fault("The connection is lost. Trying again.");
+  });
   for (const [name, handle] of Object.entries(handlers)) {
     source.addEventListener(name, (event) => {
       const sequence = Number(event.lastEventId);
-      if (name !== "failed") {
+      if (name !== "failed" && name !== "over") {
         if (sequence <= heard) return; // came before the stream was cut
         heard = sequence;
-        document.getElementById("live-fault")?.remove();
+        fault("");
       }
       handle(JSON.parse(event.data));
     });

@@ -64,16 +64,20 @@ async function evaluate(body) {
   let rest = "";
   let ended = false;
   place.replaceChildren();
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines.filter(Boolean)) {
-      const found = JSON.parse(line);
-      ended ||= Boolean(found.summary || found.error);
-      show(found, tables);
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines.filter(Boolean)) {
+        const found = JSON.parse(line);
+        ended ||= Boolean(found.summary || found.error);
+        show(found, tables);
+      }
     }
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem; // asked anew
   }
   if (!ended) place.append(make("p", "note error", "The answer broke off: not all results are here."));
 }
