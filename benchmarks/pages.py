@@ -31,7 +31,6 @@ _ASKED: Final = 100
 
 _HOURS: Final = 30 * 24
 _TYPES: Final = 30
-_SCENARIOS: Final = 50
 
 
 def pages(lab: Lab) -> list[Row]:
@@ -86,11 +85,11 @@ async def _fill(lab: Lab) -> None:
 
 
 def _counts() -> "list[Rollup]":
-    """What a month of so many types and scenarios leaves."""
+    """What a month of so many types leaves."""
     now = time.time_ns() // 1000
     chance = random.Random(1)
     keys = [(ASSERTION if n % 3 else METRIC, f"evaluator-{n}") for n in range(_TYPES)]
-    keys += [(RUN, f"scenario-{n}") for n in range(_SCENARIOS)]
+    keys.append((RUN, ""))
     return [
         Rollup(now - now % HOUR - hour * HOUR, scope, key, chance.randrange(1, 90), 5, 1, 0, 90, 45.0)
         for hour in range(_HOURS)

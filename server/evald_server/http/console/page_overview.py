@@ -15,7 +15,7 @@ from evald_server.store.rollups import DAY, HOUR
 from evald_server.store.runs import RunStore
 
 from .failures import BadAddress
-from .figures import figures, problems
+from .figures import Period, figures, problems
 from .labels import labels
 from .rendering import render
 from .suite_view import suite_rows
@@ -48,14 +48,14 @@ async def overview(site: Site, request: Request) -> Response:
         raise BadAddress(f"period: got {period[:100]!r}, wanted one of {', '.join(_PERIODS)}")
     size, width = _PERIODS[period]
     now = time.time_ns() // 1000
-    since = now - now % width - (size - 1) * width
+    pieces = Period(now - now % width - (size - 1) * width, width, size)
     caller = site.access.caller(request)
 
     async def listed(
         verdict: result_pb2.Verdict | None, status: run_service_pb2.RunStatus | None, size: int
     ) -> Sequence[run_service_pb2.Run]:
         wanted = run_service_pb2.ListRunsRequest(page_size=size, verdict=verdict, status=status)
-        wanted.since.FromMicroseconds(since)
+        wanted.since.FromMicroseconds(pieces.since)
         answer = run_service_pb2.ListRunsResponse
         return (await site.calls.ask("evald.v1.RunService/ListRuns", wanted, answer, caller)).runs
 
@@ -68,7 +68,7 @@ async def overview(site: Site, request: Request) -> Response:
         suite_service_pb2.ListSuiteRunsResponse,
         caller,
     )
-    counts = await RunStore(site.database).rollups(since, now + width, width)
+    counts = await RunStore(site.database).rollups(pieces.since, now, width)
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     running, queued = site.telemetry.runs.now()
     return render(
@@ -78,7 +78,7 @@ async def overview(site: Site, request: Request) -> Response:
         period=period,
         periods=list(_PERIODS),
         now=Timestamp(seconds=now // 1_000_000),
-        found=figures(counts, since, width, size, await labels(site, caller)),
+        found=figures(counts, pieces, await labels(site, caller)),
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,
