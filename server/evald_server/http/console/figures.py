@@ -131,9 +131,7 @@ def _runs(counts: Iterable[Rollup], period: Period) -> RunFigures:
 
 def _assertion(name: str, shown: str, counts: Sequence[Rollup], period: Period) -> AssertionRow:
     passed, failed = sum(one.passed for one in counts), sum(one.failed for one in counts)
-    rates = {
-        one.hour: one.passed / (one.passed + one.failed) for one in counts if one.passed or one.failed
-    }
+    rates = {one.hour: one.passed / (one.passed + one.failed) for one in counts if one.passed or one.failed}
     error = sum(one.error for one in counts)
     return AssertionRow(
         name, shown, passed, failed, error, _rate(passed, failed), period.spark(rates, most=1.0)
