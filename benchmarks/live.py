@@ -14,7 +14,7 @@ from uuid import uuid4
 from .lab import Lab
 from .load import BrokenRun, MissingTool
 from .pairs import Row, at_most, number
-from .web import web_server
+from .web import start_web
 
 _PLUGIN: Final = Path(__file__).with_name("telling_plugin.py")
 
@@ -38,7 +38,7 @@ _OBSERVER: Final = """() => {
 
 def live(lab: Lab) -> list[Row]:
     """Watch runs, and try an evaluator."""
-    _, port = web_server(lab, plugins=_PLUGIN)
+    _, port = start_web(lab, plugins=_PLUGIN)
     address = f"http://127.0.0.1:{port}"
     rows = []
     with _browser() as browser:

@@ -2,22 +2,23 @@
 
 import asyncio
 import http.client
+import itertools
 import os
 import random
+import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Final
 
 from evald_server.store import rollups
 from evald_server.store.database import FILE_NAME, Database
 from evald_server.store.rollups import ASSERTION, DAY, HOUR, METRIC, RUN, Rollup
 from evald_server.store.runs import RunStore
-from evald_server.testing import server
 
 from .lab import Lab
+from .load import BrokenRun
 from .pairs import Row, at_most, number
 from .stored_runs import fill
+from .web import start_web
 
 # Milliseconds, p95: what a page may take.
 _PAGES: Final = {
@@ -31,44 +32,38 @@ _ASKED: Final = 100
 
 _HOURS: Final = 30 * 24
 _TYPES: Final = 30
-_SCENARIOS: Final = 50
 
 
 def pages(lab: Lab) -> list[Row]:
     """The console's pages with 100,000 stored runs, from the request to the last byte."""
     asyncio.run(_fill(lab))
-    rows = []
-    # The client in a process of its own: else both share one interpreter's lock.
-    with (
-        server(web="127.0.0.1:0", data_dir=lab.directory) as found,
-        ProcessPoolExecutor(1, get_context("spawn")) as client,
-    ):
-        assert found.web_address is not None
-        for name, (path, bound) in _PAGES.items():
-            values, size = client.submit(_ask, found.web_address, path, lab.rounds).result()
-            loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])
-            detail = f"p95 of {_ASKED}, {number(size / 1000)} KB, load of the machine {loads}"
-            rows.append(Row(f"page: {name}, ms", at_most(bound), values, detail))
-    return rows
+    server, port = start_web(lab, data_dir=lab.directory)
+    connection = http.client.HTTPConnection(f"127.0.0.1:{port}")
 
-
-def _ask(address: str, path: str, rounds: int) -> tuple[list[float], int]:
-    """Return the p95 of each round in milliseconds, and the bytes of the page."""
-    connection = http.client.HTTPConnection(address)
-
-    def ask() -> tuple[float, int]:
+    def ask(path: str) -> float:
         began = time.perf_counter()
         connection.request("GET", path)
         response = connection.getresponse()
-        size = len(response.read())
+        response.read()
         if response.status != 200:
-            raise RuntimeError(f"{path}: status {response.status}")
-        return 1000 * (time.perf_counter() - began), size
+            raise BrokenRun(f"{path}: status {response.status}")
+        return 1000 * (time.perf_counter() - began)
 
-    size = ask()[1]  # the first time reads from the disk
-    values = [sorted(ask()[0] for _ in range(_ASKED))[95 * _ASKED // 100 - 1] for _ in range(rounds)]
+    rows = []
+    for name, (path, bound) in _PAGES.items():
+        ask(path)  # the first time reads from the disk
+        before = server.processor_seconds
+        rounds = [sorted(ask(path) for _ in range(_ASKED)) for _ in range(lab.rounds)]
+        taken = 1000 * (server.processor_seconds - before) / _ASKED / lab.rounds
+        values = [times[95 * _ASKED // 100 - 1] for times in rounds]
+        median = statistics.median(itertools.chain(*rounds))
+        loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])
+        detail = (
+            f"p95 of {_ASKED}; p50 {number(median)}, processor {number(taken)}, load of the machine {loads}"
+        )
+        rows.append(Row(f"page: {name}, ms", at_most(bound), values, detail))
     connection.close()
-    return values, size
+    return rows
 
 
 async def _fill(lab: Lab) -> None:
@@ -86,11 +81,11 @@ async def _fill(lab: Lab) -> None:
 
 
 def _counts() -> "list[Rollup]":
-    """What a month of so many types and scenarios leaves."""
+    """What a month of so many types leaves."""
     now = time.time_ns() // 1000
     chance = random.Random(1)
     keys = [(ASSERTION if n % 3 else METRIC, f"evaluator-{n}") for n in range(_TYPES)]
-    keys += [(RUN, f"scenario-{n}") for n in range(_SCENARIOS)]
+    keys.append((RUN, ""))
     return [
         Rollup(now - now % HOUR - hour * HOUR, scope, key, chance.randrange(1, 90), 5, 1, 0, 90, 45.0)
         for hour in range(_HOURS)

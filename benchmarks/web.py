@@ -30,7 +30,7 @@ _CLICKS_PER_SECOND: Final = 5
 
 def web_unary(lab: Lab) -> list[Row]:
     """Compare one call at a time, each on a connection that is kept."""
-    server, port = web_server(lab)
+    server, port = start_web(lab)
     body, _ = lab.unary()
     connection = http.client.HTTPConnection(f"127.0.0.1:{port}")
     data = MessageToJson(workload.unary_request(), indent=None).encode()
@@ -59,7 +59,7 @@ def web_unary(lab: Lab) -> list[Row]:
 
 def beside_pages(lab: Lab) -> list[Row]:
     """Compare calls beside pages with calls alone."""
-    server, port = web_server(lab)
+    server, port = start_web(lab)
     body, _ = lab.unary()
 
     def alone() -> float:
@@ -105,7 +105,7 @@ def _clicking(port: int) -> Iterator[None]:
         raise BrokenRun(f"pages that are not shown: {', '.join(sorted(set(problems)))}")
 
 
-def web_server(lab: Lab, **settings: Any) -> tuple[Server, int]:
-    """Start a server. Returns it and its web port, which its second line names."""
+def start_web(lab: Lab, **settings: Any) -> tuple[Server, int]:
+    """Start a server with a web port. Returns both; the second line names the port."""
     server = lab.start(lambda: processes.evald(web="127.0.0.1:0", **settings))
     return server, int(server.read_line().rpartition(":")[2])

@@ -196,6 +196,11 @@ async def test_filters_are_in_the_address_and_unknown_ones_are_refused(web: str)
         found = set(re.findall(r'href="/console/runs/([0-9a-f-]{36})" data-item', page))
         assert found == {stored.run_id(name) for name in wanted}, query
     assert "wanted one of" in await text_of(web, "/console/runs?verdict=green", 400)
+    chips = (await text_of(web, "/console/runs?persona=persona&experiment=e&verdict=failed")).partition(
+        "chips"
+    )[2]
+    for filters in ("experiment=e&amp;verdict=failed", "persona=persona&amp;verdict=failed"):
+        assert f'href="/console/runs?{filters}" aria-label="Without' in chips
     assert "page_token" in await text_of(web, "/console/runs?page=%C3%BC", 400)
 
 

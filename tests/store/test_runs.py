@@ -282,7 +282,7 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
     assert await store.rollups(NOON, NOON + 2 * HOUR) == [
         Rollup(NOON, "assertion", "a", 1, 1, 1, 0, 2, 1.5),
         Rollup(NOON, "metric", "m", 3, 0, 0, 0, 1, 12.5),
-        Rollup(NOON + HOUR, "run", "scenario", 1, 0, 0, 0, 1, 0.75),
+        Rollup(NOON + HOUR, "run", "", 1, 0, 0, 0, 1, 0.75),
     ]
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []

@@ -77,19 +77,18 @@ def bar(
 def spark(values: Sequence[float | None], most: float | None = None) -> str:
     """Draw values as small bars: a path in a box of 100 x 18, since many elements take long to render.
 
-    None leaves a gap. most: value of a whole bar; None for the largest one.
+    None leaves a gap. most: value of a whole bar, which none exceeds; None for the largest one.
     """
     height = 18
-    known = [abs(value) for value in values if value is not None]
-    most = most or max(known, default=0) or 1
+    most = most or max((abs(value) for value in values if value is not None), default=0) or 1
     step = 100 / max(len(values), 1)
-    return "".join(
-        f"M{step * place:.1f} {height}v-{tall:.1f}h{0.75 * step:.1f}v{tall:.1f}z"
-        for place, value in enumerate(values)
-        if value is not None
-        # 1 pixel: what is there shows, however small it is.
-        for tall in [max(height * min(abs(value) / most, 1), 1)]
-    )
+    path = ""
+    for place, value in enumerate(values):
+        if value is not None:
+            # 1 pixel: what is there shows, however small it is.
+            tall = f"{max(height * abs(value) / most, 1):.1f}"
+            path += f"M{step * place:.1f} {height}v-{tall}h{0.75 * step:.1f}v{tall}z"
+    return path
 
 
 def share_plot(series: Sequence[tuple[str, str, Sequence[Datum]]]) -> Plot:

@@ -38,8 +38,8 @@ _VERDICTS: Final = {
 class Rollup(NamedTuple):
     """What happened in an hour or in a day.
 
-    hour: its begin, Unix microseconds; of a day that of its first hour, UTC. scope, key: RUN and the scenario's id, ASSERTION or METRIC and the
-    evaluator's name. value_count, value_sum: of scores; of a metric's values.
+    hour: its begin, Unix microseconds; of a day that of its first hour, UTC. scope, key: RUN and "" for all runs
+    together, ASSERTION or METRIC and the evaluator's name. value_count, value_sum: of scores; of a metric's values.
     """
 
     hour: int
@@ -58,7 +58,7 @@ def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
     broke = run.status == run_service_pb2.RUN_STATUS_ERROR
     verdict = result_pb2.VERDICT_ERROR if broke else run.verdict
     score = run.result.score if run.result.HasField("score") else None
-    return _count(at, RUN, run.scenario_id, verdict, score)
+    return _count(at, RUN, "", verdict, score)
 
 
 def of_results(results: Iterable[result_pb2.EvaluationResult], at: int) -> list[Rollup]:

@@ -1,8 +1,7 @@
 """Figures of the overview, from the counts of hours."""
 
-import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evald.records import read_verdict
@@ -10,7 +9,7 @@ from evald.result import Verdict
 from evald.v1 import evaluator_pb2, run_service_pb2, suite_service_pb2
 from evald_server.pages.formats import Mark, mark
 from evald_server.pages.plots import Bar, bar, spark
-from evald_server.store.rollups import ASSERTION, METRIC, RUN, Rollup
+from evald_server.store.rollups import ASSERTION, RUN, Rollup
 from evald_server.suites.reports.case_view import title
 from evald_server.suites.reports.report import is_metric
 from evald_server.suites.statistics import wilson
@@ -80,86 +79,79 @@ class FailureGroup(NamedTuple):
     last_id: str
 
 
-class _Series:
-    """The counts of one key, piece by piece."""
+class Period(NamedTuple):
+    """A time in pieces of one length. since, width: microseconds. size: how many."""
 
-    def __init__(self, size: int) -> None:
-        self.pieces: list[Rollup | None] = [None] * size
+    since: int
+    width: int
+    size: int
 
-    def total(self, name: str) -> int:
-        return sum(getattr(piece, name) for piece in self.pieces if piece is not None)
-
-    def rates(self) -> list[float | None]:
-        return [
-            piece.passed / (piece.passed + piece.failed) if piece and piece.passed + piece.failed else None
-            for piece in self.pieces
-        ]
-
-    def means(self) -> list[float | None]:
-        return [
-            piece.value_sum / piece.value_count if piece and piece.value_count else None
-            for piece in self.pieces
-        ]
+    def spark(self, values: Mapping[int, float], most: float | None = None) -> str:
+        """Draw values, given by the begins of their pieces. most: as for `plots.spark`."""
+        return spark([values.get(self.since + place * self.width) for place in range(self.size)], most)
 
 
-def pass_rate(passed: int, failed: int) -> Rate | None:
+def figures(found: Iterable[Rollup], period: Period, labels: Mapping[str, str]) -> Figures:
+    """Return what the counts of a period's pieces say. labels: of evaluators, by type."""
+    runs: list[Rollup] = []
+    assertions: dict[str, list[Rollup]] = {}
+    metrics: dict[str, list[Rollup]] = {}
+    for one in found:
+        if one.scope == RUN:
+            runs.append(one)
+        else:
+            (assertions if one.scope == ASSERTION else metrics).setdefault(one.key, []).append(one)
+
+    def shown(name: str) -> str:
+        base = name.partition("#")[0]
+        return title(name, base, labels.get(base, ""))
+
+    def failures(name: str) -> int:
+        return sum(one.failed + one.error for one in assertions[name])
+
+    worst = sorted(assertions, key=lambda name: (-failures(name), shown(name)))
+    return Figures(
+        _runs(runs, period),
+        [_assertion(name, shown(name), assertions[name], period) for name in worst[:_ROWS]],
+        [_metric(shown(name), metrics[name], period) for name in sorted(metrics, key=shown)[:_ROWS]],
+        max(len(assertions) - _ROWS, 0) + max(len(metrics) - _ROWS, 0),
+    )
+
+
+def _runs(counts: Iterable[Rollup], period: Period) -> RunFigures:
+    ended: dict[int, int] = defaultdict(int)
+    passed = failed = error = 0
+    for one in counts:
+        ended[one.hour] += one.passed + one.failed + one.error + one.skipped
+        passed, failed, error = passed + one.passed, failed + one.failed, error + one.error
+    total = sum(ended.values())
+    share = error / total if total else 0.0
+    return RunFigures(total, period.spark(ended), _rate(passed, failed), error, share)
+
+
+def _assertion(name: str, shown: str, counts: Sequence[Rollup], period: Period) -> AssertionRow:
+    passed, failed = sum(one.passed for one in counts), sum(one.failed for one in counts)
+    rates = {one.hour: one.passed / (one.passed + one.failed) for one in counts if one.passed or one.failed}
+    error = sum(one.error for one in counts)
+    return AssertionRow(
+        name, shown, passed, failed, error, _rate(passed, failed), period.spark(rates, most=1.0)
+    )
+
+
+def _metric(shown: str, counts: Sequence[Rollup], period: Period) -> MetricRow:
+    measured = sum(one.value_count for one in counts)
+    mean = sum(one.value_sum for one in counts) / measured if measured else None
+    means = {one.hour: one.value_sum / one.value_count for one in counts if one.value_count}
+    return MetricRow(shown, measured, sum(one.error for one in counts), mean, period.spark(means))
+
+
+def _rate(passed: int, failed: int) -> Rate | None:
     """Return a pass rate; None where nothing passed or failed."""
     if not passed + failed:
         return None
     low, high = wilson(passed, passed + failed)
     value = passed / (passed + failed)
     return Rate(suite_service_pb2.Estimate(value=value, low=low, high=high), bar(value, low, high))
-
-
-def figures(found: Iterable[Rollup], since: int, width: int, size: int, labels: Mapping[str, str]) -> Figures:
-    """Return what the counts of a period say.
-
-    since, width, size: its pieces, microseconds. labels: of evaluators, by type.
-    """
-    runs = _Series(size)
-    series: dict[str, dict[str, _Series]] = {
-        ASSERTION: defaultdict(lambda: _Series(size)),
-        METRIC: defaultdict(lambda: _Series(size)),
-    }
-    for one in found:
-        place = min(max((one.hour - since) // width, 0), size - 1)
-        if one.scope == RUN:
-            # Of all scenarios together.
-            before = runs.pieces[place]
-            added = one[3:] if before is None else map(operator.add, before[3:], one[3:])
-            runs.pieces[place] = Rollup(*one[:3], *added)
-        else:
-            series[one.scope][one.key].pieces[place] = one
-
-    def label(name: str) -> str:
-        base = name.partition("#")[0]
-        return title(name, base, labels.get(base, ""))
-
-    assertions = [_assertion(name, label(name), one) for name, one in series[ASSERTION].items()]
-    assertions.sort(key=lambda row: (-row.failed - row.error, row.title))
-    metrics = [_metric(label(name), one) for name, one in series[METRIC].items()]
-    metrics.sort(key=lambda row: row.title)
-    left_out = max(len(assertions) - _ROWS, 0) + max(len(metrics) - _ROWS, 0)
-    return Figures(_runs(runs), assertions[:_ROWS], metrics[:_ROWS], left_out)
-
-
-def _runs(runs: _Series) -> RunFigures:
-    passed, failed, error = (runs.total(name) for name in ("passed", "failed", "error"))
-    counts = [sum(piece[3:7]) if piece is not None else 0 for piece in runs.pieces]
-    count = sum(counts)
-    return RunFigures(count, spark(counts), pass_rate(passed, failed), error, error / count if count else 0.0)
-
-
-def _assertion(name: str, shown: str, one: _Series) -> AssertionRow:
-    passed, failed = one.total("passed"), one.total("failed")
-    rate = pass_rate(passed, failed)
-    return AssertionRow(name, shown, passed, failed, one.total("error"), rate, spark(one.rates(), 1.0))
-
-
-def _metric(shown: str, one: _Series) -> MetricRow:
-    measured = one.total("value_count")
-    mean = one.total("value_sum") / measured if measured else None
-    return MetricRow(shown, measured, one.total("error"), mean, spark(one.means()))
 
 
 def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:

@@ -14,9 +14,9 @@ from evald_server.http.site import Site
 from evald_server.store.rollups import DAY, HOUR
 from evald_server.store.runs import RunStore
 
-from .failures import BadAddress
-from .figures import figures, problems
+from .figures import Period, figures, problems
 from .labels import labels
+from .page_runs import choice
 from .rendering import render
 from .suite_view import suite_rows
 
@@ -43,19 +43,17 @@ class CallRow(NamedTuple):
 
 async def overview(site: Site, request: Request) -> Response:
     """Show the figures of a period."""
-    period = request.query_params.get("period", "24h")
-    if period not in _PERIODS:
-        raise BadAddress(f"period: got {period[:100]!r}, wanted one of {', '.join(_PERIODS)}")
-    size, width = _PERIODS[period]
+    period = request.query_params.get("period") or "24h"
+    size, width = choice(request, "period", _PERIODS) or _PERIODS[period]
     now = time.time_ns() // 1000
-    since = now - now % width - (size - 1) * width
+    pieces = Period(now - now % width - (size - 1) * width, width, size)
     caller = site.access.caller(request)
 
     async def listed(
         verdict: result_pb2.Verdict | None, status: run_service_pb2.RunStatus | None, size: int
     ) -> Sequence[run_service_pb2.Run]:
         wanted = run_service_pb2.ListRunsRequest(page_size=size, verdict=verdict, status=status)
-        wanted.since.FromMicroseconds(since)
+        wanted.since.FromMicroseconds(pieces.since)
         answer = run_service_pb2.ListRunsResponse
         return (await site.calls.ask("evald.v1.RunService/ListRuns", wanted, answer, caller)).runs
 
@@ -68,7 +66,7 @@ async def overview(site: Site, request: Request) -> Response:
         suite_service_pb2.ListSuiteRunsResponse,
         caller,
     )
-    counts = await RunStore(site.database).rollups(since, now + width, width)
+    counts = await RunStore(site.database).rollups(pieces.since, now, width)
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     running, queued = site.telemetry.runs.now()
     return render(
@@ -78,7 +76,7 @@ async def overview(site: Site, request: Request) -> Response:
         period=period,
         periods=list(_PERIODS),
         now=Timestamp(seconds=now // 1_000_000),
-        found=figures(counts, since, width, size, await labels(site, caller)),
+        found=figures(counts, pieces, await labels(site, caller)),
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,
@@ -91,14 +89,7 @@ async def overview(site: Site, request: Request) -> Response:
 
 
 def _calls(site: Site) -> list[CallRow]:
-    rows = [
-        CallRow(
-            name,
-            counts[Verdict.PASSED],
-            counts[Verdict.FAILED],
-            counts[Verdict.ERROR],
-            counts[Verdict.SKIPPED],
-        )
-        for name, counts in sorted(site.telemetry.evaluation_counts().items())
-    ]
+    shown = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
+    found = sorted(site.telemetry.evaluation_counts().items())
+    rows = [CallRow(name, *(counts[verdict] for verdict in shown)) for name, counts in found]
     return [row for row in rows if any(row[1:])]

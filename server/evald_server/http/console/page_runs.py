@@ -1,7 +1,7 @@
 """The list of runs: filters, pages, and what may be done with a run."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
@@ -15,7 +15,7 @@ from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .failures import BadAddress
 from .rendering import link, render
-from .run_view import UNFINISHED, outcome, run_seconds, status_word, why
+from .run_view import STATUS_WORDS, UNFINISHED, outcome, run_seconds, status_word, why
 
 N = TypeVar("N")
 
@@ -23,14 +23,7 @@ _PAGE: Final = 50
 # Of scenarios in the filter: one that is not among them is reached from its own page.
 _SCENARIOS: Final = 200
 
-STATUSES: Final = {
-    "queued": run_service_pb2.RUN_STATUS_QUEUED,
-    "running": run_service_pb2.RUN_STATUS_RUNNING,
-    "completed": run_service_pb2.RUN_STATUS_COMPLETED,
-    "error": run_service_pb2.RUN_STATUS_ERROR,
-    "interrupted": run_service_pb2.RUN_STATUS_INTERRUPTED,
-    "cancelled": run_service_pb2.RUN_STATUS_CANCELLED,
-}
+STATUSES: Final = {word.lower(): status for status, word in STATUS_WORDS.items()}
 VERDICTS: Final = {
     "passed": result_pb2.VERDICT_PASSED,
     "failed": result_pb2.VERDICT_FAILED,
@@ -39,11 +32,11 @@ VERDICTS: Final = {
 }
 PERIODS: Final = {"24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 
-ACTIONS: Final[dict[str, tuple[type[Message], type[Message]]]] = {
-    "cancel": (run_service_pb2.CancelRunRequest, run_service_pb2.CancelRunResponse),
-    "retry": (run_service_pb2.RetryRunRequest, run_service_pb2.RetryRunResponse),
-    "resume": (run_service_pb2.ResumeRunRequest, run_service_pb2.ResumeRunResponse),
-    "delete": (run_service_pb2.DeleteRunRequest, run_service_pb2.DeleteRunResponse),
+ACTIONS: Final[dict[str, type[Message]]] = {
+    "cancel": run_service_pb2.CancelRunRequest,
+    "retry": run_service_pb2.RetryRunRequest,
+    "resume": run_service_pb2.ResumeRunRequest,
+    "delete": run_service_pb2.DeleteRunRequest,
 }
 
 
@@ -90,12 +83,12 @@ async def runs(site: Site, request: Request) -> Response:
     scenarios: dict[str, str] = {}
     if site.access.may(request, "evald.v1.ScenarioService/ListScenarios"):
         scenarios = await ResourceStore(site.database).names(ResourceKind.SCENARIO, _SCENARIOS)
-    for run in found.runs:
-        if run.scenario_id == wanted.scenario_id:
-            scenarios.setdefault(run.scenario_id, run.scenario.name)
+    # What is filtered by is the same in all of them.
+    first = found.runs[0] if found.runs else run_service_pb2.Run()
     if wanted.scenario_id:
-        scenarios.setdefault(wanted.scenario_id, wanted.scenario_id)
+        scenarios.setdefault(wanted.scenario_id, first.scenario.name or wanted.scenario_id)
     filters = {name: value for name, value in given.items() if name != "page" and value}
+    names = {"persona": first.persona.name, "connector": first.connector.name, "experiment": ""}
     return render(
         site,
         request,
@@ -103,7 +96,7 @@ async def runs(site: Site, request: Request) -> Response:
         rows=[_row(run) for run in found.runs],
         scenarios=scenarios,
         filters=filters,
-        narrowed=_narrowed(filters, found.runs),
+        narrowed={name: names[name] or filters[name] for name in names if name in filters},
         statuses=STATUSES,
         verdicts=VERDICTS,
         periods=PERIODS,
@@ -116,30 +109,11 @@ def _row(run: run_service_pb2.Run) -> RunRow:
     return RunRow(run, outcome(run), status_word(run), run.status in UNFINISHED, run_seconds(run), why(run))
 
 
-class Narrowed(NamedTuple):
-    """A filter that was reached by a link. address: the list without it."""
-
-    name: str
-    value: str
-    address: str
-
-
-def _narrowed(filters: dict[str, str], found: Sequence[run_service_pb2.Run]) -> list[Narrowed]:
-    shown = []
-    for name in ("persona", "connector", "experiment"):
-        if name in filters:
-            names = [getattr(run, name).name for run in found if name != "experiment"]
-            without = {key: value for key, value in filters.items() if key != name}
-            value = names[0] if names else filters[name]
-            shown.append(Narrowed(name.capitalize(), value, link("/console/runs", **without)))
-    return shown
-
-
 async def change_run(action: str, site: Site, request: Request) -> Response:
     """Cancel, retry, resume or delete a run."""
     run_id = request.path_params["run_id"]
-    ask, answer = ACTIONS[action]
     method = f"evald.v1.RunService/{action.capitalize()}Run"
-    await site.calls.ask(method, ask(run_id=run_id), answer, site.access.caller(request))
+    wanted = ACTIONS[action](run_id=run_id).SerializeToString()
+    await site.calls.unary(method, wanted, site.access.caller(request))
     target = link("/console/runs") if action == "delete" else link(f"/console/runs/{run_id}")
     return RedirectResponse(target, 303)

@@ -29,7 +29,7 @@ _RESULTS: Final = 50
 _TURNS: Final = 200
 _COLUMNS: Final = 40
 
-_STATUS_WORDS: Final = {
+STATUS_WORDS: Final = {
     run_service_pb2.RUN_STATUS_QUEUED: "Queued",
     run_service_pb2.RUN_STATUS_RUNNING: "Running",
     run_service_pb2.RUN_STATUS_COMPLETED: "Completed",
@@ -91,7 +91,7 @@ class MatrixRow(NamedTuple):
 
 def status_word(run: Run) -> str:
     """Return where a run stands, in a word."""
-    return _STATUS_WORDS.get(run.status, "Unknown")
+    return STATUS_WORDS.get(run.status, "Unknown")
 
 
 def outcome(run: Run) -> Mark | None:

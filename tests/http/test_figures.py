@@ -1,0 +1,65 @@
+"""The figures of the overview, from the counts of hours and days."""
+
+from evald_server.http.console.figures import Period, figures
+from evald_server.pages.plots import spark
+from evald_server.store.rollups import ASSERTION, HOUR, METRIC, RUN, Rollup
+
+PERIOD = Period(since=100 * HOUR, width=HOUR, size=3)
+
+
+def a_count(hour: int, scope: str, key: str, *counts: float) -> Rollup:
+    return Rollup(PERIOD.since + hour * HOUR, scope, key, *counts)  # type: ignore[arg-type]
+
+
+def test_pieces_add_up_and_the_worst_assertions_come_first() -> None:
+    found = figures(
+        [
+            a_count(0, RUN, "", 3, 1, 0, 0, 0, 0.0),
+            a_count(2, RUN, "", 1, 0, 2, 1, 0, 0.0),
+            a_count(0, ASSERTION, "calm", 4, 0, 0, 0, 0, 0.0),
+            a_count(0, ASSERTION, "regex#2", 1, 3, 0, 0, 0, 0.0),
+            a_count(2, ASSERTION, "regex#2", 2, 0, 1, 0, 0, 0.0),
+            a_count(1, ASSERTION, "broken", 0, 0, 9, 0, 0, 0.0),
+            a_count(0, METRIC, "cost", 2, 0, 0, 0, 2, 3.0),
+            a_count(2, METRIC, "cost", 3, 0, 1, 0, 2, 9.0),
+            a_count(2, METRIC, "blank", 1, 0, 0, 0, 0, 0.0),
+        ],
+        PERIOD,
+        {"regex": "Regex"},
+    )
+    runs = found.runs
+    assert (runs.total, runs.error_count, runs.error_share) == (8, 2, 0.25)
+    assert runs.rate is not None
+    assert runs.rate.estimate.value == 0.8
+    assert runs.counts == spark([4, None, 4])
+    assert [(row.name, row.title, row.passed, row.failed, row.error) for row in found.assertions] == [
+        ("broken", "broken", 0, 0, 9),
+        ("regex#2", "Regex #2", 3, 3, 1),
+        ("calm", "calm", 4, 0, 0),
+    ]
+    assert found.assertions[0].rate is None
+    assert found.assertions[1].spark == spark([0.25, None, 1.0], 1.0)
+    assert [(row.title, row.measured, row.error, row.mean) for row in found.metrics] == [
+        ("blank", 0, 0, None),
+        ("cost", 4, 1, 3.0),
+    ]
+    assert found.metrics[1].spark == spark([1.5, None, 4.5])
+    assert found.rows_left_out == 0
+
+
+def test_runs_that_were_counted_by_scenario_are_added() -> None:
+    found = figures([a_count(1, RUN, key, 1, 1, 0, 0, 0, 0.0) for key in ("a", "b", "")], PERIOD, {})
+    assert (found.runs.total, found.runs.counts) == (6, spark([None, 6, None]))
+
+
+def test_an_evaluator_with_thousands_of_names_leaves_a_page_of_fifty() -> None:
+    counts = [a_count(0, ASSERTION, f"name {n:04}", 1, n, 0, 0, 0, 0.0) for n in range(2000)]
+    found = figures(counts, PERIOD, {})
+    assert [row.failed for row in found.assertions] == list(range(1999, 1949, -1))
+    assert found.rows_left_out == 1950
+
+
+def test_a_period_without_counts_is_empty() -> None:
+    found = figures([], PERIOD, {})
+    assert (found.runs.total, found.runs.rate, found.runs.error_share) == (0, None, 0.0)
+    assert (found.assertions, found.metrics, found.rows_left_out) == ([], [], 0)
