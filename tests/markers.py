@@ -14,7 +14,7 @@ class Markers:
     """Secrets by name. Each is found by any 16 characters at its beginning or end, however they are escaped."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, set[str]] = {}
+        self.parts: dict[str, set[str]] = {}
 
     def plant(self, name: str, between: str = '"/&+') -> str:
         """A new secret. between: in its middle; by default what JSON, addresses, HTML and base64 escape."""
@@ -22,7 +22,7 @@ class Markers:
 
     def know(self, name: str, secret: str) -> str:
         """Look for a secret that something else has made."""
-        found = self._parts.setdefault(name, set())
+        found = self.parts.setdefault(name, set())
         for part in (secret[:16], secret[-16:]):
             assert len(part) == 16, f"{name} is too short to be looked for"
             found |= {part, *_in_base64(part)}
@@ -33,7 +33,7 @@ class Markers:
         plain = (text, unquote_plus(text), html.unescape(text), _UNITS.sub(_character, text))
         return {
             name
-            for name, parts in self._parts.items()
+            for name, parts in self.parts.items()
             if any(part in spelling for part in parts for spelling in plain)
         }
 

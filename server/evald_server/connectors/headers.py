@@ -2,6 +2,7 @@
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -140,7 +141,18 @@ class HeaderSecrets:
                 return secret
 
             found[name] = _PLACEHOLDER.sub(replaced, value)
+            secrets |= _of_basic(found[name])
         return ResolvedHeaders(found, frozenset(secrets), Redactor(secrets))
+
+
+def _of_basic(value: str) -> set[str]:
+    """Return what an agent reads from `Basic` credentials, and may repeat: user and password, and the password."""
+    scheme, _, encoded = value.partition(" ")
+    try:
+        said = b64decode(encoded, validate=True).decode() if scheme.lower() == "basic" else ""
+    except ValueError:
+        return set()
+    return {said, said.partition(":")[2]}
 
 
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:

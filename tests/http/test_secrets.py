@@ -1,0 +1,419 @@
+"""Secrets planted in a server, and in all that its callers, agents and judges send, come out nowhere: in no answer,
+page, metric, log line or stored file, whatever breaks."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import time
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote, unquote
+
+import grpc
+import httpx
+import pytest
+from starlette.routing import Route
+
+from evald.agent.v1 import agent_service_pb2
+from evald.v1 import connector_service_pb2
+from evald_server.auth.keys import read_keys, revoke_key
+from evald_server.auth.principal import Role
+from evald_server.http.access import COOKIE
+from evald_server.http.api.routes import ROUTES
+from evald_server.http.console.routes import routes as console_routes
+from evald_server.http.site import Site
+from evald_server.store.database import FILE_NAME
+
+from ..auth.authority import Authority
+from ..auth.issuer import Issuer
+from ..auth.keyring import bearer, make_key
+from ..cli.conftest import evald, fork_server  # noqa: F401 - fixtures
+from ..conftest import ANY_PORT, ENVIRONMENT
+from ..judge.wire import answer, completion, events
+from ..markers import Markers
+from ..remote import scripted
+from ..rpc.live import until
+from .exchange import JSON
+
+FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
+
+
+def test_the_search_finds_a_secret_however_it_is_escaped() -> None:
+    markers = Markers()
+    secret = markers.plant("it")
+    assert not markers.found_in("nothing of it")
+    for spelling in (
+        secret,
+        secret[:16],
+        f"{{{secret[-16:]}}}",
+        json.dumps(secret),
+        quote(secret),
+        "".join(f"%{ord(one):02X}" for one in secret),
+        "".join(f"\\u{ord(one):04x}" for one in secret),
+        "".join(f"&#{ord(one)};" for one in secret),
+        *(b64encode(f"{before}{secret}, and more".encode()).decode() for before in ("", "1", "12", "123")),
+    ):
+        assert markers.found_in(f"It says {spelling}.") == {"it"}, spelling
+
+
+# How an endpoint, agent or judge, answers with the request that it got.
+ECHOES: Final[dict[str, Callable[[str], bytes]]] = {
+    "refused": lambda said: answer(401, {"error": {"message": said, "code": said}}).data,
+    "limited": lambda said: answer(429, {"error": {"message": said}}, retry_after="0").data,
+    "failed": lambda said: answer(500, said, content_type="text/plain").data,
+    "page": lambda said: answer(200, f"<html><p>{said}", content_type="text/html").data,
+    "reported": lambda said: answer(200, {"error": said, "detail": said}).data,
+    "answered": lambda said: answer(200, completion(said)).data,
+    "finished": lambda said: answer(200, completion("fine", said)).data,
+    "called": lambda said: answer(
+        200,
+        completion(said, "tool_calls", tool_calls=[{"id": said, "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": said})}}]),
+    ).data,
+    "unknown": lambda said: answer(200, {said: said}).data,
+    "streamed": lambda said: answer(200, events({"error": {"message": said}}), content_type="text/event-stream").data,
+    "redirected": lambda said: answer(302, said, location=f"http://127.0.0.1:1/?{quote(said)}").data,
+    "no HTTP": lambda said: said.encode(),
+    "bad status": lambda said: f"HTTP/1.1 {said.splitlines()[1]}\r\n\r\n".encode(),
+    "bad length": lambda said: answer(200, said, length=10_000, end="close").data,
+    "bad chunk": lambda said: b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + said.encode() + b"\r\n",
+    "bad coding": lambda said: answer(200, said, content_encoding=quote(said)).data,
+    "slow": lambda said: answer(200, said, length=10_000).data,
+}
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request with its own head, as it is and escaped. The first part of the path says how."""
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        size = int(re.findall(r"(?i)content-length: *(\d+)", head + "\r\ncontent-length: 0")[0])
+        await reader.readexactly(size)
+        kind = unquote(head.split()[1].split("/")[1])
+        said = " ".join((head, json.dumps(head), quote(head), b64encode(head.encode()).decode(), *map(_decoded, re.findall("[Bb]asic (.+)", head))))
+        writer.write(ECHOES[kind](said))
+        await writer.drain()
+        if kind == "slow":
+            await reader.read()
+    writer.close()
+
+
+def _decoded(credentials: str) -> str:
+    return b64decode(credentials).decode()
+
+
+class _EchoingAgent(grpc.GenericRpcHandler):
+    """An agent over gRPC that answers with its request's metadata, or breaks with them."""
+
+    def service(self, details: Any) -> Any:
+        said = str(details.invocation_metadata)
+
+        async def invoke(data: bytes, context: Any) -> bytes:
+            request = agent_service_pb2.InvokeRequest.FromString(data)
+            if request.messages[-1].text != "Hello":
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, said)
+            response = agent_service_pb2.InvokeResponse()
+            response.invocation.messages.add(role="assistant", text=said)
+            return response.SerializeToString()
+
+        return grpc.unary_unary_rpc_method_handler(invoke)
+
+
+class Heard:
+    """Everything that came out of the server, by where it came from."""
+
+    def __init__(self, markers: Markers) -> None:
+        self.markers = markers
+        self.texts: list[tuple[str, str]] = []
+
+    def add(self, where: str, text: str | bytes) -> None:
+        self.texts.append((where, text.decode("latin-1") if isinstance(text, bytes) else text))
+
+    def leaks(self) -> dict[str, set[str]]:
+        return {where: found for where, text in self.texts if (found := self.markers.found_in(text))}
+
+
+class Planted(NamedTuple):
+    """A server full of secrets. folder: of its files. client: calls with its key. echo, agent: addresses."""
+
+    folder: Path
+    markers: Markers
+    heard: Heard
+    process: asyncio.subprocess.Process
+    client: httpx.AsyncClient
+    channel: grpc.aio.Channel
+    monitoring: str
+    key: str
+    tokens: dict[str, str]
+    echo: str
+    agent: str
+
+    async def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """A request over HTTP whose answer is kept."""
+        response = await self.client.request(method, path, **request)
+        self.heard.add(f"{method} {path}"[:200], response.text)
+        return response
+
+    async def create(self, kind: str, data: dict[str, Any]) -> str:
+        """Store a resource. Returns its id."""
+        made = await self.ask("POST", f"/api/{kind}", json=data)
+        assert made.status_code == 201, made.text
+        return str(made.json()["id"])
+
+    async def call(self, method: str, data: bytes, **call: Any) -> bytes:
+        """A call over gRPC whose answer is kept."""
+        try:
+            found: bytes = await self.channel.unary_unary(method)(data, timeout=20, **call)
+        except grpc.aio.AioRpcError as error:
+            found = repr((error, error.details(), error.trailing_metadata())).encode()
+        self.heard.add(method, found)
+        return found
+
+
+SECRETS: Final = ("EVALD_SECRET_AGENT", "AGENT_TOKEN", "EVALD_SECRET_BASIC", "JUDGE_KEY", "OPENAI_API_KEY")
+HEADERS: Final = {
+    "Authorization": "Bearer ${EVALD_SECRET_AGENT}",
+    "X-Api-Key": "${AGENT_TOKEN}",
+    "Cookie": "sid=${EVALD_SECRET_AGENT}; other=${AGENT_TOKEN}",
+    "Proxy-Authorization": "Basic ${EVALD_SECRET_BASIC}",
+}
+
+
+@pytest.fixture(name="certs", scope="module")
+def _certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Authority(tmp_path_factory.mktemp("certs")).folder
+
+
+def _credentials(folder: Path, markers: Markers) -> dict[str, str]:
+    """Keys and tokens by their state; the files of them are in the folder."""
+    keys, issuer = folder / "keys.toml", Issuer(folder / "jwks.json")
+    found = {name: make_key(keys, name, *Role, types=("*",)) for name in ("valid", "revoked")}
+    found["expired"] = make_key(keys, "expired", *Role, types=("*",), expires=-1)
+    revoke_key(keys, found["revoked"][6:18])
+    for key in read_keys(keys).values():
+        markers.know(f"digest of {key.principal}", key.digest)
+    for name, key_text in found.items():
+        markers.know(f"key: {name}", key_text[19:])
+    found["malformed"] = f"evald_{markers.plant('malformed', between='-')}"
+    found["foreign"] = markers.plant("foreign")
+    issuer.add("one")
+    issuer.publish()
+    for name, changes in {"token": {}, "old token": {"exp": 1}, "other token": {"aud": "other"}}.items():
+        found[name] = issuer.token(**changes)
+        markers.know(name, found[name].rpartition(".")[2])
+    return found
+
+
+def _config(folder: Path, certs: Path, echo: str, plugin: str) -> str:
+    judges = "".join(
+        f'[judges."{kind}"]\nbaseUrl = "http://{echo}/{quote(kind)}/v1"\nmodel = "m"\napiKeyEnv = "JUDGE_KEY"\n'
+        "timeout = 0.5\nattempts = 1\n"
+        for kind in ECHOES
+    )
+    return f"""
+log_level = "debug"
+log_calls = true
+drain_grace = 1.0
+data_dir = "{folder}/data"
+keys_file = "{folder}/keys.toml"
+connector_secrets = ["AGENT_TOKEN"]
+remote_targets = ["{plugin}"]
+judge_base_url = "http://{echo}/refused/v1"
+judge_model = "m"
+judge_api_key_file = "{folder}/judge.key"
+[tls]
+cert_file = "{folder}/server.pem"
+key_file = "{folder}/server.key"
+reload_seconds = 0.1
+[jwt]
+issuer = "https://issuer.example.org"
+audience = "evald"
+jwks_file = "{folder}/jwks.json"
+{judges}"""
+
+
+@asynccontextmanager
+async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterator[Planted]:
+    """A server in a process of its own. At its end nothing of its secrets has come out."""
+    markers = Markers()
+    heard = Heard(markers)
+    tokens = _credentials(folder, markers)
+    for name in ("server.pem", "server.key"):
+        (folder / name).write_bytes((certs / name).read_bytes())
+    pem = "".join((folder / "server.key").read_text().splitlines()[1:-1])
+    markers.know("private key", pem[60:-4])
+    (folder / "judge.key").write_text(markers.plant("judge's file"))
+    environment = {name: markers.plant(name) for name in SECRETS}
+    environment["EVALD_SECRET_BASIC"] = b64encode(f"u:{environment['EVALD_SECRET_BASIC']}".encode()).decode()
+    async with _agents() as (echo, agent), scripted.listening("acme.echo") as plugin:
+
+        async def repeat(_: Any) -> Any:
+            raise scripted.Refused(grpc.StatusCode.INTERNAL, str(plugin.metadata[-1]))
+
+        plugin.behave = repeat
+        (folder / "evald.toml").write_text(_config(folder, certs, echo, plugin.address))
+        with (folder / "stderr").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                evald_command,
+                *("serve", "--config", str(folder / "evald.toml"), "--listen", ANY_PORT),
+                *("--http", ANY_PORT, "--web", ANY_PORT),
+                env=ENVIRONMENT | environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        try:
+            assert process.stdout
+            ready = (await process.stdout.readline() + await process.stdout.readline()).decode()
+            found = re.findall(r"127\.0\.0\.1:\d+", ready)
+            assert len(found) == 3, (folder / "stderr").read_text()
+            heard.add("standard output", ready)
+            ca = ssl.create_default_context(cafile=str(certs / "ca.pem"))
+            credentials = grpc.ssl_channel_credentials((certs / "ca.pem").read_bytes())
+            async with (
+                httpx.AsyncClient(
+                    base_url=f"https://{found[2]}",
+                    verify=ca,
+                    timeout=10,
+                    trust_env=False,
+                    headers={"authorization": f"Bearer {tokens['valid']}"},
+                ) as client,
+                grpc.aio.secure_channel(found[0], credentials) as channel,
+            ):
+                server = Planted(
+                    folder, markers, heard, process, client, channel, found[1], tokens["valid"], tokens, echo, agent
+                )
+                yield server
+                process.send_signal(signal.SIGTERM)
+                heard.add("standard output", await process.stdout.read())
+                assert await process.wait() == 0
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    heard.add("log", (folder / "stderr").read_bytes())
+    for path in (folder / "data").rglob("*"):
+        heard.add(path.name, path.read_bytes())
+    assert not heard.leaks()
+
+
+@asynccontextmanager
+async def _agents() -> AsyncIterator[tuple[str, str]]:
+    """Addresses of an endpoint over HTTP and of an agent over gRPC, which repeat what they are asked."""
+    http = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    agent = grpc.aio.server()
+    agent.add_generic_rpc_handlers([_EchoingAgent()])
+    port = agent.add_insecure_port("127.0.0.1:0")
+    await agent.start()
+    try:
+        yield f"127.0.0.1:{http.sockets[0].getsockname()[1]}", f"127.0.0.1:{port}"
+    finally:
+        http.close()
+        await agent.stop(None)
+
+
+def _connectors(server: Planted) -> dict[str, dict[str, Any]]:
+    """Connectors whose agents repeat secrets, by the name of how."""
+    slow = {"timeoutSeconds": 0.3, "maxAttempts": 1}
+    found = {}
+    for kind in ECHOES:
+        url = f"http://{server.echo}/{quote(kind)}"
+        found[kind] = {"type": "http", "baseUrl": url, "config": slow}
+        found[f"{kind}, chat"] = {"type": "openai-chat", "baseUrl": url, "config": {"model": "m", **slow}}
+    for stream in ("sse", "ndjson"):
+        url = f"http://{server.echo}/{'streamed' if stream == 'sse' else 'unknown'}"
+        found[stream] = {"type": "http", "baseUrl": url, "config": {"stream": stream, **slow}}
+    found["langgraph"] = {
+        "type": "langgraph",
+        "baseUrl": f"http://{server.echo}/refused",
+        "config": {"assistantId": "a", **slow},
+    }
+    found["grpc"] = {"type": "grpc", "baseUrl": server.agent}
+    found["nobody"] = {"type": "http", "baseUrl": "http://127.0.0.1:9/"}
+    found["not set"] = {"type": "http", "baseUrl": "http://127.0.0.1:9/", "headers": {"Authorization": "${EVALD_SECRET_NONE}"}}
+    return {name: {"name": name, "headers": HEADERS, **one} for name, one in found.items()}
+
+
+async def _play(server: Planted) -> dict[str, str]:
+    """Test every connector, run a scenario with each, and have every judge asked. Returns ids of connectors by name."""
+    ids = {name: await server.create("connectors", one) for name, one in _connectors(server).items()}
+    judges = [
+        {"type": "llm-judge", "name": kind, "config": {"successCriteria": "It is right.", "judge": kind}}
+        for kind in ECHOES
+    ]
+    judges.append({"type": "llm-judge", "config": {"successCriteria": "It is right."}})
+    remote = {"type": "acme.echo", "config": {"word": "x"}}
+    persona = {"name": "Maria", "script": ["Hello", "More"], "headers": {"X-Session-Key": "${AGENT_TOKEN}"}}
+    persona_id = await server.create("personas", persona)
+    title = server.markers.plant("title")
+    scenario = await server.create("scenarios", {"name": title, "evaluators": [remote, judges[0]], "maxMessages": 4})
+    conversation = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Fine"}]}
+    traced = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    asked = [
+        server.ask("POST", "/api/evaluate", json={**conversation, "evaluators": [one]}, headers=traced)
+        for one in (*judges, remote)
+    ]
+    asked += [server.ask("POST", f"/api/connectors/{one}/test") for one in ids.values()]
+    starts = [
+        server.ask("POST", "/api/runs/playground", json={"scenarioId": scenario, "connectorId": one, "personaId": persona_id})
+        for name, one in ids.items()
+        if "chat" not in name
+    ]
+    for response in await asyncio.gather(*asked):
+        assert response.status_code == 200, response.text
+    for response in await asyncio.gather(*starts):
+        assert response.status_code == 201, response.text
+
+    async def all_ended() -> bool:
+        runs = (await server.client.get("/api/runs?messages=false")).json()
+        return len(runs) == len(starts) and not {"queued", "running"} & {run["status"] for run in runs}
+
+    await until(all_ended)
+    page = await server.client.get("/console/scenarios")
+    assert server.markers.found_in(page.text) == {"title"}
+    del server.markers.parts["title"]
+    return ids
+
+
+_KINDS: Final = {"suites": "suite-runs"}
+
+
+def _addresses(ids: dict[str, list[str]]) -> Iterator[str]:
+    """Every path that can be read, once for each thing that it may name."""
+    paths = [f"/api{route.path}" for route in ROUTES if route.method == "GET" and "{projectId}" not in route.path]
+    paths += [
+        route.path
+        for route in console_routes(cast("Site", None))
+        if isinstance(route, Route) and "GET" in (route.methods or ())
+    ]
+    for path in paths:
+        known = path.replace("{projectId}", "default").replace("{type}", "llm-judge").replace("{index}", "0")
+        kind = re.sub("^/(api|console)(/projects/default)?/", "", known).partition("/")[0]
+        for one in ids.get(_KINDS.get(kind, kind), []) if "id}" in known else [""]:
+            yield re.sub(r"\{\w+(:path)?\}", one or "none", known)
+
+
+async def _read_all(server: Planted) -> None:
+    """Read every route of the API, every page and the metrics."""
+    ids = {}
+    for kind in ("scenarios", "personas", "connectors", "evals", "runs", "suite-runs"):
+        ids[kind] = [one["id"] for one in (await server.client.get(f"/api/{kind}")).json()]
+    signed_in = await server.client.post("/console/sign-in", data={"key": server.key})
+    server.markers.know("cookie", signed_in.cookies[COOKIE])
+    addresses = list(_addresses(ids))
+    assert len(addresses) > 200
+    for first in range(0, len(addresses), 20):
+        responses = await asyncio.gather(*(server.ask("GET", one) for one in addresses[first : first + 20]))
+        for response in responses:
+            assert response.status_code < 500 or response.status_code == 501, response.text
+    await server.ask("GET", f"https://{server.monitoring}/metrics")
+
+
+async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(tmp_path: Path, certs: Path, evald_command: str) -> None:
+    async with planted(tmp_path, certs, evald_command) as server:
+        await _play(server)
+        await _read_all(server)
