@@ -72,17 +72,33 @@ ECHOES: Final[dict[str, Callable[[str], bytes]]] = {
     "reported": lambda said: answer(200, {"error": said, "detail": said}).data,
     "answered": lambda said: answer(200, completion(said)).data,
     "finished": lambda said: answer(200, completion("fine", said)).data,
-    "called": lambda said: answer(
-        200,
-        completion(said, "tool_calls", tool_calls=[{"id": said, "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": said})}}]),
-    ).data,
+    "called": lambda said: (
+        answer(
+            200,
+            completion(
+                said,
+                "tool_calls",
+                tool_calls=[
+                    {
+                        "id": said,
+                        "type": "function",
+                        "function": {"name": "f", "arguments": json.dumps({"a": said})},
+                    }
+                ],
+            ),
+        ).data
+    ),
     "unknown": lambda said: answer(200, {said: said}).data,
-    "streamed": lambda said: answer(200, events({"error": {"message": said}}), content_type="text/event-stream").data,
+    "streamed": lambda said: (
+        answer(200, events({"error": {"message": said}}), content_type="text/event-stream").data
+    ),
     "redirected": lambda said: answer(302, said, location=f"http://127.0.0.1:1/?{quote(said)}").data,
     "no HTTP": lambda said: said.encode(),
     "bad status": lambda said: f"HTTP/1.1 {said.splitlines()[1]}\r\n\r\n".encode(),
     "bad length": lambda said: answer(200, said, length=10_000, end="close").data,
-    "bad chunk": lambda said: b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + said.encode() + b"\r\n",
+    "bad chunk": lambda said: (
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + said.encode() + b"\r\n"
+    ),
     "bad coding": lambda said: answer(200, said, content_encoding=quote(said)).data,
     "slow": lambda said: answer(200, said, length=10_000).data,
 }
@@ -95,7 +111,15 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         size = int(re.findall(r"(?i)content-length: *(\d+)", head + "\r\ncontent-length: 0")[0])
         await reader.readexactly(size)
         kind = unquote(head.split()[1].split("/")[1])
-        said = " ".join((head, json.dumps(head), quote(head), b64encode(head.encode()).decode(), *map(_decoded, re.findall("[Bb]asic (.+)", head))))
+        said = " ".join(
+            (
+                head,
+                json.dumps(head),
+                quote(head),
+                b64encode(head.encode()).decode(),
+                *map(_decoded, re.findall("[Bb]asic (.+)", head)),
+            )
+        )
         writer.write(ECHOES[kind](said))
         await writer.drain()
         if kind == "slow":
@@ -134,8 +158,10 @@ class Heard:
     def add(self, where: str, text: str | bytes) -> None:
         self.texts.append((where, text.decode("latin-1") if isinstance(text, bytes) else text))
 
-    def leaks(self) -> dict[str, set[str]]:
-        return {where: found for where, text in self.texts if (found := self.markers.found_in(text))}
+    def leaks(self) -> list[str]:
+        """What is wrong: which secrets came out, and where."""
+        found = ((where, self.markers.found_in(text)) for where, text in self.texts)
+        return [f"{where}: {', '.join(sorted(names))}" for where, names in found if names]
 
 
 class Planted(NamedTuple):
@@ -285,7 +311,17 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
                 grpc.aio.secure_channel(found[0], credentials) as channel,
             ):
                 server = Planted(
-                    folder, markers, heard, process, client, channel, found[1], tokens["valid"], tokens, echo, agent
+                    folder,
+                    markers,
+                    heard,
+                    process,
+                    client,
+                    channel,
+                    found[1],
+                    tokens["valid"],
+                    tokens,
+                    echo,
+                    agent,
                 )
                 yield server
                 process.send_signal(signal.SIGTERM)
@@ -298,6 +334,14 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
     heard.add("log", (folder / "stderr").read_bytes())
     for path in (folder / "data").rglob("*"):
         heard.add(path.name, path.read_bytes())
+    for where, text in heard.texts:
+        for name in markers.found_in(text):
+            print(
+                "LEAK",
+                where,
+                name,
+                [text[max(0, i - 150) : i + 60] for p in markers.parts[name] if (i := text.find(p)) >= 0][:1],
+            )
     assert not heard.leaks()
 
 
@@ -334,7 +378,11 @@ def _connectors(server: Planted) -> dict[str, dict[str, Any]]:
     }
     found["grpc"] = {"type": "grpc", "baseUrl": server.agent}
     found["nobody"] = {"type": "http", "baseUrl": "http://127.0.0.1:9/"}
-    found["not set"] = {"type": "http", "baseUrl": "http://127.0.0.1:9/", "headers": {"Authorization": "${EVALD_SECRET_NONE}"}}
+    found["not set"] = {
+        "type": "http",
+        "baseUrl": "http://127.0.0.1:9/",
+        "headers": {"Authorization": "${EVALD_SECRET_NONE}"},
+    }
     return {name: {"name": name, "headers": HEADERS, **one} for name, one in found.items()}
 
 
@@ -350,7 +398,9 @@ async def _play(server: Planted) -> dict[str, str]:
     persona = {"name": "Maria", "script": ["Hello", "More"], "headers": {"X-Session-Key": "${AGENT_TOKEN}"}}
     persona_id = await server.create("personas", persona)
     title = server.markers.plant("title")
-    scenario = await server.create("scenarios", {"name": title, "evaluators": [remote, judges[0]], "maxMessages": 4})
+    scenario = await server.create(
+        "scenarios", {"name": title, "evaluators": [remote, judges[0]], "maxMessages": 4}
+    )
     conversation = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Fine"}]}
     traced = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
     asked = [
@@ -359,7 +409,11 @@ async def _play(server: Planted) -> dict[str, str]:
     ]
     asked += [server.ask("POST", f"/api/connectors/{one}/test") for one in ids.values()]
     starts = [
-        server.ask("POST", "/api/runs/playground", json={"scenarioId": scenario, "connectorId": one, "personaId": persona_id})
+        server.ask(
+            "POST",
+            "/api/runs/playground",
+            json={"scenarioId": scenario, "connectorId": one, "personaId": persona_id},
+        )
         for name, one in ids.items()
         if "chat" not in name
     ]
@@ -384,7 +438,9 @@ _KINDS: Final = {"suites": "suite-runs"}
 
 def _addresses(ids: dict[str, list[str]]) -> Iterator[str]:
     """Every path that can be read, once for each thing that it may name."""
-    paths = [f"/api{route.path}" for route in ROUTES if route.method == "GET" and "{projectId}" not in route.path]
+    paths = [
+        f"/api{route.path}" for route in ROUTES if route.method == "GET" and "{projectId}" not in route.path
+    ]
     paths += [
         route.path
         for route in console_routes(cast("Site", None))
@@ -405,7 +461,7 @@ async def _read_all(server: Planted) -> None:
     signed_in = await server.client.post("/console/sign-in", data={"key": server.key})
     server.markers.know("cookie", signed_in.cookies[COOKIE])
     addresses = list(_addresses(ids))
-    assert len(addresses) > 200
+    assert len(addresses) > 40
     for first in range(0, len(addresses), 20):
         responses = await asyncio.gather(*(server.ask("GET", one) for one in addresses[first : first + 20]))
         for response in responses:
@@ -413,7 +469,156 @@ async def _read_all(server: Planted) -> None:
     await server.ask("GET", f"https://{server.monitoring}/metrics")
 
 
-async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(tmp_path: Path, certs: Path, evald_command: str) -> None:
+async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(
+    tmp_path: Path, certs: Path, evald_command: str
+) -> None:
     async with planted(tmp_path, certs, evald_command) as server:
         await _play(server)
         await _read_all(server)
+
+
+HTTP_AGENT: Final = '"name": "a", "type": "http", "baseUrl": "http://127.0.0.1:9/"'
+CREATE: Final = "/evald.v1.ConnectorService/CreateConnector"
+TEST: Final = "/evald.v1.ConnectorService/TestConnector"
+
+
+class Refused(NamedTuple):
+    """A request with MARK in it, a secret, that is refused. status: of the answer."""
+
+    status: int
+    method: str
+    path: str
+    body: str = ""
+    headers: dict[str, str] = JSON
+
+
+def _bodies() -> Iterator[tuple[str, Refused]]:
+    """Connectors and personas in which a secret stands where only the name of a variable may, or nothing at all."""
+    wrong = {
+        "literal": '"headers": {"Authorization": "Bearer MARK"}',
+        "beside a variable": '"headers": {"X-Api-Key": "${EVALD_SECRET_AGENT}MARK"}',
+        "as a key": '"headers": {"X-Team": "sk-MARK"}',
+        "headers as text": '"headers": "MARK"',
+        "header as list": '"headers": {"Authorization": ["MARK"]}',
+        "header as object": '"headers": {"Authorization": {"Bearer": "MARK"}}',
+        "headers as list": '"headers": [{"name": "Authorization", "value": "MARK"}]',
+        "unprintable": '"headers": {"Authorization": "MARK\\u0007"}',
+        "variable": '"headers": {"Authorization": "${MARK}"}',
+        "misspelled": '"header": {"Authorization": "MARK"}',
+        "in the config": '"config": {"headers": {"Authorization": "MARK"}}',
+        "broken": '"headers": {"Authorization": "MARK"',
+        "twice": '"headers": {"Authorization": "MARK"}, "headers": {"Authorization": "MARK"}',
+    }
+    addresses = {
+        "user": '"type": "http", "baseUrl": "http://u:MARK@127.0.0.1/"',
+        "query": '"type": "http", "baseUrl": "http://127.0.0.1/?token=MARK"',
+        "port": '"type": "http", "baseUrl": "http://u:MARK/"',
+        "user, grpc": '"type": "grpc", "baseUrl": "u:MARK@127.0.0.1:1"',
+        "URL, grpc": '"type": "grpc", "baseUrl": "https://127.0.0.1:1/?token=MARK"',
+    }
+    for name, text in wrong.items():
+        yield f"connector, {name}", Refused(400, "POST", "/api/connectors", f"{{{HTTP_AGENT}, {text}}}")
+        yield f"RPC, {name}", Refused(400, "POST", CREATE, f'{{"connector": {{{HTTP_AGENT}, {text}}}}}')
+        if "config" not in name:
+            yield f"persona, {name}", Refused(400, "POST", "/api/personas", f'{{"name": "p", {text}}}')
+    for name, text in addresses.items():
+        yield f"address, {name}", Refused(400, "POST", "/api/connectors", f'{{"name": "a", {text}}}')
+        yield f"RPC, address, {name}", Refused(400, "POST", TEST, f'{{"connector": {{"name": "a", {text}}}}}')
+    opening = f'{{"suite": "s", "connector": {{{HTTP_AGENT}, {wrong["literal"]}}}}}\n'
+    yield "suite", Refused(400, "POST", "/api/suite-runs", opening, {"content-type": "application/x-ndjson"})
+
+
+REFUSED: Final = {
+    **dict(_bodies()),
+    "query": Refused(400, "GET", "/api/runs?token=MARK"),
+    "query of a page": Refused(200, "GET", "/console/runs?token=MARK"),
+    "query, encoded": Refused(400, "GET", "/api/status?access_token=%22MARK"),
+    "another scheme": Refused(401, "GET", "/api/runs", "", {"authorization": "Basic MARK"}),
+    "another scheme of a page": Refused(303, "GET", "/console/runs", "", {"authorization": "Token MARK"}),
+    "no key": Refused(401, "GET", "/api/runs", "", {"authorization": "Bearer MARK"}),
+    "a header that is too large": Refused(400, "GET", "/api/runs", "", {"x-api-key": "MARK" * 2000}),
+    "a cookie": Refused(401, "POST", CREATE, "{}", {"authorization": "", "cookie": f"{COOKIE}=MARK", **JSON}),
+    "an origin": Refused(403, "POST", CREATE, "{}", {"origin": "https://u:MARK@evil.example", **JSON}),
+    "a media type": Refused(415, "POST", "/api/connectors", "MARK", FORM),
+    "sign in": Refused(401, "POST", "/console/sign-in", "key=MARK", FORM),
+}
+
+
+FORMS: Final = {
+    "form": Refused(
+        400,
+        "POST",
+        "/console/connectors/new",
+        "do=save&/name=a&/type=http&/baseUrl=http://u:MARK@127.0.0.1/&count:/headers=1&/headers/0/name=Authorization&"
+        "/headers/0/value=Bearer MARK",
+        FORM,
+    ),
+    "form of a persona": Refused(
+        400,
+        "POST",
+        "/console/personas/new",
+        "do=save&/name=a&count:/headers=1&/headers/0/name=Authorization&/headers/0/value=MARK",
+        FORM,
+    ),
+    "import": Refused(
+        400, "POST", "/console/scenarios/import", 'lines={"name": "a", "headers": {"X-Key": "MARK"}}', FORM
+    ),
+}
+"""What is typed is in the form again, for who has typed it, and nowhere else."""
+
+
+async def test_what_is_refused_does_not_repeat_the_secret_in_it(
+    tmp_path: Path, certs: Path, evald_command: str
+) -> None:
+    async with planted(tmp_path, certs, evald_command) as server:
+        for name, one in {**REFUSED, **FORMS}.items():
+            secret = server.markers.plant(name, between="-")
+            path, body = (part.replace("MARK", secret) for part in (one.path, one.body))
+            headers = {key: value.replace("MARK", secret) for key, value in one.headers.items()}
+            ask = server.client.request if name in FORMS else server.ask
+            response = await ask(one.method, path, content=body, headers=headers)
+            assert response.status_code == one.status, (name, response.text)
+        for name, token in server.tokens.items():
+            if name in ("valid", "token"):
+                continue
+            headers = {"authorization": f"Bearer {token}"}
+            for path, status in {"/api/runs": 401, "/console/runs": 303}.items():
+                assert (await server.ask("GET", path, headers=headers)).status_code == status, name
+            await server.ask("GET", f"https://{server.monitoring}/metrics?token={token}", headers=headers)
+            await server.call(CREATE, b"", metadata=bearer(token))
+        twice = (*bearer(server.key), *bearer(server.tokens["foreign"]))
+        await server.call(CREATE, b"", metadata=twice)
+        await server.call(CREATE, b"", metadata=(("authorization", server.key),))
+        for headers in HEADERS, {"Authorization": f"Bearer {server.markers.plant('gRPC')}"}:
+            pb = connector_service_pb2.Connector(name="b", type="grpc", base_url="http://x", headers=headers)
+            request = connector_service_pb2.CreateConnectorRequest(connector=pb)
+            await server.call(CREATE, request.SerializeToString(), metadata=bearer(server.key))
+        for address in (server.client.base_url.netloc.decode(), server.monitoring):
+            for request in BROKEN_HTTP:
+                said = await _sent(address, certs, request.format(server.markers.plant(request, between="-")))
+                server.heard.add(f"{address} {request[:40]!r}", said)
+        await _read_all(server)
+
+
+BROKEN_HTTP: Final = (
+    "GET / HTTP/1.1\r\nAuthorization: Bearer {0}\r\nno header {0}\r\n\r\n",
+    "GET /metrics?token={0} HTTP/9.9\r\nAuthorization: Bearer {0}\r\n\r\n",
+    "Authorization: Bearer {0}\r\n\r\n",
+    "POST /api/connectors HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {0}\r\nContent-Length: {0}\r\n\r\n",
+    "GET {0} HTTP/1.1\r\nHost: u:{0}@localhost\r\nAuthorization: Bearer {0}\r\n\r\n",
+)
+
+
+async def _sent(address: str, certs: Path, text: str) -> bytes:
+    """What comes back for bytes that are no request."""
+    host, _, port = address.rpartition(":")
+    tls = ssl.create_default_context(cafile=str(certs / "ca.pem"))
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+    writer.write(text.encode())
+    try:
+        async with asyncio.timeout(2):
+            return await reader.read()
+    except (TimeoutError, ConnectionError):
+        return b""
+    finally:
+        writer.close()

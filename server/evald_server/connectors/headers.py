@@ -105,8 +105,10 @@ class HeaderSecrets:
         names = _PLACEHOLDER.findall(value)
         for variable in names:
             if not variable.startswith(SECRET_PREFIX) and variable not in self._allowed:
+                # What can be no name may be the secret itself.
+                shown = f" {variable[:100]!r}" if variable.isidentifier() else ""
                 return (
-                    f"the variable {variable[:100]!r} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
+                    f"the variable{shown} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
                     "one that the operator lists in connector_secrets"
                 )
         looks_secret = any(part.endswith(_SECRET_WORDS) for part in re.split(r"[-_.]", lower))
