@@ -3,12 +3,10 @@ page, metric, log line or stored file, whatever breaks."""
 
 import asyncio
 import json
-import os
 import re
 import signal
 import ssl
 import subprocess
-import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -173,6 +171,7 @@ class Planted(NamedTuple):
     process: asyncio.subprocess.Process
     client: httpx.AsyncClient
     channel: grpc.aio.Channel
+    address: str
     monitoring: str
     key: str
     tokens: dict[str, str]
@@ -317,6 +316,7 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
                     process,
                     client,
                     channel,
+                    found[0],
                     found[1],
                     tokens["valid"],
                     tokens,
@@ -332,16 +332,11 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
                 process.kill()
             await process.wait()
     heard.add("log", (folder / "stderr").read_bytes())
+    assert not heard.leaks()
+    # A literal value is stored to be sent. It is shown to nobody.
+    markers.parts.pop("literal", None)
     for path in (folder / "data").rglob("*"):
         heard.add(path.name, path.read_bytes())
-    for where, text in heard.texts:
-        for name in markers.found_in(text):
-            print(
-                "LEAK",
-                where,
-                name,
-                [text[max(0, i - 150) : i + 60] for p in markers.parts[name] if (i := text.find(p)) >= 0][:1],
-            )
     assert not heard.leaks()
 
 
@@ -458,6 +453,7 @@ async def _read_all(server: Planted) -> None:
     ids = {}
     for kind in ("scenarios", "personas", "connectors", "evals", "runs", "suite-runs"):
         ids[kind] = [one["id"] for one in (await server.client.get(f"/api/{kind}")).json()]
+    ids["connectors"] = ids["connectors"][:2]  # all alike
     signed_in = await server.client.post("/console/sign-in", data={"key": server.key})
     server.markers.know("cookie", signed_in.cookies[COOKIE])
     addresses = list(_addresses(ids))
@@ -622,3 +618,114 @@ async def _sent(address: str, certs: Path, text: str) -> bytes:
         return b""
     finally:
         writer.close()
+
+
+SUITE: Final = """
+targets: [answered, refused]
+connectors:
+  answered: {{type: http, baseUrl: "http://{echo}/answered", headers: {headers}}}
+  refused: {{type: http, baseUrl: "http://{echo}/refused", headers: {headers}}}
+evaluators: [{{type: contains, config: {{text: evald}}}}]
+cases: [{{id: a, input: Hello}}]
+"""
+
+
+async def test_commands_reports_and_exports_hold_no_secret(
+    tmp_path: Path,
+    certs: Path,
+    evald_command: str,
+    evald: Any,  # noqa: F811
+) -> None:
+    async with planted(tmp_path, certs, evald_command) as server:
+        found = _connectors(server)
+        ids = [await server.create("connectors", found[name]) for name in ("answered", "refused", "grpc")]
+        team = {**found["nobody"], "name": "team", "headers": {"X-Team": server.markers.plant("literal")}}
+        await server.create("connectors", team)
+        scenario = {"name": "Booking", "evaluators": [{"type": "contains", "config": {"text": "a"}}]}
+        persona = await server.create("personas", {"name": "Maria", "script": ["Hello", "More"]})
+        scenario_id = await server.create("scenarios", {**scenario, "maxMessages": 4})
+        for one in ids:
+            start = {"scenarioId": scenario_id, "connectorId": one, "personaId": persona}
+            await server.ask("POST", "/api/runs/playground", json=start)
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(SUITE.format(echo=server.echo, headers=json.dumps(HEADERS)))
+        refused = tmp_path / "connector.yaml"
+        literal = {"Authorization": server.markers.plant("file"), "X-Key": [server.markers.plant("list")]}
+        agent = {"name": "a", "type": "http", "baseUrl": "http://x", "headers": literal}
+        refused.write_text(json.dumps({"connectors": [agent]}))
+        reports = [str(tmp_path / f"report.{kind}") for kind in ("xml", "html", "json", "md", "jsonl")]
+        environment = {
+            "EVALD_SERVER": server.address,
+            "EVALD_TOKEN": server.key,
+            "EVALD_CA_FILE": str(certs / "ca.pem"),
+            "EVALD_DEBUG": "1",
+        }
+        for code, arguments in (
+            (3, ["test", str(suite), *(part for one in reports for part in ("--output", one))]),
+            (2, ["import", str(refused)]),
+            (0, ["connectors", "export"]),
+            (0, ["connectors", "show", "answered", "--json"]),
+            (3, ["connectors", "test", "refused"]),
+            (0, ["runs", "list", "--json", "--messages"]),
+            (0, ["runs", "export"]),
+            (0, ["history", "--json"]),
+            (0, ["remotes", "--json"]),
+            (0, ["keys", "list", "--keys-file", str(tmp_path / "keys.toml"), "--json"]),
+        ):
+            done = await asyncio.to_thread(evald, *arguments, **environment)
+            assert done.returncode == code, (arguments, done.stdout, done.stderr)
+            server.heard.add(" ".join(arguments[:2]), done.stdout + done.stderr)
+        for report in reports:
+            server.heard.add(report, Path(report).read_bytes())
+        await _read_all(server)
+
+
+async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
+    tmp_path: Path, certs: Path, evald_command: str
+) -> None:
+    async with planted(tmp_path, certs, evald_command) as server:
+        markers = server.markers
+
+        async def logged(words: str) -> None:
+            await until(lambda: words in (tmp_path / "stderr").read_text())
+
+        slow = {**_connectors(server)["slow"], "config": {"timeoutSeconds": 30}}
+        slow_id = await server.create("connectors", slow)
+        stalled = asyncio.create_task(server.ask("POST", f"/api/connectors/{slow_id}/test"))
+        pem = f"-----BEGIN PRIVATE KEY-----\n{b64encode(markers.plant('garbage').encode()).decode()}\n"
+        _openssl(certs, "genpkey", "-algorithm", "ED25519", "-out", "other.key")
+        _openssl(
+            certs, "pkey", "-in", "other.key", "-aes256", "-passout", "pass:secret", "-out", "locked.key"
+        )
+        for name in ("other.key", "locked.key"):
+            markers.know(name, "".join((certs / name).read_text().splitlines()[1:-1])[24:-4])
+        for number, (content, words) in enumerate(
+            (
+                (pem, "these are none"),
+                ((certs / "other.key").read_text(), "do not belong together"),
+                ((certs / "locked.key").read_text(), "is encrypted"),
+            )
+        ):
+            (tmp_path / "server.key").write_text(f"{content}\n{number}")
+            await logged(words)
+        (tmp_path / "keys.toml").write_text(f'[keys.x]\ndigest = "{markers.plant("broken keys")}')
+        await logged("not a TOML file")
+        private = {"kty": "oct", "kid": "one", "k": markers.plant("symmetric"), "d": markers.plant("private")}
+        (tmp_path / "jwks.json").write_text(json.dumps({"keys": [private]}))
+        await logged("a private key is in it")
+        (tmp_path / "jwks.json").write_text(json.dumps(private)[:-1])
+        await logged("not JSON")
+        await _read_all(server)
+        (tmp_path / "data" / FILE_NAME).rename(tmp_path / "moved")
+        (tmp_path / "data" / FILE_NAME).write_text(f"no database {markers.plant('not a database')}" * 1000)
+        for path in ("/api/runs", "/api/connectors", "/console/overview", "/console/connectors"):
+            assert (await server.ask("GET", path)).status_code == 503, path
+        await server.call(CREATE, b"", metadata=bearer(server.key))
+        (tmp_path / "data" / FILE_NAME).unlink()
+        server.process.send_signal(signal.SIGTERM)
+        with suppress(httpx.HTTPError):
+            await stalled
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)

@@ -440,9 +440,7 @@ def build_parser() -> Parser:
     )
     conformance.add_argument("--cert", metavar="FILE", help="certificate that the plugin gets to see, PEM")
     conformance.add_argument("--key", metavar="FILE", help="key of that certificate, PEM")
-    add_token_file(
-        conformance.add_argument, "with --connect: file with the key that the plugin has to bring"
-    )
+    add_token_file(conformance.add_argument, "with --connect: file with the key that the plugin has to bring")
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 

@@ -143,7 +143,7 @@ class HeaderSecrets:
                 return secret
 
             found[name] = _PLACEHOLDER.sub(replaced, value)
-            secrets |= _of_basic(found[name])
+            secrets.update(_of_basic(found[name]))
         return ResolvedHeaders(found, frozenset(secrets), Redactor(secrets))
 
 
