@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -533,10 +533,9 @@ class Settings(BaseSettings):
         url = value.get_secret_value() if isinstance(value, SecretStr) else value
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
             raise ValueError("wanted postgresql://USER:PASSWORD@HOST/NAME")
-        try:
-            _ = urlsplit(url).port
-        except ValueError:
-            raise ValueError("wanted a port of digits: postgresql://USER:PASSWORD@HOST:PORT/NAME") from None
+        # What follows an "@", "/", "?" or "#" of a password would be taken for a host or a database, which errors name.
+        if url.count("@") > ("@" in _split(url).netloc):
+            raise ValueError("wanted @, /, ? and # in user and password as %40, %2F, %3F and %23")
         return value
 
     @field_validator("jwt_jwks_url")
@@ -544,8 +543,7 @@ class Settings(BaseSettings):
     def _https(cls, value: str | None) -> str | None:
         if not value:
             return None
-        parts = urlsplit(value)
-        _ = parts.port
+        parts = _split(value)
         if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc or parts.fragment:
             raise ValueError("wanted https://HOST/PATH, without user, password and fragment")
         if not value.isascii() or not value.isprintable() or " " in value:
@@ -660,16 +658,22 @@ def split_address(address: str) -> tuple[str, int]:
 
 def checked_url(url: str) -> str:
     """Return the address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as problem:
-        raise ValueError(f"not an address: {problem}") from None
+    parts = _split(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("wanted http://HOST/v1 or https://HOST/v1")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("wanted an address without user, password, query and fragment")
     return url
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of an address. Raises ValueError without the library's words, which repeat a part of it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("not an address; wanted SCHEME://HOST:PORT/PATH with a port of digits") from None
+    return parts
 
 
 def is_public(address: str | None) -> bool:

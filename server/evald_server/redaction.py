@@ -3,7 +3,8 @@
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -72,7 +73,7 @@ class Redactor:
 
 
 def spellings(secret: str) -> set[str]:
-    """Return a secret as it is, and as it is escaped in JSON, in addresses and in HTML; none of a short one."""
+    """Return a secret as it is, and as it is in JSON, in addresses, in HTML and in base64; none of a short one."""
     if len(secret) < _MIN_SECRET_LENGTH:
         return set()
     in_json = json.dumps(secret)[1:-1]
@@ -85,7 +86,17 @@ def spellings(secret: str) -> set[str]:
         *(re.sub("%..", lambda match: match[0].lower(), one) for one in in_addresses),
         html.escape(secret),
         html.escape(secret, quote=False),
+        *_in_base64(secret.encode()),
     }
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Yield what base64 makes of a secret in a longer text, wherever it begins there, without what its edges share."""
+    for before in range(3):
+        encoded = b64encode(bytes(before) + secret).decode()
+        whole = encoded[(8 * before + 5) // 6 : (before + len(secret)) * 8 // 6]
+        yield whole
+        yield whole.replace("+", "-").replace("/", "_")
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -185,7 +185,7 @@ def test_keys_come_from_files_too(tmp_path: Path) -> None:
     [
         (
             '[judges.a]\napi_key_env = "NOT_SET"',
-            "judges.a.api_key_env: the environment variable NOT_SET is not set",
+            "judges.a.api_key_env: the environment variable that it names is not set",
         ),
         ('[judges.a]\napi_key_file = "/nowhere/key"', "judges.a.api_key_file /nowhere/key: No such file"),
         ('judge_api_key_file = "/nowhere/key"', "judge_api_key_file /nowhere/key: No such file"),

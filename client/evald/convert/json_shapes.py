@@ -293,6 +293,14 @@ def _fill_map(read: Callable[[Any, str], Any]) -> Callable[[Any, Any, str], None
     return fill
 
 
+def _fill_headers(field: Any, value: Any, path: str) -> None:
+    try:
+        _fill_map(text)(field, value, path)
+    except InvalidInput as problem:
+        # Without the value: it may be a secret.
+        raise InvalidInput(problem.path, "got something else", problem.wanted) from None
+
+
 def _finite(value: Any, path: str) -> float:
     if (
         isinstance(value, bool)
@@ -377,6 +385,7 @@ LONG_COUNT: Final = _scalar(whole, {"type": "integer", "minimum": 0})
 NUMBER: Final = _scalar(_finite, _NUMBER, plain_number)
 FLAG: Final = _scalar(flag, _FLAG)
 TEXTS: Final = _collection(_fill_texts, list, _list_of(_TEXT))
+HEADERS: Final = _collection(_fill_headers, dict, _map_of(_TEXT))
 TEXT_MAP: Final = _collection(_fill_map(text), dict, _map_of(_TEXT))
 NUMBER_MAP: Final = _collection(
     _fill_map(_finite),

@@ -7,7 +7,7 @@ from ..chat import message_text
 from ..errors import InvalidInput
 from ..structs import duration_ms
 from ..v1 import connector_service_pb2, context_pb2, experiment_service_pb2
-from .json_shapes import COUNT, MESSAGES, SPECS, STRUCT, TEXT, TEXT_MAP, TEXTS, TIME, Shape, choice
+from .json_shapes import COUNT, HEADERS, MESSAGES, SPECS, STRUCT, TEXT, TEXTS, TIME, Shape, choice
 
 _TIMES: Final = {"create_time": "created_at", "update_time": "updated_at"}
 _READ_ONLY: Final = ("id", *_TIMES)
@@ -43,7 +43,7 @@ PERSONA: Final = Shape(
         "name": TEXT,
         "description": TEXT,
         "system_prompt": TEXT,
-        "headers": TEXT_MAP,
+        "headers": HEADERS,
         "script": TEXTS,
         "judge": TEXT,
         **_TIME_CODECS,
@@ -61,7 +61,7 @@ CONNECTOR: Final = Shape(
         "name": TEXT,
         "type": TEXT,
         "base_url": TEXT,
-        "headers": TEXT_MAP,
+        "headers": HEADERS,
         "config": STRUCT,
         **_TIME_CODECS,
     },

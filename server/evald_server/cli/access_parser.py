@@ -60,7 +60,19 @@ def add_server_option(add: Callable[..., object], text: str) -> None:
     add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
     add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
     add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
-    add("--token-file", metavar="FILE", help="file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+    add_token_file(add, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+
+
+def add_token_file(add: Callable[..., object], text: str) -> None:
+    """Add --token-file. --token would be taken for it, and the error about the missing file would repeat the token."""
+    add("--token-file", metavar="FILE", help=text)
+    add("--token", type=_no_token, help=argparse.SUPPRESS)
+
+
+def _no_token(_: str) -> None:
+    raise argparse.ArgumentTypeError(
+        "others on this machine can read the command line; wanted --token-file FILE, or EVALD_TOKEN"
+    )
 
 
 def add_access_commands(command: Callable[..., Any]) -> None:

@@ -88,7 +88,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
 def _revoke(args: argparse.Namespace, path: Path) -> int:
     key = revoke_key(path, args.id) if path.exists() else None
     if key is None:
-        raise usage_error(f"{path}: no key has the id {args.id!r}", "evald keys list shows all")
+        raise usage_error(f"{path}: no key has the id {args.id[:18]!r}", "evald keys list shows all")
     sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within 10 seconds\n")
     return ExitCode.PASSED
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
 
-from .access_parser import add_access_commands, add_server_option
+from .access_parser import add_access_commands, add_server_option, add_token_file
 from .stored_parser import add_stored_commands
 from .suite_parser import add_suite_commands
 
@@ -440,9 +440,7 @@ def build_parser() -> Parser:
     )
     conformance.add_argument("--cert", metavar="FILE", help="certificate that the plugin gets to see, PEM")
     conformance.add_argument("--key", metavar="FILE", help="key of that certificate, PEM")
-    conformance.add_argument(
-        "--token-file", metavar="FILE", help="with --connect: file with the key that the plugin has to bring"
-    )
+    add_token_file(conformance.add_argument, "with --connect: file with the key that the plugin has to bring")
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 

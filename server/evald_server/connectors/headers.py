@@ -2,6 +2,7 @@
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -104,8 +105,10 @@ class HeaderSecrets:
         names = _PLACEHOLDER.findall(value)
         for variable in names:
             if not variable.startswith(SECRET_PREFIX) and variable not in self._allowed:
+                # What can be no name may be the secret itself.
+                shown = f" {variable[:100]!r}" if variable.isidentifier() else ""
                 return (
-                    f"the variable {variable[:100]!r} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
+                    f"the variable{shown} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
                     "one that the operator lists in connector_secrets"
                 )
         looks_secret = any(part.endswith(_SECRET_WORDS) for part in re.split(r"[-_.]", lower))
@@ -140,7 +143,18 @@ class HeaderSecrets:
                 return secret
 
             found[name] = _PLACEHOLDER.sub(replaced, value)
+            secrets.update(_of_basic(found[name]))
         return ResolvedHeaders(found, frozenset(secrets), Redactor(secrets))
+
+
+def _of_basic(value: str) -> set[str]:
+    """Return what an agent reads from `Basic` credentials, and may repeat: user and password, and the password."""
+    scheme, _, encoded = value.partition(" ")
+    try:
+        said = b64decode(encoded, validate=True).decode() if scheme.lower() == "basic" else ""
+    except ValueError:
+        return set()
+    return {said, said.partition(":")[2]}
 
 
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:

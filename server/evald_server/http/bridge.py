@@ -167,9 +167,9 @@ def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
         message = json_format.Parse(data.decode(), kind())
         return _with_request_id(message, key).SerializeToString()
     except (json_format.ParseError, UnicodeDecodeError, RecursionError, ValueError) as problem:
-        text = (
-            "nested too deep" if isinstance(problem, RecursionError) else " ".join(str(problem).split())[:500]
-        )
+        # Without the values that the library repeats: they may be secrets.
+        said = re.sub(r" which is .*(?= at )", "", " ".join(str(problem).split()))
+        text = "nested too deep" if isinstance(problem, RecursionError) else said[:500]
         raise CallError(
             "UNREADABLE_MESSAGE", f"the body is no {name} in ProtoJSON: {text}", expected=name
         ) from None

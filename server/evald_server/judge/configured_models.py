@@ -198,8 +198,9 @@ def _api_key(name: str, judge: JudgeSettings, environ: Mapping[str, str]) -> str
     if judge.api_key_env is not None:
         key = environ.get(judge.api_key_env, "").strip()
         if not key:
+            # Not by its name: many write the key there.
             raise ValueError(
-                f"judges.{name}.api_key_env: the environment variable {judge.api_key_env} is not set or empty"
+                f"judges.{name}.api_key_env: the environment variable that it names is not set or empty"
             )
         return key
     return "" if judge.api_key_file is None else _read_key(f"judges.{name}.api_key_file", judge.api_key_file)

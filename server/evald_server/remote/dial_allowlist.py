@@ -283,7 +283,9 @@ def _matches(host: str, name: str) -> bool:
 
 
 def _unreadable(text: str, wanted: str) -> Refusal:
-    return Refusal("INVALID_FIELD", f"target: got {text[:100]!r}, {wanted}", "target")
+    # Not one with a password or a token in it.
+    got = "" if "@" in text or "?" in text else f"got {text[:100]!r}, "
+    return Refusal("INVALID_FIELD", f"target: {got}{wanted}", "target")
 
 
 def _not_allowed(shown: str, why: str, setting: str) -> Refusal:

@@ -94,11 +94,7 @@ def _derived(descriptor: Descriptor) -> Shape[Any]:
 def _codec(field: FieldDescriptor) -> Codec:
     inner = field.message_type
     if inner is None:
-        return (
-            _enum(field.enum_type)
-            if field.enum_type is not None
-            else _SCALARS[field.cpp_type, _repeats(field)]
-        )
+        return _enum(field) if field.enum_type is not None else _SCALARS[field.cpp_type, _repeats(field)]
     if inner.GetOptions().map_entry:
         return _map(inner.fields_by_name["value"])
     known = _MESSAGES.get(inner.full_name)
@@ -117,10 +113,17 @@ def _is_plain_number(field: FieldDescriptor) -> bool:
     return not (field.has_presence or _repeats(field) or text or field.enum_type is not None)
 
 
-def _enum(enum: EnumDescriptor) -> Codec:
+def _enum(field: FieldDescriptor) -> Codec:
+    """Return the codec of an enum, or of a list of them, which answers alone have."""
+    enum = cast("EnumDescriptor", field.enum_type)
     prefix = f"{snake(enum.name).upper()}_"
-    names = [value.name.removeprefix(prefix) for value in enum.values if value.number]
-    return shape.choice(*(names if enum.name.endswith("Verdict") else map(str.lower, names)))
+    names = {value.number: value.name.removeprefix(prefix) for value in enum.values if value.number}
+    if not enum.name.endswith("Verdict"):
+        names = {number: name.lower() for number, name in names.items()}
+    if _repeats(field):
+        schema = {"type": "string", "enum": list(names.values())}
+        return _written_alone(lambda number: names.get(number, str(number)), schema)
+    return shape.choice(*names.values())
 
 
 def _map(value: FieldDescriptor) -> Codec:
@@ -140,7 +143,7 @@ def _unread(_pb: Any, _name: str, value: Any, path: str) -> None:
 
 
 def _written_alone(write: Callable[[Any], Any], schema: Schema) -> Codec:
-    """Return the codec of messages in answers alone."""
+    """Return the codec of a list in answers alone."""
     return Codec(
         _unread,
         lambda pb, name: [write(one) for one in getattr(pb, name)] or None,

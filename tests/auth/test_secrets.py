@@ -1,0 +1,100 @@
+"""No setting, file or argument that is wrong has `evald` repeat the secret that is in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from ..cli.conftest import evald, fork_server  # noqa: F401 - fixtures
+from ..markers import Markers
+
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--http", "")
+
+
+class Fault(NamedTuple):
+    """Something wrong with {secret} in it. says: a part of the error, so that it is the one that is meant.
+
+    config, keys: contents of the config file and of the file of keys. arguments: of another command than `serve`.
+    """
+
+    says: str
+    environment: Mapping[str, str] = MappingProxyType({})
+    config: str = ""
+    keys: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+KEY = '[keys.abcdefghijkl]\nprincipal = "ops"\nroles = ["admin"]\ncreated = 2026-01-01T00:00:00Z\n'
+POSTGRES = "postgresql://evald:"
+FAULTS = {
+    "keys: broken": Fault("not a TOML file", keys='[keys.abcdefghijkl]\ndigest = "{secret}'),
+    "keys: no digest": Fault("digest: wanted", keys=KEY + 'digest = "{secret}"'),
+    "keys: unknown field": Fault("no field of a key", keys=KEY + 'digest = "0"\nkey = "{secret}"'),
+    "keys: no table": Fault("wanted tables", keys='keys = ["{secret}"]'),
+    "config: broken": Fault("not valid TOML", config='judge_api_key = "{secret}'),
+    "config: a list": Fault("judge_api_key", config='judge_api_key = ["{secret}"]'),
+    "config: misspelled": Fault("unknown setting", config='judge_apikey = "{secret}"'),
+    "config: a judge's": Fault("unknown key", config='[judges.a]\napiKey = "{secret}"'),
+    "config: no name": Fault("api_key_env", config='[judges.a]\nmodel = "m"\napiKeyEnv = "{secret}"'),
+    "config: no names": Fault("connector_secrets", config='connector_secrets = ["{secret}", 3]'),
+    "environment: misspelled": Fault("EVALD_JUDGE_APIKEY", {"EVALD_JUDGE_APIKEY": "{secret}"}),
+    "environment: broken": Fault("not valid JSON", {"EVALD_JUDGES": '{"a": {"key": "{secret}"'}),
+    "environment: a script's": Fault("CODE_ENVIRONMENT", {"EVALD_CODE_ENVIRONMENT": "={secret}"}),
+    "judge: user": Fault("without user", {"EVALD_JUDGE_BASE_URL": "https://u:{secret}@127.0.0.1/v1"}),
+    "judge: query": Fault("without user", {"EVALD_JUDGE_BASE_URL": "https://127.0.0.1/v1?key={secret}"}),
+    "judge: no address": Fault("JUDGE_BASE_URL", {"EVALD_JUDGE_BASE_URL": "{secret}"}),
+    "OpenAI: user": Fault("without user", {"OPENAI_BASE_URL": "https://u:{secret}@127.0.0.1/v1"}),
+    "OpenAI: port": Fault("OPENAI_BASE_URL", {"OPENAI_BASE_URL": "https://u:{secret}/v1"}),
+    "judges: user": Fault("without user", config='[judges.a]\nbaseUrl = "https://u:{secret}@127.0.0.1/v1"'),
+    "tokens: user": Fault("without user", {"EVALD_JWT_JWKS_URL": "https://u:{secret}@127.0.0.1/keys"}),
+    "tokens: port": Fault("JWKS_URL", {"EVALD_JWT_JWKS_URL": "https://u:{secret}/keys"}),
+    "tokens: not https": Fault("wanted https", {"EVALD_JWT_JWKS_URL": "http://127.0.0.1/?key={secret}"}),
+    "store: scheme": Fault("EVALD_STORE", {"EVALD_STORE": "mysql://u:{secret}@127.0.0.1/evald"}),
+    "store: port": Fault("EVALD_STORE", {"EVALD_STORE": POSTGRES + "{secret}@127.0.0.1:x/evald"}),
+    "store: host": Fault("EVALD_STORE", {"EVALD_STORE": POSTGRES + "p@{secret}@127.0.0.1/evald"}),
+    "store: path": Fault("EVALD_STORE", {"EVALD_STORE": POSTGRES + "1/{secret}@127.0.0.1/evald"}),
+    "store: query": Fault("EVALD_STORE", {"EVALD_STORE": POSTGRES + "1?{secret}@127.0.0.1/evald"}),
+    "store: fragment": Fault("EVALD_STORE", {"EVALD_STORE": POSTGRES + "1#{secret}@127.0.0.1/evald"}),
+    "store: not there": Fault("database", {"EVALD_STORE": POSTGRES + "{secret}@127.0.0.1:1/evald"}),
+    "store: option": Fault("database", {"EVALD_STORE": "postgresql://127.0.0.1:1/evald?key={secret}"}),
+    "remote: user": Fault("remote_targets", {"EVALD_REMOTE_TARGETS": "https://u:{secret}@127.0.0.1:1"}),
+    "token: option": Fault("--token", arguments=("runs", "list", "--token", "{secret}")),
+    "token: option with =": Fault("--token", arguments=("runs", "list", "--token={secret}")),
+    "token: of a plugin": Fault("--token", arguments=("conformance", "--connect", "--token", "{secret}")),
+    "keys: revoke": Fault(
+        "no key has", arguments=("keys", "revoke", "--keys-file", "none", "evald_abcdefghijkl_{secret}")
+    ),
+    "token: two lines": Fault(
+        "cannot be sent",
+        {"EVALD_TOKEN": "{secret}\n"},
+        arguments=("runs", "list", *("--server", "127.0.0.1:1")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_wrong_is_told_without_the_secret_in_it(
+    evald: Any,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+) -> None:
+    fault, markers = FAULTS[name], Markers()
+    secret = markers.plant(name, between="-")
+    environment = {key: value.replace("{secret}", secret) for key, value in fault.environment.items()}
+    arguments = [one.replace("{secret}", secret) for one in fault.arguments]
+    if not arguments:
+        config = tmp_path / "evald.toml"
+        config.write_text(fault.config.replace("{secret}", secret))
+        arguments = [*SERVE, "--config", str(config)]
+    if fault.keys:
+        keys = tmp_path / "keys.toml"
+        keys.write_text(fault.keys.replace("{secret}", secret))
+        keys.chmod(0o600)
+        environment["EVALD_KEYS_FILE"] = str(keys)
+    done = evald(*arguments, EVALD_DEBUG="1", EVALD_LOG_LEVEL="debug", **environment)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2
+    assert fault.says in said
+    assert not markers.found_in(said)
