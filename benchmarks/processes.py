@@ -48,6 +48,12 @@ class Process:
         return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) << 10
 
     @property
+    def cpu_seconds(self) -> float:
+        """Return the processor time that its living threads have taken."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return 1e-9 * sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+    @property
     def children(self) -> int:
         """Return the number of its living child processes."""
         return sum(
