@@ -396,6 +396,16 @@ class Settings(BaseSettings):
     max_streams: int = Field(
         10_000, ge=1, description="Maximum open sessions, batches, suite runs and watches."
     )
+    max_principal_calls: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum calls, sessions and watches in flight of one principal that has no limit of its own, and "
+        "of all callers without credentials together. Default: a quarter of what a port holds, which is max_streams, "
+        "four times max_inflight, and max_queued.",
+    )
+    message_timeout: float = Field(
+        60.0, gt=0, le=3600, description="Time from the headers of a call to its message, if it has just one."
+    )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
         ge=0,
@@ -609,6 +619,11 @@ class Settings(BaseSettings):
         if self.jwt_jwks_file and self.jwt_jwks_url:
             raise ValueError("got both jwt_jwks_file and jwt_jwks_url, wanted one of them")
         return self
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls one gRPC port holds: all streams, and several times as many others as may wait."""
+        return self.max_streams + 4 * self.max_inflight + self.max_queued
 
     @property
     def authenticates(self) -> bool:

@@ -221,13 +221,23 @@ async def test_the_other_port_takes_keys_and_sees_no_certificate(
         assert [code async for code in _health(live)] == ["SERVING"]
 
 
-async def test_a_key_costs_the_other_port_no_stream(authority: Authority, tmp_path: Path) -> None:
+async def test_a_key_that_was_just_let_in_is_not_looked_at_again(
+    authority: Authority, tmp_path: Path
+) -> None:
     key = make_key(tmp_path / "keys.toml", "k", Role.CALLER)
     details: Any = SimpleNamespace(method=f"{EVALUATION}EvaluateUnary", invocation_metadata=bearer(key))
-    async with _serving(authority, tmp_path) as server:
+    async with (
+        _serving(authority, tmp_path) as server,
+        server.connected("ci", server.app.address) as live,
+    ):
         gate = server.app._gate
-        assert copy_context().run(gate.service, details).unary_unary is not None
-        assert CertificateGate(gate).service(details).unary_unary is None
+
+        async def spared() -> bool:
+            await live.unary(request(CONTAINS), metadata=bearer(key))
+            return copy_context().run(gate.service, details) is gate._reading[details.method]
+
+        await until(spared)
+        assert CertificateGate(gate).service(details) is gate._late[details.method]
 
 
 async def test_the_line_that_says_ready_names_both_ports(

@@ -33,7 +33,7 @@ def _principal(name: str = "ci", **limits: Any) -> Principal:
 
 def test_a_second_s_worth_of_calls_may_begin_at_once_and_then_as_many_as_the_rate_allows() -> None:
     clock, counted = Clock(), list[str]()
-    limits = PrincipalLimits(counted.append, clock)
+    limits = PrincipalLimits(counted.append, 100, clock)
     ci = _principal(rate=4.0)
     for _ in range(4):
         limits.begin(ci)
@@ -56,7 +56,7 @@ def test_a_second_s_worth_of_calls_may_begin_at_once_and_then_as_many_as_the_rat
 
 def test_a_rate_below_one_lets_one_call_begin() -> None:
     clock = Clock()
-    limits = PrincipalLimits(lambda _: None, clock)
+    limits = PrincipalLimits(lambda _: None, 100, clock)
     slow = _principal(rate=0.1)
     limits.begin(slow)
     with pytest.raises(AccessDenied) as refused:

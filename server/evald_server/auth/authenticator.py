@@ -69,17 +69,6 @@ class Authenticator:
         self._count = count
         self._now = now
 
-    def at_once(self, headers: Iterable[tuple[str, str | bytes]]) -> Principal | None:
-        """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied.
-
-        For ports that ask for no certificates.
-        """
-        if self.tokens is not None:
-            token = self._token(headers)
-            if token is not None and not token.startswith(PREFIX):
-                return self.tokens.cached(token)
-        return self.authenticate(headers)
-
     def authenticate(
         self,
         headers: Iterable[tuple[str, str | bytes]],
@@ -125,6 +114,10 @@ class Authenticator:
                 method=method,
                 roles=wanted,
             )
+        self.passed(principal)
+
+    def passed(self, principal: Principal) -> None:
+        """Count a check that a principal has passed."""
         self._count(principal.kind, "ok")
 
     def ended(self, principal: Principal) -> AccessDenied | None:

@@ -75,5 +75,8 @@ def check_types(types: Iterable[str]) -> None:
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server that asks for no credentials."""
 
+ANONYMOUS: Final = Principal("", frozenset())
+"""All callers without credentials together, on a server that asks for them: of methods that are open to all."""
+
 PRINCIPAL: Final[ContextVar[Principal]] = ContextVar("principal", default=LOCAL)
 """The caller of the current call. Set before its handler runs, in the same task."""
