@@ -187,7 +187,7 @@ async def test_a_certificate_that_is_denied_or_nobodys_opens_nothing(
     with caplog.at_level("INFO", "evald.audit"):
         refused = await server.refused(name, metadata=metadata)
     assert (refused.code, refused.reason) == (UNAUTHENTICATED, INVALID)
-    assert f"why={REFUSED[name]}" in caplog.text
+    assert REFUSED[name] in [getattr(record, "why", "") for record in caplog.records]
     assert "spiffe" not in refused.message
 
 
