@@ -277,8 +277,9 @@ class Settings(BaseSettings):
     )
     tls_clients_file: Path | None = Field(
         None,
-        description="File that says which client certificate belongs to which principal, TOML; read again when it "
-        "changes. Default: none, and a certificate says nothing about its caller.",
+        description="File that says which client certificate belongs to which principal, and what principals of "
+        "certificates and tokens may ask for, TOML; read again when it changes. Default: none, and a certificate says "
+        "nothing about its caller.",
     )
     tls_reload_seconds: float = Field(
         10.0, gt=0, le=3600, description="Interval at which the files of TLS are looked at."
@@ -605,9 +606,10 @@ class Settings(BaseSettings):
             )
         if self.tls_client_auth == "require" and self.listen_mtls is not None:
             raise ValueError('listen_mtls is for servers whose other port has tls_client_auth = "none"')
-        if self.tls_clients_file is not None and not asked_for:
+        if self.tls_clients_file is not None and not asked_for and self.jwt_issuer is None:
             raise ValueError(
-                'tls_clients_file needs a port that asks for certificates: tls_client_auth = "require" or listen_mtls'
+                'tls_clients_file needs a port that asks for certificates, tls_client_auth = "require" or listen_mtls, '
+                "or, for the limits of tokens, jwt_issuer"
             )
         return self
 

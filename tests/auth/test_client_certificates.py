@@ -494,7 +494,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "others may write it": (lambda path: path.chmod(0o666), "chmod 600"),
     "another key": (lambda path: path.write_text("denid = []\n" + CLIENT), "and nothing else"),
     "denied is a text": (lambda path: path.write_text('denied = "a"'), "denied: wanted a list"),
-    "clients is a text": (lambda path: path.write_text('clients = "a"'), "and nothing else"),
+    "clients is a text": (lambda path: path.write_text('clients = "a"'), "clients: wanted tables"),
     "no principal": (lambda path: path.write_text(CLIENT.replace("principal", "#")), "principal is missing"),
     "an unknown field": (lambda path: path.write_text(CLIENT + "rates = 1"), "rates: unknown"),
     "an unknown role": (lambda path: path.write_text(CLIENT.replace("caller", "root")), "roles: wanted some of"),
@@ -505,6 +505,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pattern of DNS": (lambda path: path.write_text(CLIENT.replace("org", "*")), "san: wanted"),
     "a pattern in the middle": (lambda path: path.write_text(CLIENT.replace("a.example.org", "spiffe://a/*/b")), "san: wanted"),
     "twice": (lambda path: path.write_text(CLIENT + CLIENT), "is there twice"),
+    "limits of nobody": (lambda path: path.write_text(CLIENT + "[[principals]]\nrate = 5"), "principals[0]: principal is missing"),
+    "limits without one": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "jwt:a"'), "principals[0]: wanted at least one of"),
+    "a limit that cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrate = -1'), "principals[0]: rate: wanted"),
+    "a limit that is no number": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nin_flight = true'), "principals[0]: in_flight: wanted a number"),
+    "limits of what cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a*"\nrate = 5'), "principals[0]: principal: wanted"),
+    "limits twice": (lambda path: path.write_text(CLIENT + 2 * '[[principals]]\nprincipal = "jwt:*"\nrate = 5\n'), "principals[1]: 'jwt:*' is there twice"),
+    "an unknown limit": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrates = 5'), "principals[0]: rates: unknown"),
 }  # fmt: skip
 
 
