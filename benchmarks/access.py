@@ -128,7 +128,7 @@ async def _calls(port: int, certificates: Path, seconds: float) -> float:
             done += 1
 
     async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
-        call = channel.unary_unary(UNARY)
+        call: Any = channel.unary_unary(UNARY)
         end = time.perf_counter() + seconds
         await asyncio.gather(*(repeat(call, end) for _ in range(_IN_FLIGHT)))
     return done / seconds
