@@ -1,7 +1,6 @@
 """The figures: what is measured, against what, and the bound of each."""
 
 import asyncio
-import itertools
 import json
 import math
 import statistics
@@ -18,8 +17,21 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 
-from . import beside_runs, live, load, pages, processes, remotes, runs, stored_runs, suites, web, workload
-from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, TWINS, UNARY, Lab
+from . import (
+    access,
+    beside_runs,
+    live,
+    load,
+    pages,
+    processes,
+    remotes,
+    runs,
+    stored_runs,
+    suites,
+    web,
+    workload,
+)
+from .lab import BATCH, BATCH_OPTIONS, SESSION, STREAM, UNARY, Lab
 from .pairs import Bound, Pairs, Row, at_least, at_most, number, paired
 from .processes import BenchmarkWorker, Server
 
@@ -39,35 +51,6 @@ _PLACES: Final = 16
 def unary(lab: Lab) -> list[Row]:
     body, name = lab.unary()
     return [_unary_row(lab, "`EvaluateUnary` / echo, calls/s", 0.75, body, name)]
-
-
-def auth(lab: Lab) -> list[Row]:
-    """Compare servers that ask for a key with servers that ask for none. Both get the same header."""
-    body, _ = lab.unary()
-    file = lab.directory / "keys.toml"
-    key, kept = new_key("benchmark", [Role.CALLER])
-    add_key(file, kept)
-    header = f"authorization: Bearer {key}"
-    guarded = [lab.start(lambda: processes.evald(keys_file=file)) for _ in range(TWINS)]
-    plain = [lab.start(processes.evald) for _ in range(TWINS)]
-    for server in guarded:
-        with grpc.insecure_channel(server.address) as channel:
-            call: Any = channel.unary_unary(UNARY)
-            # h2load sees no gRPC status: a refusal would be fast.
-            call(workload.unary_request().SerializeToString(), metadata=(("authorization", f"Bearer {key}"),))
-
-    def calls(servers: list[Server], *headers: str) -> Callable[[], float]:
-        turns = itertools.cycle(servers)
-        return lambda: load.run_h2load(next(turns).port, UNARY, body, lab.seconds, *headers)
-
-    checked = paired(lab.rounds, calls(guarded, header), calls(plain, header))
-    sent = paired(lab.rounds, calls(plain, header), calls(plain))
-    return [
-        checked.row(
-            "`EvaluateUnary` with an API key checked / only sent, calls/s", at_least(0.97), "calls/s"
-        ),
-        sent.row("`EvaluateUnary` with an API key only sent / without, calls/s", None, "calls/s"),
-    ]
 
 
 def stream(lab: Lab) -> list[Row]:
@@ -326,7 +309,7 @@ def tools(lab: Lab) -> list[Row]:
 
 FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "unary": unary,
-    "auth": auth,
+    "auth": access.auth,
     "stream": stream,
     "session": session,
     "open-loop": open_loop,

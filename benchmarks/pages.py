@@ -52,9 +52,9 @@ def pages(lab: Lab) -> list[Row]:
     rows = []
     for name, (path, bound) in _PAGES.items():
         ask(path)  # the first time reads from the disk
-        before = server.processor_seconds
+        before = server.cpu_seconds
         rounds = [sorted(ask(path) for _ in range(_ASKED)) for _ in range(lab.rounds)]
-        taken = 1000 * (server.processor_seconds - before) / _ASKED / lab.rounds
+        taken = 1000 * (server.cpu_seconds - before) / _ASKED / lab.rounds
         values = [times[95 * _ASKED // 100 - 1] for times in rounds]
         median = statistics.median(itertools.chain(*rounds))
         loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])

@@ -48,10 +48,10 @@ class Process:
         return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) << 10
 
     @property
-    def processor_seconds(self) -> float:
-        """Return how long its threads have computed, in steps of 10 ms."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    def cpu_seconds(self) -> float:
+        """Return the processor time that its living threads have taken."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return 1e-9 * sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
     @property
     def children(self) -> int:

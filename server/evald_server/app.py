@@ -204,7 +204,15 @@ class App:
         self._certificates = build_certificates(settings)
         self._tls_ports: list[TlsPort] = []
         self._authenticator = build_authenticator(settings, self.telemetry)
-        self._gate = Gate(self._rpc, self._table(engine), self._authenticator, self.telemetry.access.limited)
+        self._gate = Gate(
+            self._rpc,
+            self._table(engine),
+            self._authenticator,
+            self.telemetry.access.limited,
+            max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
+            message_timeout=settings.message_timeout,
+            late=partial(self.telemetry.rejected, "message_timeout"),
+        )
         self._data_dir: DataDir | None = None
         self._servers: list[grpc.aio.Server] = []
         self._http: HttpServer | None = None
@@ -405,7 +413,7 @@ class App:
         server = grpc.aio.server(
             options=server_options(settings),
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
-            maximum_concurrent_rpcs=settings.max_streams + 4 * settings.max_inflight + settings.max_queued,
+            maximum_concurrent_rpcs=settings.max_calls,
         )
         servers.append(server)
         named = require and settings.tls_clients_file is not None

@@ -277,8 +277,9 @@ class Settings(BaseSettings):
     )
     tls_clients_file: Path | None = Field(
         None,
-        description="File that says which client certificate belongs to which principal, TOML; read again when it "
-        "changes. Default: none, and a certificate says nothing about its caller.",
+        description="File that says which client certificate belongs to which principal, and what principals of "
+        "certificates and tokens may ask for, TOML; read again when it changes. Default: none, and a certificate says "
+        "nothing about its caller.",
     )
     tls_reload_seconds: float = Field(
         10.0, gt=0, le=3600, description="Interval at which the files of TLS are looked at."
@@ -395,6 +396,16 @@ class Settings(BaseSettings):
     max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
     max_streams: int = Field(
         10_000, ge=1, description="Maximum open sessions, batches, suite runs and watches."
+    )
+    max_principal_calls: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum calls, sessions and watches in flight of one principal that has no limit of its own, and "
+        "of all callers without credentials together. Default: a quarter of what a port holds, which is max_streams, "
+        "four times max_inflight, and max_queued.",
+    )
+    message_timeout: float = Field(
+        60.0, gt=0, le=3600, description="Time from the headers of a call to its message, if it has just one."
     )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
@@ -593,9 +604,10 @@ class Settings(BaseSettings):
             )
         if self.tls_client_auth == "require" and self.listen_mtls is not None:
             raise ValueError('listen_mtls is for servers whose other port has tls_client_auth = "none"')
-        if self.tls_clients_file is not None and not asked_for:
+        if self.tls_clients_file is not None and not asked_for and self.jwt_issuer is None:
             raise ValueError(
-                'tls_clients_file needs a port that asks for certificates: tls_client_auth = "require" or listen_mtls'
+                'tls_clients_file needs a port that asks for certificates, tls_client_auth = "require" or listen_mtls, '
+                "or, for the limits of tokens, jwt_issuer"
             )
         return self
 
@@ -607,6 +619,11 @@ class Settings(BaseSettings):
         if self.jwt_jwks_file and self.jwt_jwks_url:
             raise ValueError("got both jwt_jwks_file and jwt_jwks_url, wanted one of them")
         return self
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls one gRPC port holds: all streams, and several times as many others as may wait."""
+        return self.max_streams + 4 * self.max_inflight + self.max_queued
 
     @property
     def authenticates(self) -> bool:

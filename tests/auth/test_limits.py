@@ -7,13 +7,15 @@ from typing import Any
 import grpc
 import pytest
 
-from evald_server.auth.authenticator import AccessDenied
-from evald_server.auth.keys import add_key, new_key
+from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.clients import ClientFile
+from evald_server.auth.keys import KeyFile, add_key, new_key
 from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import Principal, Role
 
-from ..rpc.live import CONTAINS, EVALUATION, refusal, request, until
-from .keyring import bearer, guarded
+from ..rpc.live import CONTAINS, EVALUATION, Refusal, refusal, request, serving, until
+from .issuer import Issuer
+from .keyring import Metadata, bearer, guarded, make_key
 
 
 class Clock:
@@ -33,7 +35,7 @@ def _principal(name: str = "ci", **limits: Any) -> Principal:
 
 def test_a_second_s_worth_of_calls_may_begin_at_once_and_then_as_many_as_the_rate_allows() -> None:
     clock, counted = Clock(), list[str]()
-    limits = PrincipalLimits(counted.append, clock)
+    limits = PrincipalLimits(counted.append, 100, clock)
     ci = _principal(rate=4.0)
     for _ in range(4):
         limits.begin(ci)
@@ -56,7 +58,7 @@ def test_a_second_s_worth_of_calls_may_begin_at_once_and_then_as_many_as_the_rat
 
 def test_a_rate_below_one_lets_one_call_begin() -> None:
     clock = Clock()
-    limits = PrincipalLimits(lambda _: None, clock)
+    limits = PrincipalLimits(lambda _: None, 100, clock)
     slow = _principal(rate=0.1)
     limits.begin(slow)
     with pytest.raises(AccessDenied) as refused:
@@ -109,3 +111,68 @@ async def test_calls_over_the_rate_are_refused_with_a_time_to_come_back(tmp_path
         assert refused.reason == "RATE_LIMITED"
         assert refused.retry
         assert 0 < refused.retry <= 2
+
+
+def _limited(path: Path, *tables: str) -> Path:
+    path.write_text("".join(f"[[principals]]\n{table}\n" for table in tables))
+    path.chmod(0o600)
+    return path
+
+
+async def test_tokens_have_the_limits_of_their_subject_else_those_of_all(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path / "jwks.json")
+    issuer.add("one")
+    issuer.publish()
+    path = _limited(
+        tmp_path / "clients.toml",
+        'principal = "jwt:bob smith"\nrate = 0.5',
+        'principal = "jwt:carol"\nin_flight = 2',
+        'principal = "jwt:*"\nin_flight = 1',
+    )
+    async with serving(tls_clients_file=path, **issuer.settings) as live:
+
+        def metadata(sub: str) -> Metadata:
+            return bearer(issuer.token(sub=sub))
+
+        async def call(sub: str) -> str:
+            try:
+                await live.unary(request(CONTAINS), metadata=metadata(sub))
+            except grpc.aio.AioRpcError as error:
+                return str(Refusal(error).info.metadata["limit"])
+            return ""
+
+        def session(sub: str) -> Any:
+            return live.channel.stream_stream(f"{EVALUATION}EvaluateSession")(metadata=metadata(sub))
+
+        def open_sessions() -> int:
+            return sum(map(len, live.app._gate._streams.values()))
+
+        assert [await call("bob smith") for _ in range(2)] == ["", "rate"]
+        held = [session("alice"), session("carol")]
+        await until(lambda: open_sessions() == 2)
+        assert [await call(sub) for sub in ("alice", "carol", "dave")] == ["in_flight", "", ""]
+        held.append(session("carol"))
+        await until(lambda: open_sessions() == 3)
+        assert await call("carol") == "in_flight"
+        text = live.app.telemetry.exposition("")[0].decode()
+        assert 'evald_principal_limited_total{limit="in_flight"} 2.0' in text
+        assert 'evald_principal_limited_total{limit="rate"} 1.0' in text
+        _limited(path, 'principal = "jwt:*"\nin_flight = 5')
+
+        async def relieved() -> bool:
+            return await call("alice") == ""
+
+        await until(relieved)
+        for one in held:
+            one.cancel()
+
+
+def test_limits_of_the_file_are_those_of_tokens_and_certificates_and_not_of_keys(tmp_path: Path) -> None:
+    path = _limited(tmp_path / "clients.toml", 'principal = "ci"\njudge_usd_per_day = 5\nrate = 7')
+    clients = ClientFile(path)
+    certified = clients.limited(_principal("ci", kind="certificate"))
+    assert (certified.rate, certified.in_flight, certified.judge_usd_per_day) == (7, None, 5)
+    keys = tmp_path / "keys.toml"
+    text = make_key(keys, "ci", Role.CALLER)
+    authenticator = Authenticator(KeyFile(keys), lambda _kind, _outcome: None, clients=clients)
+    assert authenticator.authenticate([("authorization", f"Bearer {text}")]).rate is None

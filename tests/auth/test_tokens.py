@@ -407,11 +407,7 @@ def test_credentials_are_checked_without_grpc_too(issuer: Issuer, tmp_path: Path
     authenticator = Authenticator(KeyFile(path), lambda _kind, _outcome: None, tokens=verifier)
     assert authenticator.authenticate([("authorization", f"Bearer {key}")]).name == "ci"
     token = [("authorization", f"Bearer {issuer.token()}")]
-    assert authenticator.at_once(token) is None
     assert authenticator.authenticate(token, None, "ipv4:10.0.0.1:1").name == "jwt:alice"
-    found = authenticator.at_once(token)
-    assert found is not None
-    assert found.name == "jwt:alice"
 
 
 async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_token_has_expired(

@@ -75,6 +75,7 @@ REASONS_KINDS = {
     "NOT_OWNER": errors.PermissionDenied,
     "RATE_LIMITED": errors.Overloaded,
     "DRAINING": errors.Unavailable,
+    "MESSAGE_TIMEOUT": errors.DeadlineExceeded,
     "DEADLINE_TOO_SHORT": errors.DeadlineExceeded,
     "REVISION_GONE": errors.RevisionGone,
     "CONTRACT_VERSION_UNSUPPORTED": errors.InvalidRequest,

@@ -1,6 +1,8 @@
 """The audit log: who was refused, and who changed what. Names, ids and reasons; no credential, digest or content."""
 
+import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Final
@@ -8,6 +10,9 @@ from typing import Final
 from .principal import LOCAL, Principal
 
 _log = logging.getLogger("evald.audit")
+
+# Values that need no quotes in a line of text.
+_PLAIN: Final = re.compile(r'[^\s"=]+')
 
 _PER_SECOND: Final = 10
 _MAX_PEERS: Final = 1000
@@ -56,23 +61,24 @@ def record(outcome: str, principal: Principal | None, **fields: str | int) -> No
     """Log one event. outcome: what happened. A server that asks for no credentials has nobody to name."""
     if principal is LOCAL:
         return
-    name = principal.name if principal else ""
-    key_id = principal.key_id if principal else ""
     shown = {key: _printable(value) for key, value in fields.items() if value}
-    text = " ".join(f"{key}={value}" for key, value in shown.items())
-    _log.info(
-        "%s principal=%s key=%s %s",
-        outcome,
-        name or "-",
-        key_id or "-",
-        text,
-        extra={"outcome": outcome, "principal": name, "key_id": key_id, **shown},
+    who = {"principal": principal.name if principal else "", "key_id": principal.key_id if principal else ""}
+    text = " ".join(
+        f"{key.removesuffix('_id')}={_word(value or '-')}" for key, value in (who | shown).items()
     )
+    _log.info("%s %s", outcome, text, extra={"outcome": outcome, **who, **shown})
 
 
 def peer_host(peer: str) -> str:
     """Return a peer's address without its port."""
     return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
+
+
+def _word(value: str | int) -> str | int:
+    """Return a value for a line of text: quoted where it could pass for several, or for several lines."""
+    if isinstance(value, int) or (value.isprintable() and _PLAIN.fullmatch(value)):
+        return value
+    return json.dumps(value)
 
 
 def _printable(value: str | int) -> str | int:

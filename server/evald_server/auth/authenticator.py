@@ -75,17 +75,6 @@ class Authenticator:
             self.keys, lambda _kind, _outcome: None, self._now, tokens=self.tokens, clients=self.clients
         )
 
-    def at_once(self, headers: Iterable[tuple[str, str | bytes]]) -> Principal | None:
-        """Return who sent the headers; None if `authenticate` has to know more than them. Raises AccessDenied.
-
-        For ports that ask for no certificates.
-        """
-        if self.tokens is not None:
-            token = self._token(headers)
-            if token is not None and not token.startswith(PREFIX):
-                return self.tokens.cached(token)
-        return self.authenticate(headers)
-
     def authenticate(
         self,
         headers: Iterable[tuple[str, str | bytes]],
@@ -102,20 +91,24 @@ class Authenticator:
             named = self._checked("certificate", self.clients.principal, certificate)
         token = self._token(headers)
         if token is None:
-            if named is not None:
-                return named
-            self._count("none", "missing")
-            raise AccessDenied(
-                "CREDENTIALS_MISSING",
-                "this server wants an API key or a token: send it as `authorization: Bearer ...`, with the SDK by "
-                "token= or EVALD_TOKEN",
-                "no credentials",
-            )
-        if self.tokens is not None and not token.startswith(PREFIX):
+            if named is None:
+                self._count("none", "missing")
+                raise AccessDenied(
+                    "CREDENTIALS_MISSING",
+                    "this server wants an API key or a token: send it as `authorization: Bearer ...`, with the SDK by "
+                    "token= or EVALD_TOKEN",
+                    "no credentials",
+                )
+            principal = named
+        elif self.tokens is not None and not token.startswith(PREFIX):
             principal = self._checked("jwt", self.tokens.verify, token, peer)
         else:
             principal = self._by_key(token)
-        return principal if named is None else replace(principal, certificate=named.certificate)
+        if named is not None:
+            principal = replace(principal, certificate=named.certificate)
+        return (
+            principal if self.clients is None or principal.kind == "key" else self.clients.limited(principal)
+        )
 
     def authorize(self, principal: Principal, method: str, roles: frozenset[Role]) -> None:
         """Check that one of the roles is the principal's. Raises AccessDenied."""
@@ -131,6 +124,10 @@ class Authenticator:
                 method=method,
                 roles=wanted,
             )
+        self.passed(principal)
+
+    def passed(self, principal: Principal) -> None:
+        """Count a check that a principal has passed."""
         self._count(principal.kind, "ok")
 
     def limited(self) -> None:

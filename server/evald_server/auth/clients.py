@@ -1,17 +1,25 @@
-"""Client certificates as principals: a file says which names in certificates belong to whom, and which are denied."""
+"""A file that says which names in client certificates belong to whom, which are denied, and what principals without
+an API key may ask for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from .authenticator import AccessDenied, denied
-from .files import FileProblem, read_text, read_texts, read_toml, signature
-from .principal import Principal, Role, check_name, check_types
+from .files import FileProblem, read_number, read_text, read_texts, read_toml, signature
+from .principal import Principal, Role, check_limits, check_name, check_types
+
+# In place of the name of a principal, for all that have no limits of their own.
+_ALL_TOKENS: Final = "jwt:*"
 
 # A URI, of which the path may end in *, or a name of DNS. What a certificate has may have more characters.
 _SAN: Final = re.compile(r"[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2046}\*?")
 _PATTERN: Final = re.compile(r"spiffe://[a-z0-9._-]+/(?:[A-Za-z0-9._-]+/)*\*")
+
+
+_T = TypeVar("_T")
 
 
 class ClientNames(NamedTuple):
@@ -37,12 +45,21 @@ def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
     )
 
 
+class _PrincipalLimit(NamedTuple):
+    """What a principal may ask for; None for no limit."""
+
+    rate: float | None
+    in_flight: int | None
+    judge_usd_per_day: float | None
+
+
 class _Clients(NamedTuple):
-    """What stands in a file. patterns: longest first, without their `*`."""
+    """What stands in a file. patterns: longest first, without their `*`. limits: by the name of the principal."""
 
     exact: Mapping[str, Principal]
     patterns: Sequence[tuple[str, Principal]]
     denied: frozenset[str]
+    limits: Mapping[str, _PrincipalLimit]
 
     def find(self, certificate: Sequence[str]) -> Principal | None:
         for name in certificate:
@@ -56,7 +73,10 @@ class _Clients(NamedTuple):
 
 
 class ClientFile:
-    """The principals of client certificates, read again when the file changes. Raises FileProblem at first."""
+    """The principals of client certificates, and the limits of these and of tokens, read again when the file changes.
+
+    Raises FileProblem at first.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,6 +114,12 @@ class ClientFile:
             certificate=certificate.all,
         )
 
+    def limited(self, principal: Principal) -> Principal:
+        """Return a principal with its limits: its own, else those of all tokens if it has one."""
+        limits = self._clients.limits
+        found = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
+        return principal if found is None else replace(principal, **found._asdict())
+
     def ended(self, principal: Principal) -> AccessDenied | None:
         """Return why what a certificate has opened has to end; None if it may go on."""
         clients = self._clients
@@ -110,35 +136,50 @@ def _read(path: Path) -> _Clients:
     data = read_toml(
         path,
         missing="docs/security.md says what stands in it",
-        wanted="wanted TOML: a list `denied`, and tables [[clients]] with san, principal and roles",
+        wanted="wanted TOML: a list `denied`, tables [[clients]] with san, principal and roles, and tables "
+        "[[principals]] with principal and limits",
     )
     try:
         refused = frozenset(read_texts("denied", data.pop("denied", [])))
     except TypeError as problem:
         raise FileProblem(f"{path}: {problem}") from None
-    tables = data.pop("clients", [])
-    if data or not isinstance(tables, list):
-        raise FileProblem(f"{path}: wanted `denied` and tables [[clients]], and nothing else")
-    found: dict[str, Principal] = {}
+    clients = dict(_tables(path, "clients", data.pop("clients", []), _client))
+    limits = dict(_tables(path, "principals", data.pop("principals", []), _limit))
+    if data:
+        raise FileProblem(f"{path}: wanted `denied`, tables [[clients]] and [[principals]], and nothing else")
+    patterns = [(san[:-1], principal) for san, principal in clients.items() if san.endswith("/*")]
+    patterns.sort(key=lambda pattern: -len(pattern[0]))
+    return _Clients(clients, patterns, refused, limits)
+
+
+def _tables(
+    path: Path, name: str, tables: Any, read: Callable[[Mapping[str, Any]], tuple[str, _T]]
+) -> Iterator[tuple[str, _T]]:
+    """Yield what the tables of a list say, by their keys. read: returns both. Raises FileProblem."""
+    if not isinstance(tables, list):
+        raise FileProblem(f"{path}: {name}: wanted tables [[{name}]]")
+    seen = set()
     for number, table in enumerate(tables):
         try:
-            san, principal = _client(table)
-            if san in found:
-                raise ValueError(f"san: {san[:100]!r} is there twice")
+            if not isinstance(table, dict):
+                raise TypeError("wanted a table")
+            key, found = read(table)
+            if key in seen:
+                raise ValueError(f"{key[:100]!r} is there twice")
         except (KeyError, TypeError, ValueError) as problem:
             what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
-            raise FileProblem(f"{path}: clients[{number}]: {what}") from None
-        found[san] = principal
-    patterns = [(san[:-1], principal) for san, principal in found.items() if san.endswith("/*")]
-    patterns.sort(key=lambda pattern: -len(pattern[0]))
-    return _Clients(found, patterns, refused)
+            raise FileProblem(f"{path}: {name}[{number}]: {what}") from None
+        seen.add(key)
+        yield key, found
 
 
-def _client(table: Any) -> tuple[str, Principal]:
-    if not isinstance(table, dict):
-        raise TypeError("wanted a table")
-    if unknown := table.keys() - {"san", "principal", "roles", "types"}:
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known are san, principal, roles and types")
+def _check_fields(table: Mapping[str, Any], *known: str) -> None:
+    if unknown := table.keys() - set(known):
+        raise ValueError(f"{min(unknown)[:40]}: unknown; known are {', '.join(known)}")
+
+
+def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:
+    _check_fields(table, "san", "principal", "roles", "types")
     san = read_text("san", table["san"])
     if not _SAN.fullmatch(san) or (san.endswith("*") and not _PATTERN.fullmatch(san)):
         raise ValueError(
@@ -153,3 +194,19 @@ def _client(table: Any) -> tuple[str, Principal]:
     types = read_texts("types", table.get("types", []))
     check_types(types)
     return san, Principal(principal, roles, types)
+
+
+def _limit(table: Mapping[str, Any]) -> tuple[str, _PrincipalLimit]:
+    _check_fields(table, "principal", *_PrincipalLimit._fields)
+    principal = read_text("principal", table["principal"])
+    if not principal.startswith("jwt:"):
+        check_name(principal)
+    found = _PrincipalLimit(
+        read_number("rate", table.get("rate"), float),
+        read_number("in_flight", table.get("in_flight"), int),
+        read_number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
+    )
+    if found == (None, None, None):
+        raise ValueError(f"wanted at least one of {', '.join(_PrincipalLimit._fields)}")
+    check_limits(*found)
+    return principal, found

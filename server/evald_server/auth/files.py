@@ -3,10 +3,13 @@
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 # 5,000 keys; a larger file is a mistake.
 _MAX_BYTES: Final = 4 << 20
+
+
+_N = TypeVar("_N", int, float)
 
 
 class FileProblem(Exception):
@@ -43,6 +46,15 @@ def read_texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{name}: wanted a list of texts")
     return tuple(read_text(name, one) for one in value)
+
+
+def read_number(name: str, value: Any, kind: type[_N]) -> _N | None:
+    """Return a number of a file; None if there is none. Raises TypeError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise TypeError(f"{name}: wanted a number")
+    return kind(value)
 
 
 def signature(path: Path) -> tuple[int, ...] | None:

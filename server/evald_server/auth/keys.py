@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from .files import FileProblem, read_text, read_texts, read_toml, signature
-from .principal import Principal, Role, check_name, check_types
+from .files import FileProblem, read_number, read_text, read_texts, read_toml, signature
+from .principal import Principal, Role, check_limits, check_name, check_types
 
 PREFIX: Final = "evald_"
 
@@ -226,9 +226,9 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
         _seconds("expires", table["expires"]) if "expires" in table else None,
         _seconds("revoked", table["revoked"]) if "revoked" in table else None,
         read_text("note", table.get("note", "")),
-        _number("rate", table.get("rate"), float),
-        _number("in_flight", table.get("in_flight"), int),
-        _number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
+        read_number("rate", table.get("rate"), float),
+        read_number("in_flight", table.get("in_flight"), int),
+        read_number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
     )
     _check(key)
     return key
@@ -244,25 +244,9 @@ def _check(key: ApiKey) -> None:
     if not key.roles:
         raise ValueError(f"roles: wanted at least one of {', '.join(Role)}")
     check_types(key.types)
-    if key.rate is not None and not 0 < key.rate <= 1e6:
-        raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
-    if key.in_flight is not None and not 1 <= key.in_flight <= 1_000_000:
-        raise ValueError("in_flight: wanted 1 to 1000000 calls")
-    if key.judge_usd_per_day is not None and not 0 <= key.judge_usd_per_day <= 1e6:
-        raise ValueError("judge_usd_per_day: wanted US dollars, 0 to 1000000")
+    check_limits(key.rate, key.in_flight, key.judge_usd_per_day)
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _number(name: str, value: Any, kind: type[_N]) -> _N | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | kind):
-        raise TypeError(f"{name}: wanted a number")
-    return kind(value)
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -23,27 +23,41 @@ class _Usage:
     at: float
     in_flight: int = 0
 
+    def end(self, _call: object = None) -> None:
+        """Count the end of a call that has begun."""
+        self.in_flight -= 1
+
 
 class PrincipalLimits:
-    """Counts the calls of each principal, whichever of its keys they bring. clock: monotonic seconds.
+    """Counts the calls of each principal, whichever of its keys they bring.
 
-    limited: called with the limit that refuses a call: "rate" or "in_flight".
+    limited: called with the limit that refuses a call: "rate" or "in_flight". max_in_flight: of principals that have
+    no such limit of their own, so that none of them takes all the calls that a server can hold. clock: monotonic
+    seconds.
     """
 
-    def __init__(self, limited: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limited: Callable[[str], None],
+        max_in_flight: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limited = limited
+        self._max_in_flight = max_in_flight
         self._clock = clock
         self._usages: dict[str, _Usage] = {}
 
-    def begin(self, principal: Principal) -> None:
-        """Count the start of a call; `end` has to follow. Raises AccessDenied if it is one too many.
+    def begin(self, principal: Principal) -> Callable[[object], None]:
+        """Count the start of a call. Returns what has to be called at its end. Raises AccessDenied if it is one too
+        many.
 
         A second's worth of calls may begin at once.
         """
-        usage = self._usage(principal)
-        if principal.in_flight is not None and usage.in_flight >= principal.in_flight:
+        usage = self._usages.get(principal.name) or self._new_usage(principal)
+        most = self._max_in_flight if principal.in_flight is None else principal.in_flight
+        if usage.in_flight >= most:
             self._limited("in_flight")
-            raise _refused(principal, f"{principal.in_flight} calls in flight", "in_flight", 1.0)
+            raise _refused(principal, f"{most} calls in flight", "in_flight", 1.0)
         if principal.rate is not None:
             now, burst = self._clock(), max(1.0, principal.rate)
             usage.tokens = min(burst, usage.tokens + (now - usage.at) * principal.rate)
@@ -54,24 +68,19 @@ class PrincipalLimits:
                 raise _refused(principal, f"{principal.rate:g} calls a second", "rate", wait)
             usage.tokens -= 1
         usage.in_flight += 1
+        return usage.end
 
-    def end(self, principal: Principal) -> None:
-        """Count the end of a call that has begun."""
-        self._usages[principal.name].in_flight -= 1
-
-    def _usage(self, principal: Principal) -> _Usage:
-        usage = self._usages.get(principal.name)
-        if usage is None:
-            if len(self._usages) >= _MAX_PRINCIPALS:
-                self._usages = {name: one for name, one in self._usages.items() if one.in_flight}
-            usage = self._usages[principal.name] = _Usage(max(1.0, principal.rate or 1.0), self._clock())
+    def _new_usage(self, principal: Principal) -> _Usage:
+        if len(self._usages) >= _MAX_PRINCIPALS:
+            self._usages = {name: one for name, one in self._usages.items() if one.in_flight}
+        usage = self._usages[principal.name] = _Usage(max(1.0, principal.rate or 1.0), self._clock())
         return usage
 
 
 def _refused(principal: Principal, what: str, limit: str, seconds: float) -> AccessDenied:
     return AccessDenied(
         "RATE_LIMITED",
-        f"{principal.name} may have {what}, and has them; try again in {seconds:.3g} s",
+        f"{principal.name or 'callers without credentials'} may have {what}, and has them; try again in {seconds:.3g} s",
         f"limit {limit}",
         principal,
         retry_seconds=seconds,

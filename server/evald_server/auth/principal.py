@@ -61,6 +61,16 @@ def check_name(name: str) -> None:
         raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
 
 
+def check_limits(rate: float | None, in_flight: int | None, judge_usd_per_day: float | None) -> None:
+    """Raise ValueError for what cannot be the limits of a principal."""
+    if rate is not None and not 0 < rate <= 1e6:
+        raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
+    if in_flight is not None and not 1 <= in_flight <= 1_000_000:
+        raise ValueError("in_flight: wanted 1 to 1000000 calls")
+    if judge_usd_per_day is not None and not 0 <= judge_usd_per_day <= 1e6:
+        raise ValueError("judge_usd_per_day: wanted US dollars, 0 to 1000000")
+
+
 def is_type_pattern(text: str) -> bool:
     """Return whether a text is a name of a type, or a prefix that ends in `*`."""
     return _TYPE.fullmatch(text) is not None
@@ -74,6 +84,9 @@ def check_types(types: Iterable[str]) -> None:
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server that asks for no credentials."""
+
+ANONYMOUS: Final = Principal("", frozenset())
+"""All callers without credentials together, on a server that asks for them: of methods that are open to all."""
 
 PRINCIPAL: Final[ContextVar[Principal]] = ContextVar("principal", default=LOCAL)
 """The caller of the current call. Set before its handler runs, in the same task."""

@@ -250,7 +250,7 @@ class Budget:
             raise JudgeError(
                 _CODE,
                 f"The next request to the judge may cost up to ${max_usd:.4g}, and the ${per_day:.4g} a day that "
-                f"{name} may spend on judges (judge_usd_per_day of its key) are used up to ${self._used(name):.4g}; "
+                f"{name} may spend on judges (judge_usd_per_day) are used up to ${self._used(name):.4g}; "
                 f"the day ends at midnight UTC",
             )
         counted = per_day is not None or name in self._spent or len(self._spent) < _MAX_ACCOUNTS

@@ -57,6 +57,7 @@ REASONS: Final[dict[str, Reason]] = {
     "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
+    "MESSAGE_TIMEOUT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),
     "CONTRACT_VERSION_UNSUPPORTED": Reason(grpc.StatusCode.FAILED_PRECONDITION),

@@ -17,10 +17,11 @@ from evald_server.auth.clients import ClientNames
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import LOCAL, PRINCIPAL, Principal
+from evald_server.auth.principal import ANONYMOUS, LOCAL, PRINCIPAL, Principal
 from evald_server.auth.roles import METHODS, OPEN
 
 from .errors import CallError
+from .first_message import FirstMessages
 from .late_check import checked_late
 from .server import Handler, RpcServer, RpcStream
 
@@ -30,6 +31,9 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 # A key that is revoked counts no longer after this time; its streams end with it.
 _RELOAD_SECONDS: Final = 1.0
+
+# Of 8 KiB each at most, as tokens are.
+_MAX_KNOWN: Final = 1000
 
 # What metrics call the methods whose handler streams in, and out.
 _KINDS: Final = {
@@ -43,7 +47,9 @@ _KINDS: Final = {
 class Gate(grpc.GenericRpcHandler):
     """The handlers of all services by method. authenticator: None lets everybody call everything.
 
-    limited: called with the limit of a principal that refuses a call.
+    limited: called with the limit of a principal that refuses a call. max_principal_calls: calls in flight of a
+    principal that has no limit of its own. message_timeout: seconds in which the message of a call has to come.
+    late: called when one does not.
     """
 
     def __init__(
@@ -52,6 +58,10 @@ class Gate(grpc.GenericRpcHandler):
         services: Mapping[str, Mapping[str, Handler]],
         authenticator: Authenticator | None = None,
         limited: Callable[[str], None] = lambda _limit: None,
+        *,
+        max_principal_calls: int,
+        message_timeout: float,
+        late: Callable[[], None] = lambda: None,
     ) -> None:
         self._rpc = rpc
         self._handlers = {
@@ -62,63 +72,97 @@ class Gate(grpc.GenericRpcHandler):
         self._unknown = rpc.unknown()
         self._authenticator = authenticator
         self._audit = Audit()
-        self._limits = PrincipalLimits(limited)
+        self._limits = PrincipalLimits(limited, max_principal_calls)
         self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
+        # Who was let in within the last second, by the method, the credentials and the certificate: what costs a key
+        # little costs a call much, because by the next one it has left the processor's caches.
+        self._known: dict[tuple[str, object, ClientNames | None], Principal] = {}
         if authenticator is not None:
             rpc.on_message = self._on_message
+        self._messages = FirstMessages(message_timeout, late)
+        self._reading = {
+            method: self._messages.reading(handler) for method, handler in self._handlers.items()
+        }
         self._late = {
-            method: checked_late(method, handler, self.admit) for method, handler in self._handlers.items()
+            method: checked_late(method, handler, self._admit_late)
+            for method, handler in self._reading.items()
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return the handler of a call, or one that refuses it."""
         method = handler_call_details.method
-        handler = self._handlers.get(method, self._unknown)
-        if self._authenticator is None:
-            return handler
-        if METHODS.get(method) is OPEN:
-            return handler
-        metadata = handler_call_details.invocation_metadata
-        try:
-            principal = self._authenticator.at_once(metadata)
-        except AccessDenied as problem:
-            return self._refused(method, problem)
-        return self.late(method) if principal is None else self._admitted(method, handler, principal)
+        if self._authenticator is None or METHODS.get(method) is OPEN:
+            return self._open(method, self._reading)
+        who = (method, _authorization(handler_call_details.invocation_metadata), None)
+        principal = self._known.get(who)
+        if principal is None:
+            return self.late(method)
+        self._authenticator.passed(principal)
+        return self._begun(method, self._reading[method], principal)
 
     def late(self, method: str) -> Handler:
         """Return the handler of a call that looks at who calls when it begins."""
-        if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._handlers.get(method, self._unknown)
-        return self._late.get(method) or checked_late(method, self._unknown, self.admit)
+        return self._late.get(method) or checked_late(method, self._unknown, self._admit_late)
 
     def admit(self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
         """Return the handler of a call, or one that refuses it. To be called in the task of the call.
 
         certificate: of its connection. peer: the address that it comes from.
         """
-        handler = self._handlers.get(method, self._unknown)
+        return self._admit(method, metadata, certificate, peer, self._handlers)
+
+    def _admit_late(
+        self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str
+    ) -> Handler:
+        return self._admit(method, metadata, certificate, peer, self._reading)
+
+    def _admit(
+        self,
+        method: str,
+        metadata: Metadata,
+        certificate: ClientNames | None,
+        peer: str,
+        handlers: Mapping[str, Handler],
+    ) -> Handler:
         if self._authenticator is None or METHODS.get(method) is OPEN:
-            return handler
+            return self._open(method, handlers)
+        who = (method, _authorization(metadata), certificate)
+        principal = self._known.get(who)
+        if principal is not None:
+            self._authenticator.passed(principal)
+            return self._begun(method, handlers[method], principal)
         try:
             principal = self._authenticator.authenticate(metadata, certificate, peer)
+            # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
+            if method in handlers:
+                self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
         except AccessDenied as problem:
             return self._refused(method, problem)
-        return self._admitted(method, handler, principal)
+        self._audit.used(method, principal)
+        if method in handlers:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[who] = principal
+        return self._begun(method, handlers.get(method, self._unknown), principal)
 
-    def _admitted(self, method: str, handler: Handler, principal: Principal) -> Handler:
-        assert self._authenticator is not None
+    def _open(self, method: str, handlers: Mapping[str, Handler]) -> Handler:
+        handler = handlers.get(method, self._unknown)
+        if self._authenticator is None:
+            return handler
         try:
-            # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
-            if handler is not self._unknown:
-                self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
-            if principal.rate is not None or principal.in_flight is not None:
-                self._begin(principal)
+            self._begin(ANONYMOUS)
+        except AccessDenied as problem:
+            return self._refused(method, problem)
+        return handler
+
+    def _begun(self, method: str, handler: Handler, principal: Principal) -> Handler:
+        try:
+            self._begin(principal)
         except AccessDenied as problem:
             return self._refused(method, problem)
         PRINCIPAL.set(principal)
-        self._audit.used(method, principal)
-        # Other streams are opened by their message: gRPC tells nobody of a call that ends while it waits for that.
-        if handler.request_streaming:
+        # Other streams are opened by their message.
+        if self._handlers.get(method, self._unknown).request_streaming:
             self._opened(principal)
         return handler
 
@@ -134,25 +178,29 @@ class Gate(grpc.GenericRpcHandler):
             self._opened(principal)
 
     async def watch(self) -> None:
-        """Read the keys and clients again when they change, and end the streams of those that count no longer."""
-        if self._authenticator is None:
-            return
-        keys, clients = self._authenticator.keys, self._authenticator.clients
+        """End calls whose message does not come, read keys and clients again when they change, and end the streams
+        of those that count no longer."""
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
-            if keys is not None:
-                before = keys.ring.keys
-                if await _reloaded("keys_file", keys.reload):
-                    _record_changes(before, keys.ring.keys)
-            if clients is not None and await _reloaded("tls_clients_file", clients.reload):
-                record("clients changed", None)
-            self._end_streams()
+            self._messages.expire()
+            if self._authenticator is not None:
+                await self._reload(self._authenticator)
+
+    async def _reload(self, authenticator: Authenticator) -> None:
+        keys, clients = authenticator.keys, authenticator.clients
+        if keys is not None:
+            before = keys.ring.keys
+            if await _reloaded("keys_file", keys.reload):
+                _record_changes(before, keys.ring.keys)
+        if clients is not None and await _reloaded("tls_clients_file", clients.reload):
+            record("clients changed", None)
+        self._known.clear()
+        self._end_streams()
 
     def _begin(self, principal: Principal) -> None:
-        self._limits.begin(principal)
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(lambda _: self._limits.end(principal))
+        task.add_done_callback(self._limits.begin(principal))
 
     def _opened(self, principal: Principal) -> None:
         task = asyncio.current_task()
@@ -196,6 +244,15 @@ class CertificateGate(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return a handler that looks at the certificate first."""
         return self._gate.late(handler_call_details.method)
+
+
+def _authorization(metadata: Metadata) -> object:
+    """Return the credentials of a call; None without any, and what no call has that is let in for several."""
+    found: object = None
+    for name, value in metadata:
+        if name == "authorization":
+            found = value if found is None else (found, value)
+    return found
 
 
 async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:

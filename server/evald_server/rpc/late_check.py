@@ -7,34 +7,25 @@ import grpc
 
 from evald_server.auth.clients import ClientNames, client_names
 
-from .server import Handler, abort
+from .server import Handler
 
 Admit: TypeAlias = Callable[[str, Any, ClientNames | None, str], Handler]
 """Returns the handler of a call, or one that refuses it. Takes the method, the metadata, certificate and address."""
 
 
 def checked_late(method: str, handler: Handler, admit: Admit) -> Handler:
-    """Wrap a handler of any kind: its caller is looked at first, and what it sends is read after that.
+    """Wrap a handler that reads what is sent: its caller is looked at before that."""
 
-    Unary ones become streams, because gRPC reads the message of a unary call before it calls its handler.
-    """
-
-    async def call(requests: Any, context: Any) -> None:
-        # gRPC's types are those of handlers that do not await.
+    async def call(requests: Any, context: Any) -> Any:
         admitted: Any = admit(
             method, context.invocation_metadata(), client_names(context.auth_context()), context.peer()
         )
-        if admitted.stream_stream is not None:
-            await admitted.stream_stream(requests, context)
-            return
-        request = await context.read()
-        if request is grpc.aio.EOF:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
-        if admitted.unary_stream is not None:
-            await admitted.unary_stream(request, context)
-            return
-        await context.write(await admitted.unary_unary(request, context))
+        return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
 
-    return grpc.stream_stream_rpc_method_handler(
-        call, handler.request_deserializer, handler.response_serializer
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
     )
+    wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+    return wrapped

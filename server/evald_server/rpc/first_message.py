@@ -1,0 +1,81 @@
+"""Waits for the message of calls that bring one, for a limited time: gRPC itself would wait for ever."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from .errors import CallError
+from .server import Handler, abort
+
+
+class FirstMessages:
+    """Reads the messages of calls that have begun. Not for streams of messages, which are counted as open.
+
+    seconds: for how long a message may take. late: called when one takes longer. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, seconds: float, late: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._late = late
+        self._clock = clock
+        # Since when calls wait, the longest first. Looked through by `expire`, because a timer costs 3 % of a call.
+        self._waiting: dict[asyncio.Task[Any], float] = {}
+
+    def reading(self, handler: Handler) -> Handler:
+        """Wrap a handler of one message in a stream that reads it.
+
+        That costs no more than gRPC's own reading, which goes on for ever, also for calls that have ended without
+        a message.
+        """
+        if handler.request_streaming:
+            return handler
+        # gRPC's types are those of handlers that do not await.
+        handle: Any = handler.unary_unary or handler.unary_stream
+        waiting, clock = self._waiting, self._clock
+
+        async def call(_requests: Any, context: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            waiting[task] = clock()
+            try:
+                message = await context.read()
+            except asyncio.CancelledError:
+                if task in waiting:
+                    raise
+                task.uncancel()
+                self._late()
+                problem = CallError(
+                    "MESSAGE_TIMEOUT",
+                    f"the message of the call has not come within {self._seconds:g} s; send it with the headers",
+                )
+                await abort(context, problem.code, problem.message, problem.details())
+            finally:
+                waiting.pop(task, None)
+            if message is grpc.aio.EOF:
+                await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
+            return await handle(message, context)
+
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+        return wrapped
+
+    def expire(self) -> None:
+        """End the calls whose message takes too long. To be called every second or so."""
+        oldest = self._clock() - self._seconds
+        overdue = []
+        for task, since in self._waiting.items():
+            if since > oldest:
+                break
+            overdue.append(task)
+        for task in overdue:
+            del self._waiting[task]
+            task.cancel()
