@@ -264,12 +264,14 @@ class SuiteStream:
         return [case for case, case_id in zip(cases, ids, strict=True) if case_id not in known]
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the cases that are stored. Raises CallError for one that this stream has stored."""
-        found = await patiently(lambda: self._store.find(self._key, ids), self._store_seconds)
-        repeated = [case_id for case_id, one in found.items() if one.attempt == self._key.attempt]
+        """Return those of the cases that are stored. Raises CallError for one that has come in this stream before."""
+        tries = count()
+        known, repeated = await patiently(
+            lambda: self._store.claim(self._key, ids, again=next(tries) > 0), self._store_seconds
+        )
         if repeated:
             raise _duplicate(repeated[0])
-        return {case_id: one.whole for case_id, one in found.items()}
+        return known
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""
