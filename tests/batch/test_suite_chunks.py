@@ -207,19 +207,24 @@ async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-async def test_what_takes_longer_than_its_caller_lets_it_is_in_error_wherever_it_runs(processes: int) -> None:
+@pytest.mark.parametrize("who", ["caller", "server"])
+async def test_what_takes_longer_than_it_may_is_in_error_wherever_it_runs(processes: int, who: str) -> None:
     text = "the quick ever " * 600
     slow = [
         spec("text-similarity", {"expected": text[::-1], "threshold": 0.1}, name=f"slow {n}")
         for n in range(40)
     ]
     options = Options()
-    options.timeout.FromMilliseconds(20)
+    settings = {}
+    if who == "caller":
+        options.timeout.FromMilliseconds(20)
+    else:
+        settings["default_timeout"] = 0.07  # of which 0.05 are kept to send the answer
     case = recorded("slow", text)
     turn = evaluation_service_pb2.BatchItem(item_id="slow")
     turn.context.messages.extend([*case.turns[0].input, *case.recorded_trials[0].answers[0].messages])
     opening = evaluation_service_pb2.BatchOpen(evaluators=slow, options=options)
-    async with serving_with(processes) as live:
+    async with serving_with(processes, **settings) as live:
         outcome = await play(SuiteServiceStub(live.channel), opened(*slow, options=options), [case])
         assert outcome.verdicts == {"slow": ERROR}
         assert outcome.run.verdict == ERROR

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from evald.scope import Scope
 from evald_server import wire_pb2
-from evald_server.batch.chunk import can_run
+from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
 from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
@@ -148,7 +148,8 @@ class _Batch:
         # Answers that the caller is slow to take must not pile up.
         while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
             await self._tasks.any_of(self._chunks)
-        chunk = ItemChunk(self._specs, self._options, plan.template.specs, items, self._brief)
+        nanos = slice_of(plan, self._admission.seconds_for(plan))
+        chunk = ItemChunk(self._specs, self._options, plan.template.specs, items, self._brief, nanos)
         future = await self._pool.submit(chunk, self._item_count)
         if future is None:
             await self._evaluate(enumerate(items, first))

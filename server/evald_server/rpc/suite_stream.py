@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.batch.chunk import can_run
+from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.pool import BatchPool
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.monitoring import Telemetry
@@ -192,6 +192,7 @@ class SuiteStream:
             plan.template.specs,
             [data for _, data in cases],
             setup.connector is not None,
+            slice_of(plan, setup.admission.seconds_for(plan)),
         )
         future = await self._pool.submit(chunk, max(self._sent, setup.opened.case_count))
         if future is None:
