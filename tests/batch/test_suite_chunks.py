@@ -14,6 +14,8 @@ import pytest
 from evald.v1 import evaluation_service_pb2
 from evald.v1.suite_service_pb2 import CaseResult, SuiteCase, SuiteRun
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
+from evald_server.batch.pool import BatchProcess
+from evald_server.runs.suite_chunk import SuiteChunk
 
 from ..rpc.live import CONTAINS, Live, spec
 from ..rpc.suite_floor import (
@@ -186,6 +188,25 @@ async def test_a_case_for_which_there_is_no_agent_is_refused_before_others_are_s
             await play(stub, opened(suite_run_id="one"), [*good, asked("bad")], a_message=1000)
         run = await get(stub, "one")
         assert (run.status, run.case_count) == (INTERRUPTED, 0)
+
+
+async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [recorded(f"case {number}", "hello" * 5_600) for number in range(512)]
+    sizes: list[int] = []
+    submit = BatchProcess.submit
+
+    def counting(process: BatchProcess, chunk: SuiteChunk) -> Any:
+        sizes.append(len(chunk.cases))
+        return submit(process, chunk)
+
+    async with serving_with(1) as live:
+        monkeypatch.setattr(BatchProcess, "submit", counting)
+        outcome = await play(SuiteServiceStub(live.channel), opened(), sent, a_message=512)
+    assert outcome.run.passed_count == 512
+    assert len(sizes) > 6
+    assert sum(sizes) <= 3 * 512
 
 
 async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:

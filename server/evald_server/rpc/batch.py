@@ -22,7 +22,7 @@ from evald_server.monitoring import Telemetry
 from .admission import Admission
 from .errors import CallError, as_call_error, invalid
 from .server import RpcStream, parse
-from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk, next_part
 from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
@@ -164,19 +164,21 @@ class _Batch:
         first: int,
     ) -> None:
         """Take the results of a chunk, and evaluate here what the process has not."""
+        items = chunk.items
         while future is not None and (result := await future) is not None:
             self._results.merge(plan, result.answers, result.counts)
             count_chunk(self._metrics, "EvaluateBatch", self._labels, plan, result.counts)
-            await self._evaluate((first + index, chunk.items[index]) for index in result.skipped)
+            await self._evaluate((first + index, items[index]) for index in result.skipped)
             # Doing most of them twice is no help.
             self._use_processes &= 2 * len(result.skipped) <= result.end
-            chunk = chunk._replace(items=chunk.items[result.end :])
+            items = items[result.end :]
             first += result.end
             await self._flush()
-            if not chunk.items:
+            if not items:
                 return
+            chunk = chunk._replace(items=next_part(items, result.end))
             future = await self._pool.submit(chunk, self._item_count)
-        await self._evaluate(enumerate(chunk.items, first))
+        await self._evaluate(enumerate(items, first))
         await self._flush()
 
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:

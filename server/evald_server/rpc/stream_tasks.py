@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from evald_server.batch.chunk import ChunkCounts
 from evald_server.engine.plan import Plan
 from evald_server.monitoring import Telemetry
+
+T = TypeVar("T")
 
 CHUNKS_PER_PROCESS: Final = 2
 """Chunks of one stream that are being evaluated, or whose answers the caller has not taken yet, for each process."""
@@ -88,6 +90,15 @@ class StreamTasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
+    """Return how much of what a process has left over to send it next.
+
+    processed: of the chunk before, until its result was full. Twice as much at most, so that altogether three times
+    what a chunk has is sent, however many results it takes.
+    """
+    return left[: 2 * processed]
 
 
 def count_chunk(

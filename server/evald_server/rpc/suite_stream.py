@@ -21,7 +21,7 @@ from evald_server.suites.verdicts import SuiteTotals
 
 from .errors import BadField, CallError, invalid
 from .server import RpcStream
-from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk, next_part
 from .suite_checks import check_case, parse_case
 
 # How long a suite run may work in the event loop before it waits for its next turn: that of about four cases.
@@ -223,7 +223,8 @@ class SuiteStream:
             cases = cases[result.end :]
             if not cases:
                 return
-            chunk = chunk._replace(cases=chunk.cases[result.end :], checked=True)
+            part = [data for _, data in next_part(cases, result.end)]
+            chunk = chunk._replace(cases=part, checked=True)
             future = await self._pool.submit(chunk, self._sent)
         await self._run_here(cases)
 
