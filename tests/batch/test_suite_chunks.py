@@ -90,6 +90,9 @@ def cases() -> Iterator[SuiteCase]:
     unreadable.recorded_trials[0].answers[0].ClearField("messages")
     unreadable.recorded_trials[0].answers[0].messages_json = "["
     yield unreadable
+    failed = recorded("failed", "hello", min_passed=1)
+    failed.recorded_trials.add().error.message = "timed out"
+    yield failed
     many = recorded("too-many", "hello")
     many.messages.extend(list(many.turns[0].input) * 300)
     yield many

@@ -19,6 +19,7 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
 from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
+from evald.v1.run_service_pb2 import RunError
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.batch.pool import BatchPool
@@ -353,6 +354,23 @@ async def test_a_replayed_recording_is_no_agent_for_a_suite() -> None:
     async with floor() as (_, stub):
         refused = await refusal(play(stub, opened(connector=connector), [asked("a")]))
         assert refused.fields == ["open.connector.type"]
+
+
+async def test_a_recorded_error_is_in_error_and_never_judged() -> None:
+    async with floor() as (_, stub):
+        broken = recorded("broken")
+        broken.recorded_trials.add().error.CopyFrom(RunError(code="RECORDED_ERROR", message="timed out"))
+        some = recorded("some", "hello", min_passed=1)
+        some.recorded_trials.add().error.code = "RECORDED_ERROR"
+        # Whose checks would pass an empty answer.
+        outcome = await play(stub, opened(spec("contains", {"text": "x"}, negate=True)), [broken, some])
+        assert outcome.verdicts == {"broken": ERROR, "some": PASSED}
+        assert outcome.case("broken").reason == "RECORDED_ERROR: timed out"
+        assert outcome.run.error_count == 1
+        both = recorded("both", "hello")
+        both.recorded_trials[0].error.code = "RECORDED_ERROR"
+        refused = await refusal(play(stub, opened(), [both]))
+        assert refused.fields == ["cases[0].recorded_trials[0].answers"]
 
 
 @pytest.mark.parametrize("a_message", [1, 2, 50])

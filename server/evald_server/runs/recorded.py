@@ -157,8 +157,10 @@ class RecordedCase:
         """Yield the trials' results, to be filled, with their recorded answers, if they have some."""
         recorded = self._case.recorded_trials
         for number in range(1, self._setup.trials(self._case) + 1):
-            answers = recorded[number - 1].answers if recorded else None
-            yield self.result.trials.add(trial=number), answers
+            result = self.result.trials.add(trial=number)
+            if recorded and recorded[number - 1].HasField("error"):
+                result.error.CopyFrom(recorded[number - 1].error)
+            yield result, recorded[number - 1].answers if recorded else None
 
     def decide(self) -> None:
         """Set the case's verdict from its trials."""
@@ -209,6 +211,9 @@ class RecordedTrial:
     def play(self) -> bool:
         """Go on with recorded answers for some turns, or until something has to wait. Returns whether the trial has
         ended."""
+        if self._result.HasField("error"):
+            self._end()
+            return True
         try:
             self._extend(self._case.messages, "messages")
             while not self._ended and self.waiting is None and self._answers is not None:
