@@ -60,6 +60,7 @@ from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.rpc.stream_tasks import LoopTurns
 from evald_server.rpc.tls import TlsPort
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
@@ -496,7 +497,8 @@ class App:
             engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
         )
         sessions = SessionService(engine, batcher, admission, metrics)
-        batches = BatchService(engine, admission, metrics, self.batch_processes)
+        turns = LoopTurns()
+        batches = BatchService(engine, admission, metrics, self.batch_processes, turns)
         types = catalog.CatalogService(self.registry)
         service = evaluate.NAME
         table: dict[str, dict[str, Any]] = {
@@ -525,6 +527,7 @@ class App:
             self._judge_problem,
             self.settings.max_messages,
             self.batch_processes,
+            turns,
         )
         self.suites = services.suites
         table |= services.handlers

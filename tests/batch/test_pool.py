@@ -18,6 +18,7 @@ from evald_server.batch.pool import BatchPool, BatchProcess
 from evald_server.engine.plan import Limits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
+from evald_server.engine.run import SLICE_NANOS
 from evald_server.evaluators import BUILT_INS
 from evald_server.workers import ChildProcess
 
@@ -49,7 +50,9 @@ def planner() -> Planner:
     return Planner(registry)
 
 
-FOUR = ItemChunk(_SPECS, b"", planner().plan(_SPECS).template.specs, [_ITEM] * 4, brief=False)
+FOUR = ItemChunk(
+    _SPECS, b"", planner().plan(_SPECS).template.specs, [_ITEM] * 4, brief=False, slice_nanos=SLICE_NANOS
+)
 
 Future: TypeAlias = "asyncio.Future[ItemChunkResult | None]"
 

@@ -14,6 +14,8 @@ import pytest
 from evald.v1 import evaluation_service_pb2
 from evald.v1.suite_service_pb2 import CaseResult, SuiteCase, SuiteRun
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
+from evald_server.batch.pool import BatchProcess
+from evald_server.runs.suite_chunk import SuiteChunk
 
 from ..rpc.live import CONTAINS, Live, spec
 from ..rpc.suite_floor import (
@@ -88,6 +90,9 @@ def cases() -> Iterator[SuiteCase]:
     unreadable.recorded_trials[0].answers[0].ClearField("messages")
     unreadable.recorded_trials[0].answers[0].messages_json = "["
     yield unreadable
+    failed = recorded("failed", "hello", min_passed=1)
+    failed.recorded_trials.add().error.message = "timed out"
+    yield failed
     many = recorded("too-many", "hello")
     many.messages.extend(list(many.turns[0].input) * 300)
     yield many
@@ -188,6 +193,25 @@ async def test_a_case_for_which_there_is_no_agent_is_refused_before_others_are_s
         assert (run.status, run.case_count) == (INTERRUPTED, 0)
 
 
+async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [recorded(f"case {number}", "hello" * 5_600) for number in range(512)]
+    sizes: list[int] = []
+    submit = BatchProcess.submit
+
+    def counting(process: BatchProcess, chunk: SuiteChunk) -> Any:
+        sizes.append(len(chunk.cases))
+        return submit(process, chunk)
+
+    async with serving_with(1) as live:
+        monkeypatch.setattr(BatchProcess, "submit", counting)
+        outcome = await play(SuiteServiceStub(live.channel), opened(), sent, a_message=512)
+    assert outcome.run.passed_count == 512
+    assert len(sizes) > 6
+    assert sum(sizes) <= 3 * 512
+
+
 async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
     sent = [recorded(f"case {number:04}", "hello") for number in range(900)]
     async with serving_with(1) as live:
@@ -207,19 +231,24 @@ async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-async def test_what_takes_longer_than_its_caller_lets_it_is_in_error_wherever_it_runs(processes: int) -> None:
+@pytest.mark.parametrize("who", ["caller", "server"])
+async def test_what_takes_longer_than_it_may_is_in_error_wherever_it_runs(processes: int, who: str) -> None:
     text = "the quick ever " * 600
     slow = [
         spec("text-similarity", {"expected": text[::-1], "threshold": 0.1}, name=f"slow {n}")
         for n in range(40)
     ]
     options = Options()
-    options.timeout.FromMilliseconds(20)
+    settings = {}
+    if who == "caller":
+        options.timeout.FromMilliseconds(20)
+    else:
+        settings["default_timeout"] = 0.07  # of which 0.05 are kept to send the answer
     case = recorded("slow", text)
     turn = evaluation_service_pb2.BatchItem(item_id="slow")
     turn.context.messages.extend([*case.turns[0].input, *case.recorded_trials[0].answers[0].messages])
     opening = evaluation_service_pb2.BatchOpen(evaluators=slow, options=options)
-    async with serving_with(processes) as live:
+    async with serving_with(processes, **settings) as live:
         outcome = await play(SuiteServiceStub(live.channel), opened(*slow, options=options), [case])
         assert outcome.verdicts == {"slow": ERROR}
         assert outcome.run.verdict == ERROR

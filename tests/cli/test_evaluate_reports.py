@@ -1,5 +1,6 @@
 """`evald evaluate --junit --html`: reports of conversations."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -36,6 +37,22 @@ def test_reports_say_of_each_conversation_what_json_says(
     cases = r'<details class="case (\w+)".*?<span class="id" dir="auto">(.*?)</span>'
     shown = re.findall(cases, page.read_text(encoding="utf-8"), re.DOTALL)
     assert {case_id: STYLES[style] for style, case_id in shown} == said
+
+
+def test_conversations_with_equal_ids_are_told_apart(evald: Any, tmp_path: Path) -> None:
+    junit, sent = tmp_path / "report.xml", tmp_path / "talks.jsonl"
+    talks = [
+        {"id": name, "messages": [{"role": "assistant", "content": text}]}
+        for name, text in (("a", "yes"), ("b", "no"), ("a", "no"), ("a", "yes"))
+    ]
+    sent.write_text("\n".join(map(json.dumps, talks)))
+    assert evald("evaluate", str(sent), "-e", "contains:text=yes", "--junit", str(junit)).returncode == 1
+    assert verdicts(junit) == {
+        "a": "passed",
+        "b": "failure",
+        "a (conversation 3)": "failure",
+        "a (conversation 4)": "passed",
+    }
 
 
 def test_what_breaks_is_an_error_in_the_reports_and_says_why(

@@ -1,5 +1,8 @@
 """EvaluateBatch over a real channel."""
 
+import asyncio
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -7,14 +10,16 @@ from typing import Any
 import grpc
 import pytest
 
+from evald.context import EvaluatorContext
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Verdict
+from evald.result import Kind, Result, Verdict, passed
 from evald.v1 import evaluation_service_pb2
 from evald_server.rpc.admission import Admission
 
 from ..batch.batches import serving_with
+from ..engine.scripted import definition
 from ..loop import run
-from .live import CONTAINS, Live, refusal, request, spec
+from .live import CONTAINS, Live, refusal, request, serving, spec
 
 Message = evaluation_service_pb2.EvaluateBatchRequest
 
@@ -145,3 +150,27 @@ async def test_an_item_that_the_server_fails_to_finish_is_not_left_out_in_silenc
         found = await refusal(live.batch([opened(spec("slow")), items("x")]))
         assert found.code is grpc.StatusCode.INTERNAL
         assert "a fault of ours" not in found.message
+
+
+async def test_many_batches_together_take_no_longer_turns_of_the_event_loop_than_one() -> None:
+    ticks = 0
+    seen: list[int] = []
+
+    def slow(_ctx: EvaluatorContext) -> Result:
+        seen.append(ticks)
+        time.sleep(0.0002)  # of the event loop's time
+        return passed("counted")
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    sent = [opened(spec("slow")), items(*["hello"] * 100)]
+    async with serving([definition("slow", slow)], batch_processes=0) as live:
+        ticking = asyncio.create_task(tick())
+        await asyncio.gather(*(live.batch(sent) for _ in range(10)))
+        ticking.cancel()
+    assert len(seen) == 1000
+    assert max(Counter(seen).values()) <= 8  # at four items of each batch it would be 40

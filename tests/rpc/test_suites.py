@@ -19,8 +19,10 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
 from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
+from evald.v1.run_service_pb2 import RunError
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
+from evald_server.batch.pool import BatchPool
 from evald_server.store.database import FILE_NAME
 from evald_server.store.suites import SuiteStore
 
@@ -354,6 +356,23 @@ async def test_a_replayed_recording_is_no_agent_for_a_suite() -> None:
         assert refused.fields == ["open.connector.type"]
 
 
+async def test_a_recorded_error_is_in_error_and_never_judged() -> None:
+    async with floor() as (_, stub):
+        broken = recorded("broken")
+        broken.recorded_trials.add().error.CopyFrom(RunError(code="RECORDED_ERROR", message="timed out"))
+        some = recorded("some", "hello", min_passed=1)
+        some.recorded_trials.add().error.code = "RECORDED_ERROR"
+        # Whose checks would pass an empty answer.
+        outcome = await play(stub, opened(spec("contains", {"text": "x"}, negate=True)), [broken, some])
+        assert outcome.verdicts == {"broken": ERROR, "some": PASSED}
+        assert outcome.case("broken").reason == "RECORDED_ERROR: timed out"
+        assert outcome.run.error_count == 1
+        both = recorded("both", "hello")
+        both.recorded_trials[0].error.code = "RECORDED_ERROR"
+        refused = await refusal(play(stub, opened(), [both]))
+        assert refused.fields == ["cases[0].recorded_trials[0].answers"]
+
+
 @pytest.mark.parametrize("a_message", [1, 2, 50])
 async def test_an_id_that_comes_twice_is_refused_by_name(a_message: int) -> None:
     async with floor() as (_, stub):
@@ -527,6 +546,27 @@ async def test_a_suite_run_goes_on_after_its_caller_went_away_and_no_case_runs_t
         assert refused.reason == "RESOURCE_EXISTS"
         refused = await refusal(play(stub, opened(suite_run_id="none", resume=True)))
         assert refused.reason == "RESOURCE_NOT_FOUND"
+
+
+@pytest.mark.parametrize("a_message", [1, 2, 50])
+@pytest.mark.parametrize("processes", [False, True])
+async def test_a_stored_case_that_comes_twice_in_a_resumption_is_refused(
+    a_message: int, processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No process is there yet: what would go to one is run here, after the stored cases were answered.
+    monkeypatch.setattr(BatchPool, "is_worth_it", lambda *_: processes)
+    async with floor() as (_, stub):
+        first = opened(suite_run_id="one")
+        cases = [recorded("twin", "hello"), recorded("other", "hello")]
+        async with half_run(stub, first, cases, 2):
+            pass
+        first.resume = True
+        for again in ([*cases, cases[0]], [cases[0], cases[0]], [recorded("new", "hello"), *cases, cases[0]]):
+            await until(lambda: _is(stub, "one", INTERRUPTED))
+            refused = await refusal(play(stub, first, again, a_message=a_message))
+            assert 'two cases have the id "twin"' in refused.message
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+        assert (await play(stub, first, [*cases, recorded("new", "hello")])).run.case_count == 3
 
 
 async def test_only_the_same_suite_is_resumed() -> None:

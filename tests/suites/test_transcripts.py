@@ -61,6 +61,29 @@ def test_rows_are_joined_by_id_else_by_input(tmp_path: Path) -> None:
     assert not suite.warnings
 
 
+@pytest.mark.parametrize(
+    ("file", "rows"),
+    [
+        (
+            "t.jsonl",
+            _lines(
+                {"id": "a", "output": "", "error": "timed out"}, {"id": "a", "output": "A", "error": None}
+            ),
+        ),
+        ("t.jsonl", _lines({"id": "a", "output": "half", "error": "timed out"}, {"id": "a", "output": "A"})),
+        ("t.csv", "id,output,error\na,,timed out\na,A,\n"),
+    ],
+)
+def test_a_row_with_an_error_is_a_trial_in_error(tmp_path: Path, file: str, rows: str) -> None:
+    rest = ("rest.jsonl", _lines({"id": "b", "output": "B"}, {"id": "c", "messages": MESSAGES}))
+    (case, *_) = _load(tmp_path, (file, rows), rest).cases
+    broken, answered = case.recorded_trials
+    assert (broken.error.code, broken.error.message) == ("RECORDED_ERROR", "timed out")
+    assert not broken.answers
+    assert not answered.HasField("error")
+    assert answered.answers[0].messages[0].text == "A"
+
+
 def test_several_rows_of_a_case_are_its_trials_in_order(tmp_path: Path) -> None:
     rows = [{"id": one, "output": f"{one}{n}"} for n in range(3) for one in ("b", "a")]
     more = {"id": "c", "answers": ["x", {"text": "y"}]}

@@ -127,10 +127,12 @@ class SuiteTurn(_message.Message):
     def __init__(self, input: _Optional[_Iterable[_Union[_message_pb2.ChatMessage, _Mapping]]] = ..., expected: _Optional[_Union[_context_pb2.Expected, _Mapping]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ...) -> None: ...
 
 class RecordedTrial(_message.Message):
-    __slots__ = ("answers",)
+    __slots__ = ("answers", "error")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[_context_pb2.Invocation]
-    def __init__(self, answers: _Optional[_Iterable[_Union[_context_pb2.Invocation, _Mapping]]] = ...) -> None: ...
+    error: _run_service_pb2.RunError
+    def __init__(self, answers: _Optional[_Iterable[_Union[_context_pb2.Invocation, _Mapping]]] = ..., error: _Optional[_Union[_run_service_pb2.RunError, _Mapping]] = ...) -> None: ...
 
 class RunSuiteResponse(_message.Message):
     __slots__ = ("started", "results", "ended")

@@ -112,10 +112,13 @@ def same_plan(
     return plan
 
 
-def slice_of(plan: Plan) -> int:
-    """Return for how many nanoseconds an evaluation may run in a batch process. Not longer than the caller lets it:
-    only the server ends it then."""
-    limits = [plan.timeout, *(evaluator.timeout for evaluator in plan.evaluators)]
+def slice_of(plan: Plan, seconds: float | None) -> int:
+    """Return for how many nanoseconds an evaluation may run in a batch process. Not longer than the server lets it:
+    only the server ends it then.
+
+    seconds: that the plan's evaluators may take altogether in the server.
+    """
+    limits = [seconds, *(evaluator.timeout for evaluator in plan.evaluators)]
     nanos = [int(limit * 1e9) for limit in limits if limit is not None]
     return max(SLICE_NANOS, min([_LONG_SLICE_NANOS, *nanos]))
 

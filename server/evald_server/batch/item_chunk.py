@@ -10,7 +10,7 @@ from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Plan
 
-from .chunk import ChunkCounts, ResultCounter, same_plan, slice_of
+from .chunk import ChunkCounts, ResultCounter, same_plan
 from .results import MAX_BYTES, BatchResults
 
 
@@ -31,7 +31,8 @@ class ItemChunk(NamedTuple):
     """Items that share a plan.
 
     specs, options: serialised, as the planner takes them. announced: specs of the server's plan; a process whose own
-    plan differs must not evaluate. items: serialised BatchItem messages. brief: as in BatchOpen.
+    plan differs must not evaluate. items: serialised BatchItem messages. brief: as in BatchOpen. slice_nanos: how long
+    an item may run.
     """
 
     specs: tuple[bytes, ...]
@@ -39,6 +40,7 @@ class ItemChunk(NamedTuple):
     announced: Sequence[bytes]
     items: Sequence[bytes]
     brief: bool
+    slice_nanos: int
 
     def evaluate(self, engine: Engine) -> ItemChunkResult:
         """Evaluate the items; skip all of them when only the server has what the plan needs."""
@@ -46,7 +48,7 @@ class ItemChunk(NamedTuple):
         plan = same_plan(engine, self.specs, self.options, self.announced)
         if plan is None:
             return ItemChunkResult(len(self.items), range(len(self.items)), [], counter.counts())
-        results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=slice_of(plan))
+        results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=self.slice_nanos)
         skipped: list[int] = []
         end = 0
         for data in self.items:

@@ -11,6 +11,7 @@ from evald.structs import fill_struct
 from evald.v1 import result_pb2, suite_service_pb2
 from evald_server.suites.recorded_turns import turn_bounds
 from evald_server.suites.reports.report import SuiteReport
+from evald_server.suites.suite_file import IdSet
 from evald_server.suites.verdicts import SuiteTotals, decide_case, decide_trial
 
 from . import conversations
@@ -34,11 +35,16 @@ class EvaluatedCases:
         self._run.create_time.FromDatetime(datetime.now(UTC))
         self._every_turn = every_turn
         self._totals = SuiteTotals()
+        self._ids = IdSet()
+        self._count = 0
         self._stored = ResultFile(stack)
 
     def add(self, evaluated: "EvaluatedConversation") -> None:
-        """Add a conversation."""
+        """Add a conversation. One with the id of an earlier one gets its number, so that reports name each once."""
         case = case_of(evaluated, every_turn=self._every_turn)
+        self._count += 1
+        if not self._ids.add(case.case_id):
+            case.case_id += f" (conversation {self._count})"
         self._totals.add(case)
         self._stored.add(case)
 

@@ -68,7 +68,7 @@ class Admission:
         """
         patient = time_remaining is None
         seconds = None if time_remaining is None else time_remaining()
-        left = self._budget(run.plan, seconds)
+        left = self.seconds_for(run.plan, seconds)
         try:
             if left is not None and left <= 0:
                 raise _too_short(seconds or 0)
@@ -87,7 +87,11 @@ class Admission:
         finally:
             self.leave()
 
-    def _budget(self, plan: Plan, seconds: float | None) -> float | None:
+    def seconds_for(self, plan: Plan, seconds: float | None = None) -> float | None:
+        """Return how long a plan's evaluators may take altogether; None for as long as they like.
+
+        seconds: what the call has left, None without a deadline.
+        """
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
         if plan.timeout is None or left is None:
             return left

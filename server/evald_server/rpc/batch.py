@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from evald.scope import Scope
 from evald_server import wire_pb2
-from evald_server.batch.chunk import can_run
+from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
 from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
@@ -22,15 +22,11 @@ from evald_server.monitoring import Telemetry
 from .admission import Admission
 from .errors import CallError, as_call_error, invalid
 from .server import RpcStream, parse
-from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
+from .stream_tasks import CHUNKS_PER_PROCESS, LoopTurns, StreamTasks, StreamTurns, count_chunk, next_part
 from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
 _Item = wire_pb2.BatchItem
-
-# Items between two times that the event loop may do something else: at 4, calls beside a batch take three times as
-# long as without it (p99); at 16, ten times.
-_YIELD_EVERY: Final = 4
 
 # Items of one batch that wait for something at a time.
 _MAX_WAITING: Final = 64
@@ -39,11 +35,14 @@ _MAX_WAITING: Final = 64
 class BatchService:
     """The handler of EvaluateBatch."""
 
-    def __init__(self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool) -> None:
+    def __init__(
+        self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, turns: LoopTurns
+    ) -> None:
         self._engine = engine
         self._admission = admission
         self._metrics = metrics
         self._pool = pool
+        self._turns = turns
 
     async def evaluate_batch(self, stream: RpcStream) -> None:
         """Evaluate items until the caller half-closes."""
@@ -59,7 +58,14 @@ class BatchService:
                     if opened.evaluators:
                         await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
                     batch = _Batch(
-                        self._engine, self._admission, self._metrics, self._pool, stream, opened, scope
+                        self._engine,
+                        self._admission,
+                        self._metrics,
+                        self._pool,
+                        StreamTurns(self._turns.next),
+                        stream,
+                        opened,
+                        scope,
                     )
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
@@ -81,6 +87,7 @@ class _Batch:
         admission: Admission,
         metrics: Telemetry,
         pool: BatchPool,
+        turns: StreamTurns,
         stream: RpcStream,
         opened: wire_pb2.BatchOpen,
         scope: Scope,
@@ -90,6 +97,7 @@ class _Batch:
         self._admission = admission
         self._metrics = metrics
         self._pool = pool
+        self._turns = turns
         self._scope = scope
         self._labels = dict(opened.labels)
         self._stream = stream
@@ -148,7 +156,8 @@ class _Batch:
         # Answers that the caller is slow to take must not pile up.
         while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
             await self._tasks.any_of(self._chunks)
-        chunk = ItemChunk(self._specs, self._options, plan.template.specs, items, self._brief)
+        nanos = slice_of(plan, self._admission.seconds_for(plan))
+        chunk = ItemChunk(self._specs, self._options, plan.template.specs, items, self._brief, nanos)
         future = await self._pool.submit(chunk, self._item_count)
         if future is None:
             await self._evaluate(enumerate(items, first))
@@ -163,31 +172,32 @@ class _Batch:
         first: int,
     ) -> None:
         """Take the results of a chunk, and evaluate here what the process has not."""
+        items = chunk.items
         while future is not None and (result := await future) is not None:
             self._results.merge(plan, result.answers, result.counts)
             count_chunk(self._metrics, "EvaluateBatch", self._labels, plan, result.counts)
-            await self._evaluate((first + index, chunk.items[index]) for index in result.skipped)
+            await self._evaluate((first + index, items[index]) for index in result.skipped)
             # Doing most of them twice is no help.
             self._use_processes &= 2 * len(result.skipped) <= result.end
-            chunk = chunk._replace(items=chunk.items[result.end :])
+            items = items[result.end :]
             first += result.end
             await self._flush()
-            if not chunk.items:
+            if not items:
                 return
+            chunk = chunk._replace(items=next_part(items, result.end))
             future = await self._pool.submit(chunk, self._item_count)
-        await self._evaluate(enumerate(chunk.items, first))
+        await self._evaluate(enumerate(items, first))
         await self._flush()
 
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
         """Evaluate items here. They come with their number in the batch, from 1."""
-        for done, (number, data) in enumerate(items, 1):
+        for number, data in items:
+            await self._turns.pause()
             await self._start(number, data)
             while len(self._waiting) >= _MAX_WAITING:
                 await self._tasks.any_of(self._waiting)
             if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
                 await self._flush()
-            if not done % _YIELD_EVERY:
-                await asyncio.sleep(0)
 
     async def _start(self, number: int, data: bytes) -> None:
         item_id = ""

@@ -20,6 +20,7 @@ from .personas import PersonaService
 from .runs import NAME, RunService
 from .scenarios import ScenarioService
 from .server import Handler, RpcServer
+from .stream_tasks import LoopTurns
 from .suites import NAME as SUITES
 from .suites import SuiteService
 
@@ -42,6 +43,7 @@ def run_services(
     judge_problem: Callable[[str], str],
     max_messages: int,
     pool: BatchPool,
+    turns: LoopTurns,
 ) -> RunServices:
     """Return the services.
 
@@ -64,6 +66,6 @@ def run_services(
         experiments=experiments,
     )
     services = (scenarios, personas, connector_service, experiments)
-    suites = SuiteService(SuiteStore(database), engine, admission, telemetry, connector_service, pool)
+    suites = SuiteService(SuiteStore(database), engine, admission, telemetry, connector_service, pool, turns)
     handlers = {one.service_name(): one.handlers(rpc) for one in services}
     return RunServices(handlers | {NAME: runs.handlers(rpc), SUITES: suites.handlers(rpc)}, suites)

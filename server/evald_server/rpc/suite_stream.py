@@ -1,14 +1,13 @@
 """One RunSuite stream: cases in, each evaluated, stored, and only then answered."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from itertools import count
 from typing import Final, NamedTuple, TypeAlias
 
 from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.batch.chunk import can_run
+from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.pool import BatchPool
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.monitoring import Telemetry
@@ -21,11 +20,8 @@ from evald_server.suites.verdicts import SuiteTotals
 
 from .errors import BadField, CallError, invalid
 from .server import RpcStream
-from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, StreamTurns, count_chunk, next_part
 from .suite_checks import check_case, parse_case
-
-# How long a suite run may work in the event loop before it waits for its next turn: that of about four cases.
-_TURN_SECONDS: Final = 0.002
 
 # Cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
@@ -92,10 +88,10 @@ class SuiteStream:
         self._pool = pool
         self._telemetry = telemetry
         self._use_processes = True  # not where they leave most of the cases to the server
-        self._turn_ends = 0.0
         self._sent = 0  # cases that have come
         self._count = 0  # cases that were finished, those of earlier attempts included
         self._tasks = StreamTasks()
+        self._turns = StreamTurns(setup.next_turn)
 
     async def begin(self) -> None:
         """Say that the suite run has begun, and count what is stored of it."""
@@ -109,7 +105,7 @@ class SuiteStream:
             for _, data in page:
                 self._totals.add(CaseResult.FromString(data))
                 self._count += 1
-                await self._pause()
+                await self._turns.pause()
 
     async def read(self) -> bytes | None:
         """Return the next message, None at the end. Raises what has gone wrong, also while the caller is silent."""
@@ -158,12 +154,6 @@ class SuiteStream:
         """Stop what still runs: the caller went away, or all is done."""
         await self._tasks.close()
 
-    async def _pause(self) -> None:
-        """Wait for the next turn if this one is over."""
-        if time.perf_counter() > self._turn_ends:
-            await self._setup.next_turn()
-            self._turn_ends = time.perf_counter() + _TURN_SECONDS
-
     def _plan_of_chunks(self, count: int) -> Plan | None:
         """Return the plan with which processes are to evaluate the next `count` cases; None when they are not to."""
         setup = self._setup
@@ -192,6 +182,7 @@ class SuiteStream:
             plan.template.specs,
             [data for _, data in cases],
             setup.connector is not None,
+            slice_of(plan, setup.admission.seconds_for(plan)),
         )
         future = await self._pool.submit(chunk, max(self._sent, setup.opened.case_count))
         if future is None:
@@ -222,7 +213,8 @@ class SuiteStream:
             cases = cases[result.end :]
             if not cases:
                 return
-            chunk = chunk._replace(cases=chunk.cases[result.end :], checked=True)
+            part = [data for _, data in next_part(cases, result.end)]
+            chunk = chunk._replace(cases=part, checked=True)
             future = await self._pool.submit(chunk, self._sent)
         await self._run_here(cases)
 
@@ -230,7 +222,7 @@ class SuiteStream:
         """Check cases, and run them in this process."""
         cases = []
         for index, data in sent:
-            await self._pause()
+            await self._turns.pause()
             case = parse_case(data, index)
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
@@ -244,7 +236,7 @@ class SuiteStream:
         """Run cases that come with their size, or answer them from the store."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
         for case, size in cases:
-            await self._pause()
+            await self._turns.pause()
             data = known.get(case.case_id)
             if data is not None:
                 self._answer(_Answer(None, data))
@@ -264,17 +256,19 @@ class SuiteStream:
         return [case for case, case_id in zip(cases, ids, strict=True) if case_id not in known]
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the cases that are stored. Raises CallError for one that this stream has stored."""
-        found = await patiently(lambda: self._store.find(self._key, ids), self._store_seconds)
-        repeated = [case_id for case_id, one in found.items() if one.attempt == self._key.attempt]
+        """Return those of the cases that are stored. Raises CallError for one that has come in this stream before."""
+        tries = count()
+        known, repeated = await patiently(
+            lambda: self._store.claim(self._key, ids, again=next(tries) > 0), self._store_seconds
+        )
         if repeated:
             raise _duplicate(repeated[0])
-        return {case_id: one.whole for case_id, one in found.items()}
+        return known
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""
         for trial in run.trials():
-            await self._pause()
+            await self._turns.pause()
             if trial.play():
                 continue
             tasks, most = (

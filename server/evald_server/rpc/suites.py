@@ -82,6 +82,7 @@ class SuiteService:
         telemetry: Telemetry,
         connectors: ConnectorService,
         pool: BatchPool,
+        turns: LoopTurns,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -93,7 +94,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
-        self._turns = LoopTurns()
+        self._turns = turns
         self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))

@@ -46,6 +46,10 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
             "recorded_trials", f"got {len(case.recorded_trials)}, wanted at most {_MAX_TRIALS}"
         )
     for number, trial in enumerate(case.recorded_trials):
+        if trial.HasField("error"):
+            if trial.answers:
+                return CaseProblem(f"recorded_trials[{number}].answers", "given beside an error")
+            continue
         if len(trial.answers) != len(case.turns):
             return CaseProblem(
                 f"recorded_trials[{number}].answers",

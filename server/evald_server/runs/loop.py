@@ -70,6 +70,9 @@ class EvaluationAdmission(Protocol):
     def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
         """Yield the indexes of what has finished."""
 
+    def seconds_for(self, plan: Plan) -> float | None:
+        """Return how long a plan's evaluators may take altogether; None for as long as they like."""
+
 
 class LoopParts(NamedTuple):
     """What all runs of a server share. on_turn: called with every evaluation of a turn."""

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 from evald.blocks import UnreadableContent
@@ -81,23 +81,19 @@ class CaseSetup:
             _policy(case.options) if case.options else self._shared_policy,
         ]
         for index, turn in enumerate(case.turns):
-            parts.append(repr((len(turn.input), self._weights(case, index))).encode())
+            parts.append(f"({len(turn.input)}, {self._weights(case, index)})".encode())
             parts += [message.SerializeToString(deterministic=True) for message in turn.input]
             parts.append(turn.expected.SerializeToString(deterministic=True))
         # With its length before each part, so that no two lists of parts give the same bytes.
         return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()
 
-    def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> list[tuple[str, float, bool, bool, bool]]:
+    def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> str:
         """Return what the specs of a turn's enforced assertions say beyond their provenance."""
         try:
             plan = self.plan(case, turn)
         except InvalidPlan:
-            return []  # the case ends in error
-        return [
-            (one.name, one.weight, one.required, one.fail_open, one.final_only)
-            for one in (plan.evaluators if plan is not None else ())
-            if one.enforced and one.definition.kind is Kind.ASSERTION
-        ]
+            plan = None  # the case ends in error
+        return "[]" if plan is None else _weights_of(plan)
 
     @cached_property
     def _shared_policy(self) -> bytes:
@@ -107,6 +103,17 @@ class CaseSetup:
         """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
         specs = self.specs_of(case, turn)
         return self.engine.planner.plan(specs, self.options_of(case)) if specs else None
+
+
+@lru_cache(maxsize=16)  # the cases of a suite share their plan
+def _weights_of(plan: Plan) -> str:
+    return repr(
+        [
+            (one.name, one.weight, one.required, one.fail_open, one.final_only)
+            for one in plan.evaluators
+            if one.enforced and one.definition.kind is Kind.ASSERTION
+        ]
+    )
 
 
 def _policy(data: bytes) -> bytes:
@@ -157,8 +164,10 @@ class RecordedCase:
         """Yield the trials' results, to be filled, with their recorded answers, if they have some."""
         recorded = self._case.recorded_trials
         for number in range(1, self._setup.trials(self._case) + 1):
-            answers = recorded[number - 1].answers if recorded else None
-            yield self.result.trials.add(trial=number), answers
+            result = self.result.trials.add(trial=number)
+            if recorded and recorded[number - 1].HasField("error"):
+                result.error.CopyFrom(recorded[number - 1].error)
+            yield result, recorded[number - 1].answers if recorded else None
 
     def decide(self) -> None:
         """Set the case's verdict from its trials."""
@@ -209,6 +218,9 @@ class RecordedTrial:
     def play(self) -> bool:
         """Go on with recorded answers for some turns, or until something has to wait. Returns whether the trial has
         ended."""
+        if self._result.HasField("error"):
+            self._end()
+            return True
         try:
             self._extend(self._case.messages, "messages")
             while not self._ended and self.waiting is None and self._answers is not None:

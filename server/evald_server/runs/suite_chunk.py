@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan, slice_of
+from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan
 from evald_server.batch.results import MAX_BYTES
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan
@@ -37,7 +37,7 @@ class SuiteChunk(NamedTuple):
 
     opened: as in CaseSetup, with what decides here. specs, options: of the suite. announced: specs of the server's
     plan; a process whose own plan differs must not evaluate. cases: serialised. asks_agent: whether the suite run has an
-    agent. checked: in an earlier chunk.
+    agent. slice_nanos: how long the evaluation of a turn may run. checked: in an earlier chunk.
     """
 
     run_id: str
@@ -47,6 +47,7 @@ class SuiteChunk(NamedTuple):
     announced: Sequence[bytes]
     cases: Sequence[bytes]
     asks_agent: bool
+    slice_nanos: int
     checked: bool = False
 
     def evaluate(self, engine: Engine) -> SuiteChunkResult:
@@ -62,7 +63,7 @@ class SuiteChunk(NamedTuple):
             self.options,
             engine,
             turns.append,
-            0 if plan is None else slice_of(plan),
+            self.slice_nanos,
             MAX_TURNS,
         )
         skipped: list[int] = []

@@ -153,7 +153,7 @@ SUITE_RUNS: Final = Table(
 )
 
 # whole: a CaseResult. brief: the same without its trials, because those may be large. attempt: of the suite run, in
-# which it was stored.
+# which it came last.
 SUITE_CASES: Final = Table(
     "suite_cases",
     METADATA,

@@ -21,6 +21,9 @@ from .transcripts import Transcripts, asked_text
 CRITERIA: Final = "criteria"
 """Name of the evaluator that a case's criteria add."""
 
+RECORDED_ERROR: Final = "RECORDED_ERROR"
+"""Code of a trial whose transcript has an error."""
+
 # The rest of a message is for what is around the case.
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
 _USERS: Final = ("user", "system", "developer")
@@ -61,7 +64,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
     pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
     pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
-    recorded = _fill_turns(entry, pb)
+    recorded = [suite_service_pb2.RecordedTrial(answers=answers) for answers in _fill_turns(entry, pb)]
     _fill_evaluators(entry, shared, pb)
     if entry.weight != 1:
         pb.weight = entry.weight
@@ -73,8 +76,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
         recorded = _transcribed(entry, shared.transcripts, pb)
     elif shared.ask_all:
         recorded = []
-    for answers in recorded:
-        pb.recorded_trials.add().answers.extend(answers)
+    pb.recorded_trials.extend(recorded)
     if not recorded and not shared.asked:
         raise InvalidInput(
             "", "no recorded answer, and the suite has no target", "`output`, or a target to ask"
@@ -224,7 +226,7 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
 
 def _transcribed(
     entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase
-) -> list[Answers]:
+) -> list[suite_service_pb2.RecordedTrial]:
     last = entry.turns[-1].input if entry.turns else entry.input
     asked = asked_text(last if last is not None else entry.messages)
     # Without an input the case is a whole conversation, which each trial has of its own.
@@ -233,10 +235,14 @@ def _transcribed(
         raise InvalidInput("", "no transcript", "a row with its id or its input")
     trials = []
     for one in found:
+        trial = suite_service_pb2.RecordedTrial()
         try:
-            trials.append([invocation(answer, "output") for answer in one.answers])
+            trial.answers.extend(invocation(answer, "output") for answer in one.answers)
         except InvalidInput as problem:
             raise InvalidDocument(one.place, 0, str(problem)) from None
+        if one.error:
+            trial.error.code, trial.error.message = RECORDED_ERROR, one.error
+        trials.append(trial)
     return trials
 
 

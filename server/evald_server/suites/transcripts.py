@@ -4,6 +4,7 @@ Only a digest and the position of each row stay in memory; a row is read again w
 """
 
 import csv
+import json
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -27,12 +28,16 @@ _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
 )
 
+# Characters of an error that are kept.
+_MOST_ERROR: Final = 2000
+
 
 class Transcript(NamedTuple):
-    """One row: the answers of one trial, one for each turn. place: FILE:LINE."""
+    """One row: the answers of one trial, one for each turn, or an error instead. place: FILE:LINE."""
 
     place: str
     answers: list[Any]
+    error: str = ""
 
 
 class Transcripts:
@@ -115,6 +120,10 @@ def asked_text(asked: Any) -> str | None:
 
 def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
     """Return the answers of a row for so many turns. Raises InvalidDocument."""
+    if error := row.get("error"):
+        # Whatever else there is: what the agent said before it broke is no answer.
+        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+        return Transcript(place, [], said[:_MOST_ERROR])
     about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
