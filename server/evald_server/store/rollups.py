@@ -27,11 +27,12 @@ RUN: Final = "run"
 ASSERTION: Final = "assertion"
 METRIC: Final = "metric"
 
-_VERDICTS: Final = {
-    result_pb2.VERDICT_PASSED: "passed",
-    result_pb2.VERDICT_FAILED: "failed",
-    result_pb2.VERDICT_ERROR: "error",
-    result_pb2.VERDICT_SKIPPED: "skipped",
+# What a verdict adds to passed, failed, error and skipped.
+_ADDED: Final = {
+    result_pb2.VERDICT_PASSED: (1, 0, 0, 0),
+    result_pb2.VERDICT_FAILED: (0, 1, 0, 0),
+    result_pb2.VERDICT_ERROR: (0, 0, 1, 0),
+    result_pb2.VERDICT_SKIPPED: (0, 0, 0, 1),
 }
 
 
@@ -82,15 +83,12 @@ def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
-    counts = dict.fromkeys(_VERDICTS.values(), 0)
-    if verdict in _VERDICTS:
-        counts[_VERDICTS[verdict]] = 1
     known = value is not None and math.isfinite(value)
     return Rollup(
         at - at % HOUR,
         scope,
         plain_text(key[:MAX_KEY]),
-        **counts,
+        *_ADDED.get(verdict, (0, 0, 0, 0)),
         value_count=int(known),
         value_sum=value if value and known else 0.0,
     )
