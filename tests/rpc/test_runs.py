@@ -273,7 +273,10 @@ async def test_a_long_run_is_given_whole_and_without_what_may_be_a_secret() -> N
         await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))
         run.connector.headers["x-tenant"] = "***"
         got = await floor.get("long")
-    assert got.messages == run.messages
+        page = await floor.runs.ListRuns(runs_pb.ListRunsRequest(include_messages=True))
+    (listed,) = [one for one in page.runs if one.id == "long"]
+    assert got.messages == listed.messages == run.messages
+    assert listed.connector.headers == {}
     assert got.turns == run.turns
     assert got.connector == run.connector
 

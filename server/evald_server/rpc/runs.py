@@ -1,6 +1,5 @@
 """RunService."""
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.run_service_pb2 import Run
+from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
 from evald_server.runs.rules import spoken_roles
@@ -44,9 +44,6 @@ NAME: Final = "evald.v1.RunService"
 
 _USUAL_PAGE: Final = 50
 _EVENTS: Final = 200  # read at a time
-
-# Events of a run that are put together in the event loop: 64 KiB take up to 3 ms.
-_INLINE_BYTES: Final = 64 << 10
 
 # A page with conversations ends before this, but has one run at least: clients accept 4 MiB by default.
 _LIST_BYTES: Final = 3 << 20
@@ -181,9 +178,7 @@ class RunService:
         """Return a run with its conversation and its turns."""
         request = parse(pb.GetRunRequest, data, "evald.v1.GetRunRequest")
         run, events = await self._load(request.run_id), await self._events(request.run_id)
-        if sum(len(event.body) for event in events) <= _INLINE_BYTES:
-            return _response(run, events)
-        return await asyncio.to_thread(_response, run, events)
+        return await run_sized(_size(events), _response, run, events)
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of runs."""
@@ -211,11 +206,13 @@ class RunService:
         shown = total = 0
         for _, run in found[:size]:
             if request.include_messages:
-                await self._add_messages(run)
+                events = await self._events(run.id)
+                await run_sized(_size(events), _add_messages, run, events)
                 total += run.ByteSize()
                 if shown and total > _LIST_BYTES:
                     break
-            response.runs.append(_shown(run))
+            _mask(run)
+            response.runs.append(run)
             shown += 1
         if len(found) > shown:
             response.next_page_token = page_token(str(found[shown - 1][0]))
@@ -372,11 +369,6 @@ class RunService:
     async def _events(self, run_id: str) -> list[RunEvent]:
         return await all_events(partial(self._store.events, run_id))
 
-    async def _add_messages(self, run: Run) -> None:
-        for event in await self._events(run.id):
-            if event.kind is RunEventKind.MESSAGE:
-                run.messages.append(pb.RunMessage.FromString(event.body).message)
-
 
 def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) -> Run:
     run = Run(
@@ -394,6 +386,16 @@ def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) 
     run.create_time.FromNanoseconds(time.time_ns())
     run.update_time.CopyFrom(run.create_time)
     return run
+
+
+def _size(events: list[RunEvent]) -> int:
+    return sum(len(event.body) for event in events)
+
+
+def _add_messages(run: Run, events: list[RunEvent]) -> None:
+    for event in events:
+        if event.kind is RunEventKind.MESSAGE:
+            run.messages.append(pb.RunMessage.FromString(event.body).message)
 
 
 def _response(run: Run, events: list[RunEvent]) -> bytes:

@@ -5,12 +5,12 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 
-from .schema import DAILY_ROLLUPS, ROLLUPS
+from .prepared import PreparedInsert
+from .schema import DAILY_ROLLUPS, ROLLUPS, plain_text
 
 # Where a connection holds what its transaction has counted.
 _COUNTS: Final = "evald_counts"
@@ -27,11 +27,12 @@ RUN: Final = "run"
 ASSERTION: Final = "assertion"
 METRIC: Final = "metric"
 
-_VERDICTS: Final = {
-    result_pb2.VERDICT_PASSED: "passed",
-    result_pb2.VERDICT_FAILED: "failed",
-    result_pb2.VERDICT_ERROR: "error",
-    result_pb2.VERDICT_SKIPPED: "skipped",
+# What a verdict adds to passed, failed, error and skipped.
+_ADDED: Final = {
+    result_pb2.VERDICT_PASSED: (1, 0, 0, 0),
+    result_pb2.VERDICT_FAILED: (0, 1, 0, 0),
+    result_pb2.VERDICT_ERROR: (0, 0, 1, 0),
+    result_pb2.VERDICT_SKIPPED: (0, 0, 0, 1),
 }
 
 
@@ -82,15 +83,12 @@ def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
-    counts = dict.fromkeys(_VERDICTS.values(), 0)
-    if verdict in _VERDICTS:
-        counts[_VERDICTS[verdict]] = 1
     known = value is not None and math.isfinite(value)
     return Rollup(
         at - at % HOUR,
         scope,
-        key[:MAX_KEY],
-        **counts,
+        plain_text(key[:MAX_KEY]),
+        *_ADDED.get(verdict, (0, 0, 0, 0)),
         value_count=int(known),
         value_sum=value if value and known else 0.0,
     )
@@ -112,14 +110,14 @@ def add(connection: Connection, counts: Sequence[Rollup]) -> None:
     """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
     if not counts:
         return
-    for width, upsert in _UPSERTS[connection.dialect.name].items():
+    for width, upsert in _UPSERTS.items():
         sums: dict[tuple[int, str, str], Rollup] = {}
         for one in counts:
             key = (one.hour - one.hour % width, one.scope, one.key)
             before = sums.get(key)
             added = one[3:] if before is None else map(operator.add, before[3:], one[3:])
             sums[key] = Rollup(*key, *added)
-        connection.execute(upsert, [one._asdict() for one in sums.values()])
+        upsert.execute(connection, [*sums.values()])
 
 
 def between(connection: Connection, since: int, until: int, width: int = HOUR) -> list[Rollup]:
@@ -135,16 +133,13 @@ def between(connection: Connection, since: int, until: int, width: int = HOUR) -
     return [Rollup._make(row) for row in connection.execute(wanted)]
 
 
-def _upsert(insert: Any, table: Table) -> Any:
+def _upsert(insert: Any) -> Any:
     key = ("hour", "scope", "key")
-    statement = insert(table)
-    return statement.on_conflict_do_update(
+    columns = insert.table.c
+    return insert.on_conflict_do_update(
         index_elements=key,
-        set_={name: table.c[name] + statement.excluded[name] for name in Rollup._fields if name not in key},
+        set_={name: columns[name] + insert.excluded[name] for name in Rollup._fields if name not in key},
     )
 
 
-_UPSERTS: Final = {
-    name: {width: _upsert(insert, table) for width, table in _TABLES.items()}
-    for name, insert in (("sqlite", sqlite.insert), ("postgresql", postgresql.insert))
-}
+_UPSERTS: Final = {width: PreparedInsert(table, _upsert) for width, table in _TABLES.items()}

@@ -7,16 +7,16 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, literal_column, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from evald.v1 import result_pb2, run_service_pb2
 
 from . import rollups
 from .database import Database
+from .prepared import PreparedInsert, PreparedStatement
 from .resources import IdTaken
 from .rollups import HOUR, Rollup
-from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS
+from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS, plain_text
 
 Run = run_service_pb2.Run
 
@@ -32,7 +32,7 @@ _EXECUTIONS: Final = "executions"
 
 # Statements that run for every message of a run are built once: building takes twice as long as running.
 _NUMBER: Final = select(RUNS.c.number).where(RUNS.c.id == bindparam("run_id"))
-_STATE: Final = (
+_STATE: Final = PreparedStatement(
     select(RUNS.c.number, RUNS.c.status, RUNS.c.verdict, RUN_STATES.c.last_sequence)
     .join(RUN_STATES, RUN_STATES.c.number == RUNS.c.number)
     .where(RUNS.c.id == bindparam("run_id"))
@@ -42,7 +42,7 @@ _SET_VERDICT: Final = (
     .where(RUNS.c.number == bindparam("run"))
     .values(status=bindparam("new_status"), verdict=bindparam("new_verdict"))
 )
-_SET_STATE: Final = (
+_SET_STATE: Final = PreparedStatement(
     update(RUN_STATES)
     .where(RUN_STATES.c.number == bindparam("run"))
     .values(last_sequence=bindparam("sequence"), body=bindparam("new_body"))
@@ -65,11 +65,8 @@ _REQUESTED: Final = _WITH_SNAPSHOTS.where(
 _INSERT_RUN: Final = insert(RUNS)
 _INSERT_STATE: Final = insert(RUN_STATES)
 _INSERT_SNAPSHOT: Final = insert(RUN_SNAPSHOTS)
-_INSERT_EVENT: Final = insert(RUN_EVENTS)
-_INSERT_FAILURE: Final[dict[str, Any]] = {
-    "sqlite": sqlite.insert(RUN_FAILURES).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(RUN_FAILURES).on_conflict_do_nothing(),
-}
+_INSERT_EVENT: Final = PreparedInsert(RUN_EVENTS)
+_INSERT_FAILURE: Final = PreparedInsert(RUN_FAILURES, lambda insert: insert.on_conflict_do_nothing())
 
 # Runs deleted in one commit, so that others wait for milliseconds.
 _TRIM: Final = 100
@@ -209,7 +206,7 @@ class RunStore:
         """Delete a run. Returns False when there is none. Raises RunGoesOn."""
 
         def work(connection: Connection) -> bool:
-            row = connection.execute(_STATE, {"run_id": run_id}).first()
+            row = _STATE.execute(connection, run_id=plain_text(run_id)).first()
             if row is None:
                 return False
             if row.status in UNFINISHED:
@@ -306,7 +303,7 @@ class _Change:
 
     def store(self, connection: Connection) -> None:
         """Write it. Raises RunNotFound."""
-        row = connection.execute(_STATE, {"run_id": self._id}).first()
+        row = _STATE.execute(connection, run_id=plain_text(self._id)).first()
         if row is None:
             raise RunNotFound(self._id)
         number, status, verdict, last_sequence = row
@@ -314,9 +311,7 @@ class _Change:
             connection.execute(
                 _SET_VERDICT, {"run": number, "new_status": self._status, "new_verdict": self._verdict}
             )
-        connection.execute(
-            _SET_STATE, {"run": number, "sequence": self._last_sequence, "new_body": self._body}
-        )
+        _SET_STATE.execute(connection, run=number, sequence=self._last_sequence, new_body=self._body)
         counts = [] if self._at_end is None or status in _COUNTED else [self._at_end]
         new = [one for one in self._events if one.sequence > last_sequence]
         _add_events(connection, number, new, self._at, counts)
@@ -329,7 +324,7 @@ def _add_events(
     rows = []
     failed: set[str] = set()
     for event in events:
-        rows.append({"number": number, **event._asdict()})
+        rows.append((number, *event))
         if event.kind is RunEventKind.TURN:
             results = run_service_pb2.RunTurn.FromString(event.body).evaluation.results
             counts += rollups.of_results(results, at)
@@ -341,13 +336,9 @@ def _add_events(
                 for name in (result.name, result.type)
             )
     if rows:
-        # For one row psycopg is three times as fast with the row alone.
-        connection.execute(_INSERT_EVENT, rows if len(rows) > 1 else rows[0])
+        _INSERT_EVENT.execute(connection, rows)
     if failed:
-        connection.execute(
-            _INSERT_FAILURE[connection.dialect.name],
-            [{"evaluator": name, "number": number} for name in sorted(failed)],
-        )
+        _INSERT_FAILURE.execute(connection, [(plain_text(name), number) for name in sorted(failed)])
     rollups.count(connection, counts)
 
 

@@ -30,15 +30,20 @@ _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
 _NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
+def plain_text(value: str) -> str:
+    """Return a text without NUL, which PostgreSQL cannot store."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 class PlainText(TypeDecorator[str]):
-    """Text without NUL, which PostgreSQL cannot store."""
+    """Text without NUL."""
 
     impl = _TEXT
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: object) -> str | None:
         """Replace what cannot be stored."""
-        return None if value is None else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return None if value is None else plain_text(value)
 
 
 def _text(name: str, *, key: bool = False) -> Column[str]:
