@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 CHECKED := client/evald server/evald_server benchmarks
+# Whose Python blocks users copy into code of their own, which they check.
+TYPED_PAGES := README.md docs/sdk.md
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-console test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
@@ -42,8 +44,9 @@ format: $(READY) ## Format the Python code and the contract
 	$(BIN)/ruff format
 	$(BIN)/buf format --write protos
 
-types: $(READY) ## Check the types
-	$(BIN)/mypy $(CHECKED)
+types: $(READY) ## Check the types, of blocks in documents too
+	$(BIN)/python .ci/blocks.py build/pages $(TYPED_PAGES)
+	$(BIN)/mypy $(CHECKED) build/pages
 
 contract: $(READY) ## Check the contract and that the generated code follows it
 	.ci/contract.sh

@@ -38,6 +38,10 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 }
 
 
+# A shell's job in the background ignores it, and so would every server under test: Ctrl-C would end none of them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 ANY_PORT = "127.0.0.1:0"
 
 

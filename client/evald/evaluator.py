@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from numbers import Real
 from typing import (
@@ -251,10 +251,14 @@ def _shortest(text: str) -> float:
 
 def json_schema(cls: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a config."""
-    schema = cls.model_json_schema(by_alias=True)
-    schema.pop("title", None)
-    schema.pop("description", None)
+    schema = {key: value for key, value in _schema(cls).items() if key not in ("title", "description")}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+# A server has 35 types, whose schemas take pydantic 75 ms: nine tenths of what a second server in a process takes.
+@lru_cache(maxsize=256)
+def _schema(cls: type[BaseModel]) -> Mapping[str, Any]:
+    return cls.model_json_schema(by_alias=True)
 
 
 # Limit per config, because one of 256 KiB may hold 40,000 unknown keys.
@@ -266,7 +270,7 @@ def config_problems(
 ) -> list[ConfigProblem]:
     """Return what is wrong with a config, in words of its keys; at most 20 problems."""
     errors = problem.errors()
-    schema = cls.model_json_schema(by_alias=True)
+    schema = _schema(cls)
     found = [_problem(error, config, schema) for error in errors[:_MAX_PROBLEMS]]
     if len(errors) > _MAX_PROBLEMS:
         found.append(ConfigProblem("", f"and {len(errors) - _MAX_PROBLEMS} more problems"))

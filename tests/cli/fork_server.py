@@ -1,7 +1,8 @@
 """Runs `evald` commands in forks of this process, one per request on standard input.
 
-Of the 1.6 s of processor time that a short command takes, 1.45 s are imports. A fork has them done, and is still
-a process with an environment, standard streams and an exit code of its own.
+Of the 1.6 s of processor time that a short command takes, 1.2 s are imports, and 0.25 s go to taking a process with
+all of them apart. A fork has the first done and leaves out the second, and is still a process with an environment,
+standard streams and an exit code of its own.
 
 A request is a line of JSON: arguments, environment, directory, and the files of the three standard streams. The
 answer is a line with the exit code.
@@ -34,6 +35,10 @@ def main() -> None:
     """Answer requests until standard input is closed."""
     for name in ("evald", "evald_server.app", *(f"evald_server.cli.{name}" for name in COMMANDS)):
         import_module(name)
+    from evald_server.evaluators import BUILT_INS
+
+    for evaluator in BUILT_INS.values():
+        evaluator.definition()  # each class keeps its schema
     for line in sys.stdin:
         child = os.fork()
         if not child:
@@ -57,7 +62,13 @@ def run(arguments: list[str], environment: dict[str, Any], directory: str, strea
 
     from evald_server.cli import main as evald
 
-    sys.exit(evald())
+    try:
+        code = evald()
+    except SystemExit as end:  # of argparse
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 main()

@@ -129,26 +129,6 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
     assert code == 0, log.read_text()[-8000:]
 
 
-# Pages whose blocks users copy into code of their own, which they check.
-TYPED_PAGES = [ROOT / "README.md", ROOT / "docs/sdk.md"]
-
-
-def test_the_python_blocks_of_pages_pass_a_strict_type_checker(tmp_path: Path) -> None:
-    for path in TYPED_PAGES:
-        lines: list[str] = []
-        for block in page_runner.blocks(path.read_text(encoding="utf-8")):
-            # Tests are not annotated: pytest finds out what their arguments are.
-            if block.language == "python" and not block.file.startswith("test_"):
-                # The line numbers of a complaint are those of the page.
-                lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
-        tmp_path.joinpath(f"{path.stem}.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    # One run for all pages: nearly all of its time goes to evald's own modules.
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path)]
-    command += [f"{path.stem}.py" for path in TYPED_PAGES]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
 def test_the_first_command_prints_what_the_front_page_shows() -> None:
     """Every line of it, headings and frames too: what is left out there would look like a fault to its reader."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

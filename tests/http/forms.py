@@ -1,7 +1,10 @@
 """What a browser posts for the fields of a page: its successful controls."""
 
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+
+from jinja2 import Template
 
 from evald_server.http.console import forms
 from evald_server.pages.environment import environment
@@ -50,7 +53,9 @@ def posted(page: str) -> dict[str, str]:
 
 def rendered(field: forms.Field) -> str:
     """Return the HTML of a field."""
-    template = environment(TEMPLATES).from_string(
-        '{% import "fields.html" as fields %}{{ fields.one(field) }}'
-    )
-    return template.render(field=field)
+    return _template().render(field=field)
+
+
+@cache
+def _template() -> Template:
+    return environment(TEMPLATES).from_string('{% import "fields.html" as fields %}{{ fields.one(field) }}')
