@@ -1,5 +1,6 @@
 """The overview: how agents do now, and what fails."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -67,6 +68,8 @@ async def overview(site: Site, request: Request) -> Response:
         caller,
     )
     counts = await RunStore(site.database).rollups(pieces.since, now, width)
+    # Callers choose how many names evaluators have: 2,000 of them take 30 ms.
+    found = await asyncio.to_thread(figures, counts, pieces, await labels(site, caller))
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     running, queued = site.telemetry.runs.now()
     return render(
@@ -76,7 +79,7 @@ async def overview(site: Site, request: Request) -> Response:
         period=period,
         periods=list(_PERIODS),
         now=Timestamp(seconds=now // 1_000_000),
-        found=figures(counts, pieces, await labels(site, caller)),
+        found=found,
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,
