@@ -10,6 +10,7 @@ import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
@@ -102,10 +103,11 @@ ECHOES: Final[dict[str, Callable[[str], bytes]]] = {
 }
 
 
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _echo(received: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer one request with its own head, as it is and escaped. The first part of the path says how."""
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        received.append(head)
         size = int(re.findall(r"(?i)content-length: *(\d+)", head + "\r\ncontent-length: 0")[0])
         await reader.readexactly(size)
         kind = unquote(head.split()[1].split("/")[1])
@@ -132,8 +134,12 @@ def _decoded(credentials: str) -> str:
 class _EchoingAgent(grpc.GenericRpcHandler):
     """An agent over gRPC that answers with its request's metadata, or breaks with them."""
 
+    def __init__(self, received: list[str]) -> None:
+        self._received = received
+
     def service(self, details: Any) -> Any:
         said = str(details.invocation_metadata)
+        self._received.append(said)
 
         async def invoke(data: bytes, context: Any) -> bytes:
             request = agent_service_pb2.InvokeRequest.FromString(data)
@@ -163,9 +169,11 @@ class Heard:
 
 
 class Planted(NamedTuple):
-    """A server full of secrets. folder: of its files. client: calls with its key. echo, agent: addresses."""
+    """A server full of secrets. client: calls with the key that is valid. received: what agents and judges got.
 
-    folder: Path
+    address, monitoring, echo, agent: HOST:PORT of gRPC, of metrics, of agents and judges over HTTP, of one over gRPC.
+    """
+
     markers: Markers
     heard: Heard
     process: asyncio.subprocess.Process
@@ -173,8 +181,8 @@ class Planted(NamedTuple):
     channel: grpc.aio.Channel
     address: str
     monitoring: str
-    key: str
     tokens: dict[str, str]
+    received: list[str]
     echo: str
     agent: str
 
@@ -275,7 +283,8 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
     (folder / "judge.key").write_text(markers.plant("judge's file"))
     environment = {name: markers.plant(name) for name in SECRETS}
     environment["EVALD_SECRET_BASIC"] = b64encode(f"u:{environment['EVALD_SECRET_BASIC']}".encode()).decode()
-    async with _agents() as (echo, agent), scripted.listening("acme.echo") as plugin:
+    received: list[str] = []
+    async with _agents(received) as (echo, agent), scripted.listening("acme.echo") as plugin:
 
         async def repeat(_: Any) -> Any:
             raise scripted.Refused(grpc.StatusCode.INTERNAL, str(plugin.metadata[-1]))
@@ -303,14 +312,13 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
                 httpx.AsyncClient(
                     base_url=f"https://{found[2]}",
                     verify=ca,
-                    timeout=10,
+                    timeout=30,
                     trust_env=False,
                     headers={"authorization": f"Bearer {tokens['valid']}"},
                 ) as client,
                 grpc.aio.secure_channel(found[0], credentials) as channel,
             ):
-                server = Planted(
-                    folder,
+                yield Planted(
                     markers,
                     heard,
                     process,
@@ -318,12 +326,11 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
                     channel,
                     found[0],
                     found[1],
-                    tokens["valid"],
                     tokens,
+                    received,
                     echo,
                     agent,
                 )
-                yield server
                 if process.returncode is None:
                     process.send_signal(signal.SIGTERM)
                 heard.add("standard output", await process.stdout.read())
@@ -342,11 +349,11 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
 
 
 @asynccontextmanager
-async def _agents() -> AsyncIterator[tuple[str, str]]:
-    """Addresses of an endpoint over HTTP and of an agent over gRPC, which repeat what they are asked."""
-    http = await asyncio.start_server(_echo, "127.0.0.1", 0)
+async def _agents(received: list[str]) -> AsyncIterator[tuple[str, str]]:
+    """Addresses of an endpoint over HTTP and of an agent over gRPC, which keep and repeat what they are asked."""
+    http = await asyncio.start_server(partial(_echo, received), "127.0.0.1", 0)
     agent = grpc.aio.server()
-    agent.add_generic_rpc_handlers([_EchoingAgent()])
+    agent.add_generic_rpc_handlers([_EchoingAgent(received)])
     port = agent.add_insecure_port("127.0.0.1:0")
     await agent.start()
     try:
@@ -382,8 +389,8 @@ def _connectors(server: Planted) -> dict[str, dict[str, Any]]:
     return {name: {"name": name, "headers": HEADERS, **one} for name, one in found.items()}
 
 
-async def _play(server: Planted) -> dict[str, str]:
-    """Test every connector, run a scenario with each, and have every judge asked. Returns ids of connectors by name."""
+async def _play(server: Planted) -> None:
+    """Test every connector, run a scenario with each, and have every judge asked."""
     ids = {name: await server.create("connectors", one) for name, one in _connectors(server).items()}
     judges = [
         {"type": "llm-judge", "name": kind, "config": {"successCriteria": "It is right.", "judge": kind}}
@@ -424,9 +431,9 @@ async def _play(server: Planted) -> dict[str, str]:
 
     await until(all_ended)
     page = await server.client.get("/console/scenarios")
+    # The search would find a secret.
     assert server.markers.found_in(page.text) == {"title"}
     del server.markers.parts["title"]
-    return ids
 
 
 _KINDS: Final = {"suites": "suite-runs"}
@@ -455,7 +462,7 @@ async def _read_all(server: Planted) -> None:
     for kind in ("scenarios", "personas", "connectors", "evals", "runs", "suite-runs"):
         ids[kind] = [one["id"] for one in (await server.client.get(f"/api/{kind}")).json()]
     ids["connectors"] = ids["connectors"][:2]  # all alike
-    signed_in = await server.client.post("/console/sign-in", data={"key": server.key})
+    signed_in = await server.client.post("/console/sign-in", data={"key": server.tokens["valid"]})
     server.markers.know("cookie", signed_in.cookies[COOKIE])
     addresses = list(_addresses(ids))
     assert len(addresses) > 40
@@ -468,6 +475,9 @@ async def _read_all(server: Planted) -> None:
 
 async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(server: Planted) -> None:
     await _play(server)
+    assert server.markers.found_in("".join(server.received)) == {*SECRETS, "judge's file"} - {
+        "OPENAI_API_KEY"
+    }
     await _read_all(server)
 
 
@@ -577,13 +587,13 @@ async def test_what_is_refused_does_not_repeat_the_secret_in_it(server: Planted,
             assert (await server.ask("GET", path, headers=headers)).status_code == status, name
         await server.ask("GET", f"https://{server.monitoring}/metrics?token={token}", headers=headers)
         await server.call(CREATE, b"", metadata=bearer(token))
-    twice = (*bearer(server.key), *bearer(server.tokens["foreign"]))
+    twice = (*bearer(server.tokens["valid"]), *bearer(server.tokens["foreign"]))
     await server.call(CREATE, b"", metadata=twice)
-    await server.call(CREATE, b"", metadata=(("authorization", server.key),))
+    await server.call(CREATE, b"", metadata=(("authorization", server.tokens["valid"]),))
     for headers in HEADERS, {"Authorization": f"Bearer {server.markers.plant('gRPC')}"}:
         pb = connector_service_pb2.Connector(name="b", type="grpc", base_url="http://x", headers=headers)
         request = connector_service_pb2.CreateConnectorRequest(connector=pb)
-        await server.call(CREATE, request.SerializeToString(), metadata=bearer(server.key))
+        await server.call(CREATE, request.SerializeToString(), metadata=bearer(server.tokens["valid"]))
     for address in (server.client.base_url.netloc.decode(), server.monitoring):
         for request in BROKEN_HTTP:
             said = await _sent(address, certs, request.format(server.markers.plant(request, between="-")))
@@ -650,7 +660,7 @@ async def test_commands_reports_and_exports_hold_no_secret(
     reports = [str(tmp_path / f"report.{kind}") for kind in ("xml", "html", "json", "md", "jsonl")]
     environment = {
         "EVALD_SERVER": server.address,
-        "EVALD_TOKEN": server.key,
+        "EVALD_TOKEN": server.tokens["valid"],
         "EVALD_CA_FILE": str(certs / "ca.pem"),
         "EVALD_DEBUG": "1",
     }
@@ -707,7 +717,7 @@ async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
     (tmp_path / "data" / FILE_NAME).write_text(f"no database {markers.plant('not a database')}" * 1000)
     for path in ("/api/runs", "/api/connectors", "/console/overview", "/console/connectors"):
         assert (await server.ask("GET", path)).status_code == 503, path
-    await server.call(CREATE, b"", metadata=bearer(server.key))
+    await server.call(CREATE, b"", metadata=bearer(server.tokens["valid"]))
     (tmp_path / "data" / FILE_NAME).unlink()
     server.process.send_signal(signal.SIGTERM)
     with suppress(httpx.HTTPError):
