@@ -1,5 +1,7 @@
 """No setting, file or argument that is wrong has `evald` repeat the secret that is in it."""
 
+import asyncio
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -7,8 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from evald_server.connectors.http_document import fetch_document
+
 from ..cli.conftest import evald, fork_server  # noqa: F401 - fixtures
 from ..markers import Markers
+from .authority import Authority
 
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--http", "")
 
@@ -98,3 +103,23 @@ def test_what_is_wrong_is_told_without_the_secret_in_it(
     assert done.returncode == 2
     assert fault.says in said
     assert not markers.found_in(said)
+
+
+async def test_an_issuer_that_repeats_its_address_brings_no_token_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs, markers = Authority(tmp_path / "certs").folder, Markers()
+    token = markers.plant("address", between="-")
+
+    async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certs / "ca.pem"))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certs / "server.pem", certs / "server.key")
+    async with await asyncio.start_server(repeat, "127.0.0.1", 0, ssl=tls) as issuer:
+        url = f"https://localhost:{issuer.sockets[0].getsockname()[1]}/keys?token={token}"
+        with pytest.raises(OSError, match="ProtocolError") as failed:
+            await fetch_document(url, seconds=10, max_bytes=1000)
+    assert not markers.found_in(str(failed.value))

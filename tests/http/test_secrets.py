@@ -10,6 +10,7 @@ import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
@@ -102,10 +103,11 @@ ECHOES: Final[dict[str, Callable[[str], bytes]]] = {
 }
 
 
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _echo(received: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer one request with its own head, as it is and escaped. The first part of the path says how."""
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        received.append(head)
         size = int(re.findall(r"(?i)content-length: *(\d+)", head + "\r\ncontent-length: 0")[0])
         await reader.readexactly(size)
         kind = unquote(head.split()[1].split("/")[1])
@@ -132,8 +134,12 @@ def _decoded(credentials: str) -> str:
 class _EchoingAgent(grpc.GenericRpcHandler):
     """An agent over gRPC that answers with its request's metadata, or breaks with them."""
 
+    def __init__(self, received: list[str]) -> None:
+        self._received = received
+
     def service(self, details: Any) -> Any:
         said = str(details.invocation_metadata)
+        self._received.append(said)
 
         async def invoke(data: bytes, context: Any) -> bytes:
             request = agent_service_pb2.InvokeRequest.FromString(data)
@@ -163,9 +169,11 @@ class Heard:
 
 
 class Planted(NamedTuple):
-    """A server full of secrets. folder: of its files. client: calls with its key. echo, agent: addresses."""
+    """A server full of secrets. client: calls with the key that is valid. received: what agents and judges got.
 
-    folder: Path
+    address, monitoring, echo, agent: HOST:PORT of gRPC, of metrics, of agents and judges over HTTP, of one over gRPC.
+    """
+
     markers: Markers
     heard: Heard
     process: asyncio.subprocess.Process
@@ -173,8 +181,8 @@ class Planted(NamedTuple):
     channel: grpc.aio.Channel
     address: str
     monitoring: str
-    key: str
     tokens: dict[str, str]
+    received: list[str]
     echo: str
     agent: str
 
@@ -262,10 +270,10 @@ jwks_file = "{folder}/jwks.json"
 {judges}"""
 
 
-@asynccontextmanager
-async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterator[Planted]:
-    """A server in a process of its own. At its end nothing of its secrets has come out."""
-    markers = Markers()
+@pytest.fixture(name="server")
+async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncIterator[Planted]:
+    """A server in a process of its own. When it has stopped, nothing of its secrets has come out."""
+    folder, markers = tmp_path, Markers()
     heard = Heard(markers)
     tokens = _credentials(folder, markers)
     for name in ("server.pem", "server.key"):
@@ -275,7 +283,8 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
     (folder / "judge.key").write_text(markers.plant("judge's file"))
     environment = {name: markers.plant(name) for name in SECRETS}
     environment["EVALD_SECRET_BASIC"] = b64encode(f"u:{environment['EVALD_SECRET_BASIC']}".encode()).decode()
-    async with _agents() as (echo, agent), scripted.listening("acme.echo") as plugin:
+    received: list[str] = []
+    async with _agents(received) as (echo, agent), scripted.listening("acme.echo") as plugin:
 
         async def repeat(_: Any) -> Any:
             raise scripted.Refused(grpc.StatusCode.INTERNAL, str(plugin.metadata[-1]))
@@ -303,14 +312,13 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
                 httpx.AsyncClient(
                     base_url=f"https://{found[2]}",
                     verify=ca,
-                    timeout=10,
+                    timeout=30,
                     trust_env=False,
                     headers={"authorization": f"Bearer {tokens['valid']}"},
                 ) as client,
                 grpc.aio.secure_channel(found[0], credentials) as channel,
             ):
-                server = Planted(
-                    folder,
+                yield Planted(
                     markers,
                     heard,
                     process,
@@ -318,13 +326,13 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
                     channel,
                     found[0],
                     found[1],
-                    tokens["valid"],
                     tokens,
+                    received,
                     echo,
                     agent,
                 )
-                yield server
-                process.send_signal(signal.SIGTERM)
+                if process.returncode is None:
+                    process.send_signal(signal.SIGTERM)
                 heard.add("standard output", await process.stdout.read())
                 assert await process.wait() == 0
         finally:
@@ -341,11 +349,11 @@ async def planted(folder: Path, certs: Path, evald_command: str) -> AsyncIterato
 
 
 @asynccontextmanager
-async def _agents() -> AsyncIterator[tuple[str, str]]:
-    """Addresses of an endpoint over HTTP and of an agent over gRPC, which repeat what they are asked."""
-    http = await asyncio.start_server(_echo, "127.0.0.1", 0)
+async def _agents(received: list[str]) -> AsyncIterator[tuple[str, str]]:
+    """Addresses of an endpoint over HTTP and of an agent over gRPC, which keep and repeat what they are asked."""
+    http = await asyncio.start_server(partial(_echo, received), "127.0.0.1", 0)
     agent = grpc.aio.server()
-    agent.add_generic_rpc_handlers([_EchoingAgent()])
+    agent.add_generic_rpc_handlers([_EchoingAgent(received)])
     port = agent.add_insecure_port("127.0.0.1:0")
     await agent.start()
     try:
@@ -381,8 +389,8 @@ def _connectors(server: Planted) -> dict[str, dict[str, Any]]:
     return {name: {"name": name, "headers": HEADERS, **one} for name, one in found.items()}
 
 
-async def _play(server: Planted) -> dict[str, str]:
-    """Test every connector, run a scenario with each, and have every judge asked. Returns ids of connectors by name."""
+async def _play(server: Planted) -> None:
+    """Test every connector, run a scenario with each, and have every judge asked."""
     ids = {name: await server.create("connectors", one) for name, one in _connectors(server).items()}
     judges = [
         {"type": "llm-judge", "name": kind, "config": {"successCriteria": "It is right.", "judge": kind}}
@@ -423,9 +431,9 @@ async def _play(server: Planted) -> dict[str, str]:
 
     await until(all_ended)
     page = await server.client.get("/console/scenarios")
+    # The search would find a secret.
     assert server.markers.found_in(page.text) == {"title"}
     del server.markers.parts["title"]
-    return ids
 
 
 _KINDS: Final = {"suites": "suite-runs"}
@@ -454,7 +462,7 @@ async def _read_all(server: Planted) -> None:
     for kind in ("scenarios", "personas", "connectors", "evals", "runs", "suite-runs"):
         ids[kind] = [one["id"] for one in (await server.client.get(f"/api/{kind}")).json()]
     ids["connectors"] = ids["connectors"][:2]  # all alike
-    signed_in = await server.client.post("/console/sign-in", data={"key": server.key})
+    signed_in = await server.client.post("/console/sign-in", data={"key": server.tokens["valid"]})
     server.markers.know("cookie", signed_in.cookies[COOKIE])
     addresses = list(_addresses(ids))
     assert len(addresses) > 40
@@ -465,12 +473,12 @@ async def _read_all(server: Planted) -> None:
     await server.ask("GET", f"https://{server.monitoring}/metrics")
 
 
-async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(
-    tmp_path: Path, certs: Path, evald_command: str
-) -> None:
-    async with planted(tmp_path, certs, evald_command) as server:
-        await _play(server)
-        await _read_all(server)
+async def test_what_agents_judges_and_plugins_repeat_comes_out_nowhere(server: Planted) -> None:
+    await _play(server)
+    assert server.markers.found_in("".join(server.received)) == {*SECRETS, "judge's file"} - {
+        "OPENAI_API_KEY"
+    }
+    await _read_all(server)
 
 
 HTTP_AGENT: Final = '"name": "a", "type": "http", "baseUrl": "http://127.0.0.1:9/"'
@@ -563,37 +571,34 @@ FORMS: Final = {
 """What is typed is in the form again, for who has typed it, and nowhere else."""
 
 
-async def test_what_is_refused_does_not_repeat_the_secret_in_it(
-    tmp_path: Path, certs: Path, evald_command: str
-) -> None:
-    async with planted(tmp_path, certs, evald_command) as server:
-        for name, one in {**REFUSED, **FORMS}.items():
-            secret = server.markers.plant(name, between="-")
-            path, body = (part.replace("MARK", secret) for part in (one.path, one.body))
-            headers = {key: value.replace("MARK", secret) for key, value in one.headers.items()}
-            ask = server.client.request if name in FORMS else server.ask
-            response = await ask(one.method, path, content=body, headers=headers)
-            assert response.status_code == one.status, (name, response.text)
-        for name, token in server.tokens.items():
-            if name in ("valid", "token"):
-                continue
-            headers = {"authorization": f"Bearer {token}"}
-            for path, status in {"/api/runs": 401, "/console/runs": 303}.items():
-                assert (await server.ask("GET", path, headers=headers)).status_code == status, name
-            await server.ask("GET", f"https://{server.monitoring}/metrics?token={token}", headers=headers)
-            await server.call(CREATE, b"", metadata=bearer(token))
-        twice = (*bearer(server.key), *bearer(server.tokens["foreign"]))
-        await server.call(CREATE, b"", metadata=twice)
-        await server.call(CREATE, b"", metadata=(("authorization", server.key),))
-        for headers in HEADERS, {"Authorization": f"Bearer {server.markers.plant('gRPC')}"}:
-            pb = connector_service_pb2.Connector(name="b", type="grpc", base_url="http://x", headers=headers)
-            request = connector_service_pb2.CreateConnectorRequest(connector=pb)
-            await server.call(CREATE, request.SerializeToString(), metadata=bearer(server.key))
-        for address in (server.client.base_url.netloc.decode(), server.monitoring):
-            for request in BROKEN_HTTP:
-                said = await _sent(address, certs, request.format(server.markers.plant(request, between="-")))
-                server.heard.add(f"{address} {request[:40]!r}", said)
-        await _read_all(server)
+async def test_what_is_refused_does_not_repeat_the_secret_in_it(server: Planted, certs: Path) -> None:
+    for name, one in {**REFUSED, **FORMS}.items():
+        secret = server.markers.plant(name, between="-")
+        path, body = (part.replace("MARK", secret) for part in (one.path, one.body))
+        headers = {key: value.replace("MARK", secret) for key, value in one.headers.items()}
+        ask = server.client.request if name in FORMS else server.ask
+        response = await ask(one.method, path, content=body, headers=headers)
+        assert response.status_code == one.status, (name, response.text)
+    for name, token in server.tokens.items():
+        if name in ("valid", "token"):
+            continue
+        headers = {"authorization": f"Bearer {token}"}
+        for path, status in {"/api/runs": 401, "/console/runs": 303}.items():
+            assert (await server.ask("GET", path, headers=headers)).status_code == status, name
+        await server.ask("GET", f"https://{server.monitoring}/metrics?token={token}", headers=headers)
+        await server.call(CREATE, b"", metadata=bearer(token))
+    twice = (*bearer(server.tokens["valid"]), *bearer(server.tokens["foreign"]))
+    await server.call(CREATE, b"", metadata=twice)
+    await server.call(CREATE, b"", metadata=(("authorization", server.tokens["valid"]),))
+    for headers in HEADERS, {"Authorization": f"Bearer {server.markers.plant('gRPC')}"}:
+        pb = connector_service_pb2.Connector(name="b", type="grpc", base_url="http://x", headers=headers)
+        request = connector_service_pb2.CreateConnectorRequest(connector=pb)
+        await server.call(CREATE, request.SerializeToString(), metadata=bearer(server.tokens["valid"]))
+    for address in (server.client.base_url.netloc.decode(), server.monitoring):
+        for request in BROKEN_HTTP:
+            said = await _sent(address, certs, request.format(server.markers.plant(request, between="-")))
+            server.heard.add(f"{address} {request[:40]!r}", said)
+    await _read_all(server)
 
 
 BROKEN_HTTP: Final = (
@@ -631,100 +636,93 @@ cases: [{{id: a, input: Hello}}]
 
 
 async def test_commands_reports_and_exports_hold_no_secret(
+    server: Planted,
     tmp_path: Path,
     certs: Path,
-    evald_command: str,
     evald: Any,  # noqa: F811
 ) -> None:
-    async with planted(tmp_path, certs, evald_command) as server:
-        found = _connectors(server)
-        ids = [await server.create("connectors", found[name]) for name in ("answered", "refused", "grpc")]
-        team = {**found["nobody"], "name": "team", "headers": {"X-Team": server.markers.plant("literal")}}
-        await server.create("connectors", team)
-        scenario = {"name": "Booking", "evaluators": [{"type": "contains", "config": {"text": "a"}}]}
-        persona = await server.create("personas", {"name": "Maria", "script": ["Hello", "More"]})
-        scenario_id = await server.create("scenarios", {**scenario, "maxMessages": 4})
-        for one in ids:
-            start = {"scenarioId": scenario_id, "connectorId": one, "personaId": persona}
-            await server.ask("POST", "/api/runs/playground", json=start)
-        suite = tmp_path / "suite.yaml"
-        suite.write_text(SUITE.format(echo=server.echo, headers=json.dumps(HEADERS)))
-        refused = tmp_path / "connector.yaml"
-        literal = {"Authorization": server.markers.plant("file"), "X-Key": [server.markers.plant("list")]}
-        agent = {"name": "a", "type": "http", "baseUrl": "http://x", "headers": literal}
-        refused.write_text(json.dumps({"connectors": [agent]}))
-        reports = [str(tmp_path / f"report.{kind}") for kind in ("xml", "html", "json", "md", "jsonl")]
-        environment = {
-            "EVALD_SERVER": server.address,
-            "EVALD_TOKEN": server.key,
-            "EVALD_CA_FILE": str(certs / "ca.pem"),
-            "EVALD_DEBUG": "1",
-        }
-        for code, arguments in (
-            (3, ["test", str(suite), *(part for one in reports for part in ("--output", one))]),
-            (2, ["import", str(refused)]),
-            (0, ["connectors", "export"]),
-            (0, ["connectors", "show", "answered", "--json"]),
-            (3, ["connectors", "test", "refused"]),
-            (0, ["runs", "list", "--json", "--messages"]),
-            (0, ["runs", "export"]),
-            (0, ["history", "--json"]),
-            (0, ["remotes", "--json"]),
-            (0, ["keys", "list", "--keys-file", str(tmp_path / "keys.toml"), "--json"]),
-        ):
-            done = await asyncio.to_thread(evald, *arguments, **environment)
-            assert done.returncode == code, (arguments, done.stdout, done.stderr)
-            server.heard.add(" ".join(arguments[:2]), done.stdout + done.stderr)
-        for report in reports:
-            server.heard.add(report, Path(report).read_bytes())
-        await _read_all(server)
+    found = _connectors(server)
+    ids = [await server.create("connectors", found[name]) for name in ("answered", "refused", "grpc")]
+    team = {**found["nobody"], "name": "team", "headers": {"X-Team": server.markers.plant("literal")}}
+    await server.create("connectors", team)
+    scenario = {"name": "Booking", "evaluators": [{"type": "contains", "config": {"text": "a"}}]}
+    persona = await server.create("personas", {"name": "Maria", "script": ["Hello", "More"]})
+    scenario_id = await server.create("scenarios", {**scenario, "maxMessages": 4})
+    for one in ids:
+        start = {"scenarioId": scenario_id, "connectorId": one, "personaId": persona}
+        await server.ask("POST", "/api/runs/playground", json=start)
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE.format(echo=server.echo, headers=json.dumps(HEADERS)))
+    refused = tmp_path / "connector.yaml"
+    literal = {"Authorization": server.markers.plant("file"), "X-Key": [server.markers.plant("list")]}
+    agent = {"name": "a", "type": "http", "baseUrl": "http://x", "headers": literal}
+    refused.write_text(json.dumps({"connectors": [agent]}))
+    reports = [str(tmp_path / f"report.{kind}") for kind in ("xml", "html", "json", "md", "jsonl")]
+    environment = {
+        "EVALD_SERVER": server.address,
+        "EVALD_TOKEN": server.tokens["valid"],
+        "EVALD_CA_FILE": str(certs / "ca.pem"),
+        "EVALD_DEBUG": "1",
+    }
+    for code, arguments in (
+        (3, ["test", str(suite), *(part for one in reports for part in ("--output", one))]),
+        (2, ["import", str(refused)]),
+        (0, ["connectors", "export"]),
+        (3, ["connectors", "test", "refused"]),
+        (0, ["runs", "export"]),
+    ):
+        done = await asyncio.to_thread(evald, *arguments, **environment)
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        server.heard.add(" ".join(arguments[:2]), done.stdout + done.stderr)
+    for report in reports:
+        server.heard.add(report, Path(report).read_bytes())
+    await _read_all(server)
 
 
 async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
-    tmp_path: Path, certs: Path, evald_command: str
+    server: Planted, tmp_path: Path, certs: Path
 ) -> None:
-    async with planted(tmp_path, certs, evald_command) as server:
-        markers = server.markers
+    markers = server.markers
 
-        async def logged(words: str) -> None:
-            await until(lambda: words in (tmp_path / "stderr").read_text())
+    async def logged(words: str) -> None:
+        await until(lambda: words in (tmp_path / "stderr").read_text())
 
-        slow = {**_connectors(server)["slow"], "config": {"timeoutSeconds": 30}}
-        slow_id = await server.create("connectors", slow)
-        stalled = asyncio.create_task(server.ask("POST", f"/api/connectors/{slow_id}/test"))
-        pem = f"-----BEGIN PRIVATE KEY-----\n{b64encode(markers.plant('garbage').encode()).decode()}\n"
-        _openssl(certs, "genpkey", "-algorithm", "ED25519", "-out", "other.key")
-        _openssl(
-            certs, "pkey", "-in", "other.key", "-aes256", "-passout", "pass:secret", "-out", "locked.key"
+    slow = {**_connectors(server)["slow"], "config": {"timeoutSeconds": 30}}
+    slow_id = await server.create("connectors", slow)
+    stalled = asyncio.create_task(server.ask("POST", f"/api/connectors/{slow_id}/test"))
+    pem = f"-----BEGIN PRIVATE KEY-----\n{b64encode(markers.plant('garbage').encode()).decode()}\n"
+    _openssl(certs, "genpkey", "-algorithm", "ED25519", "-out", "other.key")
+    _openssl(certs, "pkey", "-in", "other.key", "-aes256", "-passout", "pass:secret", "-out", "locked.key")
+    for name in ("other.key", "locked.key"):
+        markers.know(name, "".join((certs / name).read_text().splitlines()[1:-1])[24:-4])
+    for number, (content, words) in enumerate(
+        (
+            (pem, "these are none"),
+            ((certs / "other.key").read_text(), "do not belong together"),
+            ((certs / "locked.key").read_text(), "is encrypted"),
         )
-        for name in ("other.key", "locked.key"):
-            markers.know(name, "".join((certs / name).read_text().splitlines()[1:-1])[24:-4])
-        for number, (content, words) in enumerate(
-            (
-                (pem, "these are none"),
-                ((certs / "other.key").read_text(), "do not belong together"),
-                ((certs / "locked.key").read_text(), "is encrypted"),
-            )
-        ):
-            (tmp_path / "server.key").write_text(f"{content}\n{number}")
-            await logged(words)
-        (tmp_path / "keys.toml").write_text(f'[keys.x]\ndigest = "{markers.plant("broken keys")}')
-        await logged("not a TOML file")
-        private = {"kty": "oct", "kid": "one", "k": markers.plant("symmetric"), "d": markers.plant("private")}
-        (tmp_path / "jwks.json").write_text(json.dumps({"keys": [private]}))
-        await logged("a private key is in it")
-        (tmp_path / "jwks.json").write_text(json.dumps(private)[:-1])
-        await logged("not JSON")
-        await _read_all(server)
-        (tmp_path / "data" / FILE_NAME).rename(tmp_path / "moved")
-        (tmp_path / "data" / FILE_NAME).write_text(f"no database {markers.plant('not a database')}" * 1000)
-        for path in ("/api/runs", "/api/connectors", "/console/overview", "/console/connectors"):
-            assert (await server.ask("GET", path)).status_code == 503, path
-        await server.call(CREATE, b"", metadata=bearer(server.key))
-        (tmp_path / "data" / FILE_NAME).unlink()
-        server.process.send_signal(signal.SIGTERM)
-        with suppress(httpx.HTTPError):
-            await stalled
+    ):
+        (tmp_path / "server.key").write_text(f"{content}\n{number}")
+        await logged(words)
+    (tmp_path / "keys.toml").write_text(f'[keys.x]\ndigest = "{markers.plant("broken keys")}')
+    await logged("not a TOML file")
+    private = {"kty": "oct", "kid": "one", "k": markers.plant("symmetric"), "d": markers.plant("private")}
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [private]}))
+    await logged("a private key is in it")
+    (tmp_path / "jwks.json").write_text(json.dumps(private)[:-1])
+    await logged("not JSON")
+    await _read_all(server)
+    for path in (tmp_path / "data").glob(f"{FILE_NAME}*"):
+        path.rename(tmp_path / path.name)
+    (tmp_path / "data" / FILE_NAME).write_text(f"no database {markers.plant('not a database')}" * 1000)
+    for path in ("/api/runs", "/api/connectors", "/console/overview", "/console/connectors"):
+        assert (await server.ask("GET", path)).status_code == 503, path
+    await server.call(CREATE, b"", metadata=bearer(server.tokens["valid"]))
+    (tmp_path / "data" / FILE_NAME).unlink()
+    server.process.send_signal(signal.SIGTERM)
+    with suppress(httpx.HTTPError):
+        await stalled
+    assert await server.process.wait() == 0
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

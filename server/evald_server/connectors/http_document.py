@@ -42,5 +42,6 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
     except ssl.SSLError as problem:
         raise OSError(f"TLS failed: {problem.reason}") from None
     except BROKEN as problem:
-        # What follows it comes from no other machine.
-        raise OSError(str(problem) or type(problem).__name__) from None
+        # Of what is no HTTP the library repeats a part, in which the address may be repeated.
+        said = str(problem) if isinstance(problem, OSError) else ""
+        raise OSError(said or type(problem).__name__) from None
