@@ -110,6 +110,8 @@ def _rows(
 def _slice(process: Process, lab: Lab, run: Callable[[], float]) -> _Slice:
     before = process.cpu_seconds
     calls = run()
+    if not calls:
+        raise load.BrokenRun(f"no call was answered within {lab.seconds:g} s; give --seconds more")
     return _Slice(calls, 1e6 * (process.cpu_seconds - before) / (calls * lab.seconds))
 
 

@@ -4,6 +4,7 @@ an API key may ask for."""
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -36,12 +37,14 @@ def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
     """
     if "x509_pem_cert" not in context:
         return None
-    kinds = [
-        tuple(value.decode("utf-8", "replace") for value in context.get(kind, ()))
-        for kind in ("peer_spiffe_id", "peer_uri", "peer_dns")
-    ]
+    return _names(*(tuple(context.get(kind, ())) for kind in ("peer_spiffe_id", "peer_uri", "peer_dns")))
+
+
+@lru_cache(maxsize=1000)  # of a few connections come many calls
+def _names(*kinds: tuple[bytes, ...]) -> ClientNames:
+    texts = [tuple(value.decode("utf-8", "replace") for value in values) for values in kinds]
     return ClientNames(
-        next(filter(None, kinds), ()), tuple(dict.fromkeys(name for kind in kinds for name in kind))
+        next(filter(None, texts), ()), tuple(dict.fromkeys(name for names in texts for name in names))
     )
 
 

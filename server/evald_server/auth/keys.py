@@ -127,15 +127,9 @@ class KeyRing:
             )
             for key in keys.values()
         }
-        # Keys that were right, by their text: SHA-256 and the comparison cost as much as the rest of the gate. At most
-        # one for each key. Its hash is random to callers, so that the time of a lookup tells them nothing.
-        self._proven: dict[str, tuple[ApiKey, Principal]] = {}
 
     def find(self, text: str) -> tuple[ApiKey, Principal] | None:
         """Return the key with this text, whatever its state. Unknown and forged ones take the same time."""
-        return self._proven.get(text) or self._compare(text)
-
-    def _compare(self, text: str) -> tuple[ApiKey, Principal] | None:
         # Sent by anybody: not only ASCII.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         known = self._known.get(text[len(PREFIX) : _ID_END])
@@ -143,10 +137,7 @@ class KeyRing:
             hmac.compare_digest(digest, _NO_DIGEST)
             return None
         expected, key, principal = known
-        if not hmac.compare_digest(digest, expected):
-            return None
-        self._proven[text] = key, principal
-        return key, principal
+        return (key, principal) if hmac.compare_digest(digest, expected) else None
 
 
 class KeyFile:

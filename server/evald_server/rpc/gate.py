@@ -74,8 +74,9 @@ class Gate(grpc.GenericRpcHandler):
         self._audit = Audit()
         self._limits = PrincipalLimits(limited, max_principal_calls)
         self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
-        # Who was let in within the last second, by the method, the credentials and the certificate: what costs a key
-        # little costs a call much, because by the next one it has left the processor's caches.
+        # Who was let in within the last second, by the method, the credentials and the certificate: checks that take
+        # microseconds by themselves take several times as much in a busy server, whose caches have lost them by the
+        # next call. Hashes are random to callers, so that the time of a lookup tells them nothing.
         self._known: dict[tuple[str, object, ClientNames | None], Principal] = {}
         if authenticator is not None:
             rpc.on_message = self._on_message
@@ -161,7 +162,7 @@ class Gate(grpc.GenericRpcHandler):
         except AccessDenied as problem:
             return self._refused(method, problem)
         PRINCIPAL.set(principal)
-        # Other streams are opened by their message.
+        # Others are opened by their message.
         if self._handlers.get(method, self._unknown).request_streaming:
             self._opened(principal)
         return handler
