@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from ..cli.conftest import Run, forking
 
 ROOT = Path(__file__).parents[2]
 TABLE = "server/evald_server/evaluators/__init__.py"
@@ -46,36 +47,30 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path / "server"
 
 
-def _evald(source: Path, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "evald_server", *arguments],
-        env={**os.environ, "PYTHONPATH": str(source), "COLUMNS": "120"},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def _turn(answer: str | None) -> str:
     return json.dumps([{"role": "assistant" if answer else "user", "content": answer or "Where?"}])
 
 
-def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path) -> None:
-    passed = _evald(source, "evaluate", "-", "-e", "min-links", stdin=_turn("See https://example.org"))
+def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path, tmp_path: Path) -> None:
+    with forking(tmp_path, PYTHONPATH=str(source), COLUMNS="120") as evald:
+        _judges_turns_and_is_in_the_catalogue(evald)
+
+
+def _judges_turns_and_is_in_the_catalogue(evald: Run) -> None:
+    passed = evald("evaluate", "-", "-e", "min-links", stdin=_turn("See https://example.org"))
     assert "1 links, at least 1 wanted" in passed.stdout, passed.stderr
     assert passed.returncode == 0
     for answer, reason in (("See there", "0 links, at least 2 wanted"), (None, "No assistant message found")):
-        failed = _evald(source, "evaluate", "-", "-e", "min-links:count=2", stdin=_turn(answer))
+        failed = evald("evaluate", "-", "-e", "min-links:count=2", stdin=_turn(answer))
         assert reason in failed.stdout, failed.stderr
         assert failed.returncode == 1
-    shown = _evald(source, "types", "min-links").stdout
+    shown = evald("types", "min-links").stdout
     assert "Fewest links that pass." in shown
     for line in re.findall(
         r"(?m)^(?:│|The answer).*$", _section().partition("```console")[2].partition("```")[0]
     ):
         assert line in passed.stdout + shown
-    refused = _evald(source, "evaluate", "-", "-e", "min-links:count=0", stdin=_turn("hello"))
+    refused = evald("evaluate", "-", "-e", "min-links:count=0", stdin=_turn("hello"))
     assert refused.returncode == 2
     assert "count" in refused.stderr
 
