@@ -112,7 +112,7 @@ def test_an_update_changes_the_keys_it_has_and_null_is_none() -> None:
         (SCENARIO, {"messages": [{"content": "Hi"}]}, "messages[0].role: missing"),
         (SCENARIO, {"criteriaPolicy": "none"}, "wanted 'both' or 'evaluatorsOnly'"),
         (SCENARIO, {"name": "A", "personaIds": [1]}, "personaIds[0]: got 1"),
-        (PERSONA, {"headers": {"X": 1}}, "headers.X: got 1"),
+        (PERSONA, {"headers": {"X": 1}}, "headers.X: got something else; wanted text"),
         (CONNECTOR, {"config": []}, "config: got []"),
         (SCENARIO, {"evaluators": [{"type": "a", "weight": 10**400}]}, "evaluators[0].weight: got 1000"),
         (

@@ -106,7 +106,7 @@ class HeaderSecrets:
         for variable in names:
             if not variable.startswith(SECRET_PREFIX) and variable not in self._allowed:
                 # What can be no name may be the secret itself.
-                shown = f" {variable[:100]!r}" if variable.isidentifier() else ""
+                shown = "" if variable and not variable.isidentifier() else f" {variable[:100]!r}"
                 return (
                     f"the variable{shown} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
                     "one that the operator lists in connector_secrets"
@@ -150,8 +150,10 @@ class HeaderSecrets:
 def _of_basic(value: str) -> set[str]:
     """Return what an agent reads from `Basic` credentials, and may repeat: user and password, and the password."""
     scheme, _, encoded = value.partition(" ")
+    if scheme.lower() != "basic":
+        return set()
     try:
-        said = b64decode(encoded, validate=True).decode() if scheme.lower() == "basic" else ""
+        said = b64decode(encoded, validate=True).decode()
     except ValueError:
         return set()
     return {said, said.partition(":")[2]}
