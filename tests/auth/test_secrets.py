@@ -11,7 +11,7 @@ import pytest
 
 from evald_server.connectors.http_document import fetch_document
 
-from ..cli.conftest import evald, fork_server  # noqa: F401 - fixtures
+from ..cli.conftest import evald  # noqa: F401 - a fixture
 from ..markers import Markers
 from .authority import Authority
 

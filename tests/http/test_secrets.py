@@ -33,7 +33,7 @@ from evald_server.store.database import FILE_NAME
 from ..auth.authority import Authority
 from ..auth.issuer import Issuer
 from ..auth.keyring import bearer, make_key
-from ..cli.conftest import evald, fork_server  # noqa: F401 - fixtures
+from ..cli.conftest import evald  # noqa: F401 - a fixture
 from ..conftest import ANY_PORT, ENVIRONMENT
 from ..judge.wire import answer, completion, events
 from ..markers import Markers

@@ -34,7 +34,7 @@ async def test_a_second_server_on_a_database_does_not_start(
     ["hunter2", "mysql://me:hunter2@db/evald", "postgresql://me:hunter2@db:port/evald", "sqlite:///hunter2"],
 )
 def test_another_address_is_refused_without_being_repeated(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"EVALD_STORE: wanted .*postgresql://") as refused:
+    with pytest.raises(SettingsError, match=r"EVALD_STORE: .*wanted .*://") as refused:
         load_settings(environ={"EVALD_STORE": url})
     assert "hunter2" not in str(refused.value)
 
