@@ -243,8 +243,8 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
         if _CLOSED.search(message):
             message = (
                 f"the server at {server} closed the connection before any call ({message}): it wants TLS, or a client "
-                f"certificate that it trusts and that has not expired, tls=Tls(ca=, cert=, key=); or it is no evald "
-                f"server, or stops"
+                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), in commands --ca, "
+                f"--cert and --key; or it is no evald server, or stops"
             )
         else:
             message = (

@@ -786,7 +786,7 @@ def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) ->
 
 
 def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
-    """Return a line for each error: where the setting came from, the place inside it, and what is wrong."""
+    """Return for each error where the setting came from, the place inside it, and what is wrong."""
     lines = []
     for error in problem.errors():
         location = error["loc"]
@@ -796,7 +796,7 @@ def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
         name = str(location[0]) if location else ""
         inner = ".".join(map(str, location[1:]))
         lines.append(": ".join(part for part in (origins.get(name, name), inner, message) if part))
-    return "\n".join(lines)
+    return "; ".join(lines)
 
 
 def _unknown(location: Sequence[int | str]) -> str:

@@ -93,6 +93,7 @@ BAD_QUERIES = {
     "/suite-runs/compare?base=a": "new: missing; wanted the id of a suite run",
     "/suite-runs/compare?base=a&new=b&maxDrop=2": "maxDrop: got '2'",
     "/status?a=1": "a: unknown parameter; wanted none",
+    "/runs?messages=no": "messages: got 'no' (str); wanted true or false",
 }
 
 

@@ -79,9 +79,11 @@ async def test_a_plugin_that_the_config_names_evaluates_whenever_it_comes() -> N
     await plugin.stop()
     async with serving(remote_targets=[address]) as live:
         assert await states(live) == {f"static:{address}": "pending"}
+        assert live.app.remotes.instances.by_id[f"static:{address}"].last_seen is None, "nobody answered yet"
         await plugin.start(address)
         await active(live, f"static:{address}")
         await _check(live, f"static:{address}")
+        assert live.app.remotes.instances.by_id[f"static:{address}"].last_seen
         await plugin.stop()
 
 

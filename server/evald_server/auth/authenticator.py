@@ -96,7 +96,7 @@ class Authenticator:
                 raise AccessDenied(
                     "CREDENTIALS_MISSING",
                     "this server wants an API key or a token: send it as `authorization: Bearer ...`, with the SDK by "
-                    "token= or EVALD_TOKEN",
+                    "token=, with commands by --token-file, with both by EVALD_TOKEN",
                     "no credentials",
                 )
             principal = named
@@ -204,8 +204,9 @@ def denied(why: str, principal: Principal | None = None) -> AccessDenied:
         )
     return AccessDenied(
         "CREDENTIALS_INVALID",
-        "the credentials are not valid; wanted one API key or token, as `authorization: Bearer ...`, as the operator "
-        "or the issuer gave it to you, and on ports that require it a certificate that is not denied",
+        "the credentials are not valid; wanted one API key or token as the operator or the issuer gave it to you, "
+        "where it is a header as `authorization: Bearer ...`, and on ports that require it a certificate that is not "
+        "denied",
         why,
         principal,
     )

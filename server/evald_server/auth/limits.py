@@ -108,7 +108,7 @@ class FailedAttempts:
         if self._hosts.get(self._counted(peer), 0) >= self._most:
             raise AccessDenied(
                 "RATE_LIMITED",
-                f"{self._most} {what} have come from this address within a second",
+                f"{self._most} {what} have come from this address within a second; try again in a second",
                 f"limit {limit}",
                 retry_seconds=1.0,
                 limit=limit,

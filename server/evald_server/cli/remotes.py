@@ -87,7 +87,7 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
             _styled(_STATES.get(one.state, "?")),
             f"{one.active_tasks}/{max(1, one.plugin.max_concurrency)}",
             _span(one.expire_time.seconds - now) if one.HasField("expire_time") else "-",
-            f"{_span(now - one.last_seen_time.seconds)} ago",
+            f"{_span(now - one.last_seen_time.seconds)} ago" if one.HasField("last_seen_time") else "never",
             clean(one.last_error, 200),
         )
     show(table)
@@ -169,7 +169,7 @@ def _to_dict(one: registry_service_pb2.Registration) -> dict[str, Any]:
         "activeTasks": one.active_tasks,
         "maxConcurrency": max(1, plugin.max_concurrency),
         "registerTime": one.register_time.ToJsonString(),
-        "lastSeenTime": one.last_seen_time.ToJsonString(),
+        "lastSeenTime": one.last_seen_time.ToJsonString() if one.HasField("last_seen_time") else None,
         "expireTime": one.expire_time.ToJsonString() if one.HasField("expire_time") else None,
         "lastError": one.last_error or None,
         "serverId": one.server_id,

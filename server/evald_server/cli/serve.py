@@ -94,7 +94,7 @@ def announce(app: "App") -> None:
 
 
 def _list_settings() -> int:
-    from .console import new_table, show
+    from .console import new_table, say, show
 
     table = new_table("Setting", "Environment", "Default", "Meaning")
     for name, field in Settings.model_fields.items():
@@ -102,4 +102,5 @@ def _list_settings() -> int:
         shown = "" if default is None or default in ([], {}) else str(default)
         table.add_row(name, f"EVALD_{name.upper()}", shown, field.description)
     show(table)
+    say("Times are in seconds, sizes in bytes.")
     return ExitCode.PASSED

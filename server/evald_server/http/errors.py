@@ -144,6 +144,8 @@ async def on_http_exception(request: Request, problem: Exception) -> Response:
     message = problem.detail
     if problem.status_code == 404:
         message = f"there is nothing at {request.url.path[:200]}"
+        if request.url.path.startswith("/api"):
+            message += "; /api/openapi.json lists all paths"
     if problem.status_code == 405:
         allowed = (problem.headers or {}).get("Allow", "")
         message = f"{request.url.path[:200]} takes {allowed}, got {request.method[:20]}"

@@ -85,8 +85,8 @@ class Instance:
 
     plugin: None until a static target has described itself. active: its tasks from this server.
     foreign: tasks that it reports from other servers. owner: name of the principal that brought it; None until one does. waiting: the calls that may take a freed slot.
-    registered, last_seen: Unix time in seconds. latency_seconds: moving average of its tasks; None before
-    the first one.
+    registered, last_seen: Unix time in seconds; last_seen is None until a static target has answered.
+    latency_seconds: moving average of its tasks; None before the first one.
     """
 
     mode: Mode
@@ -107,7 +107,8 @@ class Instance:
         self.owner: str | None = None
         self.state = InstanceState.PENDING
         self.last_error = ""
-        self.registered = self.last_seen = time.time()
+        self.registered = time.time()
+        self.last_seen = self.registered if plugin else None
         self.lease: Lease | None = None
         self.waiting: Sequence[WaitingCalls] = ()
         self.latency_seconds: float | None = None

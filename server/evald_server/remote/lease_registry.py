@@ -216,7 +216,7 @@ class LeaseRegistry:
         """Return the id of an instance's lease. Raises Refusal if there is none."""
         instance = self._instances.by_id.get(instance_id)
         if instance is None:
-            text = f'instance_id: no instance has the id "{instance_id[:_MAX_SHOWN]}"'
+            text = f'instance_id: no instance has the id "{instance_id[:_MAX_SHOWN]}"; `evald remotes` lists them'
             raise Refusal("RESOURCE_NOT_FOUND", text, "instance_id")
         if instance.lease is None:
             raise invalid("instance_id", f"got {_WITHOUT_LEASE[instance.mode]}")

@@ -169,7 +169,7 @@ class RegistrationService:
             state=int(instance.shown_state),  # type: ignore[arg-type]
             target=instance.target,
             register_time=_timestamp(instance.registered),
-            last_seen_time=_timestamp(instance.last_seen),
+            last_seen_time=None if instance.last_seen is None else _timestamp(instance.last_seen),
             active_tasks=instance.active + instance.foreign,
             last_error=instance.last_error,
             server_id=self._remotes.server_id,

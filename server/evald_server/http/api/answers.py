@@ -102,9 +102,10 @@ def choice_of(request: Request, name: str, choices: Sequence[str]) -> Any:
     text = request.query_params.get(name)
     if not text:
         return 0
-    if text.upper() not in choices:
-        raise wrong(name, text, " or ".join(choices))
-    return choices.index(text.upper()) + 1
+    for number, choice in enumerate(choices, start=1):
+        if text.lower() == choice.lower():
+            return number
+    raise wrong(name, text, " or ".join(choices))
 
 
 async def list_answer(

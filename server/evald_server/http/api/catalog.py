@@ -105,7 +105,7 @@ async def list_remotes(site: Site, request: Request) -> Response:
 async def deregister(site: Site, request: Request) -> Response:
     """Remove an instance of remote evaluators that has registered."""
     asked = registry_service_pb2.DeregisterRequest(
-        instance_id=text_of(request, "instanceId"), drain=choice_of(request, "drain", ("TRUE", "FALSE")) == 1
+        instance_id=text_of(request, "instanceId"), drain=choice_of(request, "drain", ("true", "false")) == 1
     )
     answered = registry_service_pb2.DeregisterResponse
     await site.calls.ask(DEREGISTER, asked, answered, site.access.caller(request))

@@ -60,7 +60,7 @@ async def list_runs(site: Site, request: Request) -> Response:
         verdict=choice_of(request, "verdict", VERDICTS),
         failed_evaluator=query.get("evaluator", ""),
         execution_id=whole_number(request, "executionId", 0, 999_999_999),
-        include_messages=choice_of(request, "messages", ("TRUE", "FALSE")) != 2,
+        include_messages=choice_of(request, "messages", ("true", "false")) != 2,
     )
     for name in ("since", "until"):
         if query.get(name):

@@ -68,7 +68,7 @@ async def list_cases(site: Site, request: Request) -> Response:
         suite_run_id=text_of(request, "id"),
         verdict=choice_of(request, "verdict", VERDICTS),
         case_id=request.query_params.get("caseId", ""),
-        brief=choice_of(request, "brief", ("TRUE", "FALSE")) == 1,
+        brief=choice_of(request, "brief", ("true", "false")) == 1,
     )
     return await list_answer(
         site,

@@ -51,7 +51,7 @@ def _assets() -> dict[str, bytes]:
 def _packed(style: str) -> str:
     """Return a style sheet without comments and the space that only people need. Strings in it have no punctuation."""
     style = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
-    return re.sub(r"\s*([{};,])\s*", r"\1", style).replace(": ", ":").strip()
+    return re.sub(r"\s*([{};,])\s*", r"\1", style).replace(": ", ":").replace(";}", "}").strip()
 
 
 @cache

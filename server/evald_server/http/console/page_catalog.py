@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Final, NamedTuple
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -54,6 +55,8 @@ async def remotes(site: Site, request: Request) -> Response:
         site.access.caller(request),
     )
     following = answer.next_page_token
+    now = Timestamp()
+    now.GetCurrentTime()
     return render(
         site,
         request,
@@ -61,6 +64,7 @@ async def remotes(site: Site, request: Request) -> Response:
         found=answer.registrations,
         states=_STATES,
         modes=_MODES,
+        now=now,
         first=not token,
         older=link("/console/remotes", page=following) if following else "",
     )
