@@ -9,7 +9,6 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from evald.fields import shown, snake
 
 from .documents import InvalidDocument, decode, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
+from .id_set import digest
 from .recorded_turns import first_of, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
@@ -85,11 +85,6 @@ class Transcripts:
         number, position, line = self._rows[3 * index : 3 * index + 3]
         file = self._files[number]
         return (file, position), f"{file.name}:{line}"
-
-
-def digest(key: object) -> int:
-    """Return 64 bits of a key: among a million the chance that two are equal is 1 in 37 million."""
-    return int.from_bytes(blake2b(repr(key).encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
