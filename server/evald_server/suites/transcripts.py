@@ -4,7 +4,6 @@ Only a digest and the position of each row stay in memory; a row is read again w
 """
 
 import csv
-import json
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -18,7 +17,7 @@ from evald.fields import shown, snake
 from .documents import InvalidDocument, decode, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
-from .recorded_turns import first_of, turn_bounds
+from .recorded_turns import first_of, recorded_error, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
@@ -27,9 +26,6 @@ _NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "c
 _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
 )
-
-# Characters of an error that are kept.
-_MOST_ERROR: Final = 2000
 
 
 class Transcript(NamedTuple):
@@ -115,10 +111,9 @@ def asked_text(asked: Any) -> str | None:
 
 def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
     """Return the answers of a row for so many turns. Raises InvalidDocument."""
-    if error := row.get("error"):
+    if error := recorded_error(row):
         # Whatever else there is: what the agent said before it broke is no answer.
-        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-        return Transcript(place, [], said[:_MOST_ERROR])
+        return Transcript(place, [], error)
     about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
