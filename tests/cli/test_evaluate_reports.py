@@ -94,3 +94,18 @@ def test_a_report_replaces_the_old_one_only_when_it_is_whole(tmp_path: Path) -> 
         write_report_file(str(path), "junit", [wrong])
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("turns", [[], ["--turns"]], ids=["last turns", "every turn"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_conversation_that_was_recorded_with_an_error_is_in_error(
+    evald: Any, tmp_path: Path, turns: list[str], count: int
+) -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    rows = [{"id": "broke", "messages": said, "error": {"code": 504}}, {"id": "fine", "messages": said}]
+    recorded, junit = tmp_path / "recorded.jsonl", tmp_path / "report.xml"
+    recorded.write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
+    found = evald("evaluate", str(recorded), "-e", "contains:text=hello", "--junit", str(junit), *turns)
+    assert found.returncode == 3
+    assert 'RECORDED_ERROR: {"code": 504}' in found.stdout
+    assert verdicts(junit) == dict([("broke", "error"), ("fine", "passed")][:count])

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from evald.v1.run_service_pb2 import RunError
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase, SuiteOpen
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.batch.pool import BatchPool
-from evald_server.store.database import FILE_NAME
-from evald_server.store.suites import SuiteStore
+from evald_server.store.database import FILE_NAME, Database
+from evald_server.store.suites import FoundCase, SuiteRunKey, SuiteStore
 
 from ..engine.scripted import SCRIPTED, WAITING, definition
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
@@ -567,6 +567,37 @@ async def test_a_stored_case_that_comes_twice_in_a_resumption_is_refused(
             assert 'two cases have the id "twin"' in refused.message
         await until(lambda: _is(stub, "one", INTERRUPTED))
         assert (await play(stub, first, [*cases, recorded("new", "hello")])).run.case_count == 3
+
+
+@pytest.mark.parametrize("processes", [False, True])
+async def test_stored_cases_are_read_a_few_at_a_time_and_not_written(
+    processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    find, write = SuiteStore.find, Database.write
+    monkeypatch.setattr(BatchPool, "is_worth_it", lambda *_: processes)
+    async with floor() as (_, stub):
+        first, cases = opened(suite_run_id="one"), [recorded(f"{number}", "hello") for number in range(300)]
+        async with half_run(stub, first, cases, 300):
+            pass
+        await until(lambda: _is(stub, "one", INTERRUPTED))
+
+        async def noted(store: SuiteStore, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
+            sizes.append(len(ids))
+            return await find(store, key, ids)
+
+        async def counted(database: Database, work: Callable[[Connection], Any]) -> Any:
+            writes.append(work)
+            return await write(database, work)
+
+        writes: list[Any] = []
+        monkeypatch.setattr(SuiteStore, "find", noted)
+        monkeypatch.setattr(Database, "write", counted)
+        first.resume = True
+        outcome = await play(stub, first, cases, a_message=300)
+        assert sorted(ids(outcome.results)) == sorted(case.case_id for case in cases)
+        assert sizes == [64, 64, 64, 64, 44]
+        assert len(writes) == 2  # its resumption and its end
 
 
 async def test_only_the_same_suite_is_resumed() -> None:

@@ -290,6 +290,20 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
     assert len(await store.rollups(NOON, NOON + 2 * HOUR)) == 3
 
 
+async def test_values_whose_sum_is_no_number_keep_no_run_from_being_stored(store: RunStore) -> None:
+    async def add(name: str, *values: float) -> None:
+        run = a_run(name, NOON, status=COMPLETED, verdict=PASSED)
+        run.complete_time.FromMicroseconds(NOON)
+        results = [result("m", PASSED, kind=METRIC, value=value) for value in values]
+        await store.import_run(run, [turn(len(values) + 1, *results)])
+
+    for number, large in enumerate((1.7e308, 1.7e308, -1.7e308, -1.7e308)):
+        await add(str(number), large, large)
+        await asyncio.gather(add(f"{number}, large", large), add(f"{number}, beside it", 2.0))
+    [metric] = [one for one in await store.rollups(0, 2**60) if one.scope == "metric"]
+    assert (metric.passed, metric.value_count, metric.value_sum) == (16, 4, 8.0)
+
+
 async def test_a_day_has_the_sums_of_its_hours_and_keeps_them(store: RunStore) -> None:
     chance = random.Random(7)
     for number in range(60):

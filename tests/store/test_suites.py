@@ -103,7 +103,11 @@ async def test_an_id_that_is_taken_is_named_and_the_others_are_stored(store: Sui
     assert await store.add(key, [a_case("a"), a_case("b"), a_case("a", text="again")]) == ["a"]
     assert await store.add(key, [a_case("b", text="other"), a_case("c")]) == ["b"]
     assert await case_ids(store, "one") == ["a", "b", "c"]
-    assert await store.claim(key, ["a", "b", "z"]) == ({}, ["a", "b"])
+    found = await store.find(key, ["a", "b", "z"])
+    assert {name: one.whole for name, one in found.items()} == {
+        "a": a_case("a").whole,
+        "b": a_case("b").whole,
+    }
 
 
 async def test_storing_the_same_cases_again_is_no_duplicate(store: SuiteStore) -> None:
@@ -132,8 +136,7 @@ async def test_cases_are_paged_by_id_and_filtered(store: SuiteStore) -> None:
     assert await case_ids(store, "one", verdict=FAILED) == names[7::100]
     assert await case_ids(store, "one", case_id="case 0003") == ["case 0003"]
     assert await case_ids(store, "one", case_id="case 0003", verdict=FAILED) == []
-    known, repeated = await store.claim(key._replace(attempt=2), names)
-    assert (len(known), repeated) == (len(names), [])
+    assert len(await store.find(key, names)) == len(names)
 
 
 async def test_suite_runs_are_found_by_every_filter_newest_first(store: SuiteStore) -> None:
@@ -191,20 +194,10 @@ async def test_an_interrupted_suite_run_is_resumed_once(store: SuiteStore) -> No
     assert run == a_run("one")
     assert [run.id for _, run in await store.list(SuiteFilter(status=RUNNING))] == ["one"]
     await store.add(key, [a_case("b")])
-    assert await store.claim(key, ["a", "b"]) == ({"a": a_case("a").whole}, ["b"])
+    found = await store.find(key, ["a", "b"])
+    assert {name: one.attempt for name, one in found.items()} == {"a": 1, "b": 2}
     with pytest.raises(SuiteRunNotFound):
         await store.resume("none", seen.append)
-
-
-async def test_a_stored_case_comes_once_in_each_attempt(store: SuiteStore) -> None:
-    key = await store.create(a_run("one"), b"")
-    await store.add(key, [a_case("a"), a_case("b"), a_case("c")])
-    for attempt in (2, 3):
-        later = key._replace(attempt=attempt)
-        known = {name: a_case(name).whole for name in ("a", "b")}
-        assert await store.claim(later, ["a", "b", "new"]) == (known, [])
-        assert await store.claim(later, ["a", "b", "new"], again=True) == (known, [])
-        assert await store.claim(later, ["b", "c", "c"]) == ({"c": a_case("c").whole}, ["c", "b"])
 
 
 async def test_both_sides_of_a_comparison_are_ordered_by_id(store: SuiteStore) -> None:
@@ -256,7 +249,7 @@ async def test_a_deleted_suite_run_leaves_nothing_and_its_id_is_free(
     assert await store.get("one") is None
     assert await store.cases("one") is None
     assert await ids(store) == []
-    assert await store.claim(key, ["1"]) == ({}, [])
+    assert await store.find(key, ["1"]) == {}
     await store.create(a_run("one"), b"")
 
 
@@ -284,13 +277,13 @@ async def test_a_deletion_that_was_cut_off_is_finished_later(
         patched.setattr(SuiteStore, "purge", cut_off)
         assert await store.delete("one")
     assert await ids(store) == []
-    assert await store.claim(key, ["a"]) == ({}, ["a"])
+    assert list(await store.find(key, ["a"])) == ["a"]
     for buried in (f"deleted {key.number}", f"\n{key.number}"):
         assert await store.get(buried) is None
         assert await store.cases(buried) is None
         assert not await store.delete(buried)
     await store.purge()
-    assert await store.claim(key, ["a"]) == ({}, [])
+    assert await store.find(key, ["a"]) == {}
 
 
 async def test_retention_keeps_the_newest_and_what_runs(store: SuiteStore) -> None:

@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from evald_server.suites.file_models import suite_schema
-from evald_server.suites.suite_file import IdSet, Suite, SuiteProblems, load_suites
+from evald_server.suites.id_set import IdSet
+from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
 
 ROOT = Path(__file__).parents[2]
 HEAD = "evaluators: [response-length]\ncases:\n"

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..suites.recorded_turns import RECORDED_ERROR, recorded_error
 from .conversations import RecordedConversation, every_turn, last_turn, session_base
 from .specs import SpecSet
 
@@ -45,6 +46,13 @@ class EvaluatedConversation(NamedTuple):
         return [turn for turn in self.turns if not isinstance(turn, str)]
 
 
+def concluded(conversation: RecordedConversation, turns: "list[Evaluation | str]") -> EvaluatedConversation:
+    """Return a conversation with its turns; one that was recorded with an error has that instead of evaluations."""
+    if error := recorded_error(conversation.data):
+        turns = [f"{RECORDED_ERROR}: {error}"] * len(turns)
+    return EvaluatedConversation(conversation, turns)
+
+
 async def evaluate_session(
     client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet
 ) -> "AsyncIterator[Evaluation | str]":
@@ -71,7 +79,7 @@ async def evaluate_last_turns(
         error = answer.error.message if answer.error else "no answer"
         done[answer.id] = answer.evaluation if answer.evaluation is not None else error
         while (key := str(next_number)) in done:
-            yield EvaluatedConversation(items.sent.pop(key), [done.pop(key)])
+            yield concluded(items.sent.pop(key), [done.pop(key)])
             next_number += 1
     if items.problem is not None:
         raise items.problem
@@ -102,7 +110,7 @@ async def evaluate_every_turn(
 
     async def evaluate(conversation: RecordedConversation) -> EvaluatedConversation:
         turns = [turn async for turn in evaluate_session(client, conversation, specs)]
-        return EvaluatedConversation(conversation, turns)
+        return concluded(conversation, turns)
 
     started: deque[asyncio.Task[EvaluatedConversation]] = deque()
     try:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .batch_eval import (
     EvaluatedConversation,
+    concluded,
     evaluate_every_turn,
     evaluate_last_turns,
     evaluate_session,
@@ -145,7 +146,7 @@ async def _watch_last_turn(
                     evaluation = event
             draw(running_tables(results, waiting))
     assert evaluation is not None  # a stream that ends without one raises
-    return EvaluatedConversation(conversation, [evaluation])
+    return concluded(conversation, [evaluation])
 
 
 async def _watch_session(
@@ -156,7 +157,7 @@ async def _watch_session(
         async for turn in evaluate_session(client, conversation, specs):
             turns.append(turn)
             draw(turn_table(turns))
-    return EvaluatedConversation(conversation, turns)
+    return concluded(conversation, turns)
 
 
 @contextmanager

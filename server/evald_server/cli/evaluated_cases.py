@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from evald.fields import duration_to_pb
 from evald.structs import fill_struct
 from evald.v1 import result_pb2, suite_service_pb2
+from evald_server.suites.id_set import IdSet
 from evald_server.suites.recorded_turns import turn_bounds
 from evald_server.suites.reports.report import SuiteReport
-from evald_server.suites.suite_file import IdSet
 from evald_server.suites.verdicts import SuiteTotals, decide_case, decide_trial
 
 from . import conversations

@@ -16,6 +16,7 @@ from evald_server.runs.suite import CaseRun, SuiteSetup, TrialRun
 from evald_server.runs.suite_chunk import SuiteChunk, SuiteChunkResult
 from evald_server.store.patience import patiently
 from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
+from evald_server.suites.id_set import IdSet
 from evald_server.suites.verdicts import SuiteTotals
 
 from .errors import BadField, CallError, invalid
@@ -26,6 +27,9 @@ from .suite_checks import check_case, parse_case
 # Cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
 _MAX_BYTES: Final = MAX_CASE_BYTES
+
+# Stored cases that are read at a time: each may have a few MiB.
+_MAX_READ: Final = 64
 
 # How long a commit waits for more cases while there are any: each takes the time of ten cases.
 _LINGER_SECONDS: Final = 0.02
@@ -80,6 +84,7 @@ class SuiteStream:
         self._concurrency = setup.opened.max_concurrency or _USUAL_CONCURRENCY
         self._asking: set[asyncio.Task[None]] = set()  # trials that ask the agent
         self._waiting: set[asyncio.Task[None]] = set()  # recorded trials
+        self._answered = IdSet()  # of earlier attempts, in this one
         self._done: list[_Answer] = []
         self._done_bytes = 0
         self._more_to_come = 0  # messages whose cases are being run here
@@ -98,7 +103,7 @@ class SuiteStream:
         await self._stream.send(wire_pb2.RunSuiteResponse(started=self.run).SerializeToString())
         after = ""
         while self._key.attempt > 1:
-            page = await self._store.cases(self.run.id, after=after)
+            page = await self._store.cases(self.run.id, after=after, limit=_MAX_READ)
             if not page:
                 break
             after = page[-1][0]
@@ -227,8 +232,8 @@ class SuiteStream:
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
         self._more_to_come += 1
-        for begin in range(0, len(cases), _MAX_CASES):
-            await self._run(cases[begin : begin + _MAX_CASES])
+        for begin in range(0, len(cases), _MAX_READ):
+            await self._run(cases[begin : begin + _MAX_READ])
         self._more_to_come -= 1
         self._store_soon()
 
@@ -247,23 +252,28 @@ class SuiteStream:
 
     async def _answer_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
         """Answer the cases that are stored. Returns the others."""
-        ids = [parse_case(data, index).case_id for index, data in cases]
-        known = await self._known(ids)
-        for case_id in ids:
-            if case_id in known:
-                self._answer(_Answer(None, known[case_id]))
-        await self._make_room()
-        return [case for case, case_id in zip(cases, ids, strict=True) if case_id not in known]
+        others = []
+        for begin in range(0, len(cases), _MAX_READ):
+            some = cases[begin : begin + _MAX_READ]
+            ids = [parse_case(data, index).case_id for index, data in some]
+            known = await self._known(ids)
+            for case, case_id in zip(some, ids, strict=True):
+                await self._turns.pause()
+                if case_id in known:
+                    self._answer(_Answer(None, known[case_id]))
+                else:
+                    others.append(case)
+            await self._make_room()
+        return others
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return those of the cases that are stored. Raises CallError for one that has come in this stream before."""
-        tries = count()
-        known, repeated = await patiently(
-            lambda: self._store.claim(self._key, ids, again=next(tries) > 0), self._store_seconds
-        )
-        if repeated:
-            raise _duplicate(repeated[0])
-        return known
+        found = await patiently(lambda: self._store.find(self._key, ids), self._store_seconds)
+        for case_id in ids:
+            one = found.get(case_id)
+            if one is not None and (one.attempt == self._key.attempt or not self._answered.add(case_id)):
+                raise _duplicate(case_id)
+        return {case_id: one.whole for case_id, one in found.items()}
 
     async def _start(self, run: CaseRun) -> None:
         """Run a case. Returns when all of its trials have ended or wait for something."""

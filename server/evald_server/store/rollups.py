@@ -1,6 +1,5 @@
 """Counts of verdicts by the hour and by the day, which stay when runs are deleted."""
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,6 +21,10 @@ _TABLES: Final = {HOUR: ROLLUPS, DAY: DAILY_ROLLUPS}
 
 # Names of evaluators are shorter; PostgreSQL has no index for much longer ones.
 MAX_KEY: Final = 500
+
+# Values from here on are no more summed than infinite ones: PostgreSQL refuses a sum that is beyond a float, and
+# with it the whole commit. 10^18 values below it have one.
+_TOO_LARGE: Final = 1e290
 
 RUN: Final = "run"
 ASSERTION: Final = "assertion"
@@ -83,7 +86,7 @@ def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
-    known = value is not None and math.isfinite(value)
+    known = value is not None and abs(value) < _TOO_LARGE  # nor NaN
     return Rollup(
         at - at % HOUR,
         scope,

@@ -158,7 +158,7 @@ SUITE_RUNS: Final = Table(
 )
 
 # whole: a CaseResult. brief: the same without its trials, because those may be large. attempt: of the suite run, in
-# which it came last.
+# which it was stored.
 SUITE_CASES: Final = Table(
     "suite_cases",
     METADATA,

@@ -1,7 +1,6 @@
 """Suite runs and their cases."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -39,11 +38,6 @@ _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.status != _DELETED)
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
 _INSERT_CASE: Final = insert(SUITE_CASES)
-_CLAIM: Final = (
-    update(SUITE_CASES)
-    .where(_CASE.number == bindparam("run"), _CASE.case_id == bindparam("id"))
-    .values(attempt=bindparam("now"))
-)
 _THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
     _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
 )
@@ -66,7 +60,7 @@ class StoredCase(NamedTuple):
 
 
 class FoundCase(NamedTuple):
-    """A case that is stored. attempt: of its suite run, in which it came last."""
+    """A case that is stored. attempt: of its suite run, in which it was."""
 
     whole: bytes
     attempt: int
@@ -244,27 +238,9 @@ class SuiteStore:
 
         return await self._database.read(work)
 
-    async def claim(
-        self, key: SuiteRunKey, ids: Sequence[str], *, again: bool = False
-    ) -> tuple[dict[str, bytes], list[str]]:
-        """Return those of the cases that earlier attempts have stored, which have come in this one from now on, and
-        the ids that had come in this one before.
-
-        again: the call before had the same ids, and no answer; what it has claimed is no duplicate.
-        """
-        twice = [case_id for case_id, times in Counter(ids).items() if times > 1]
-
-        def work(connection: Connection) -> tuple[dict[str, bytes], list[str]]:
-            there = _there(connection, key.number, ids)
-            known = {
-                case_id: one.whole for case_id, one in there.items() if again or one.attempt < key.attempt
-            }
-            rows = [{"run": key.number, "id": case_id, "now": key.attempt} for case_id in known]
-            if rows:
-                connection.execute(_CLAIM, rows)
-            return known, twice + [case_id for case_id in there if case_id not in known]
-
-        return await self._database.write(work)
+    async def find(self, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
+        """Return those cases of a suite run with these ids that are stored."""
+        return await self._database.read(lambda connection: _there(connection, key.number, ids))
 
     async def both(
         self,

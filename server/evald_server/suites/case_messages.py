@@ -15,14 +15,11 @@ from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
 from .documents import InvalidDocument
 from .file_models import CaseEntry, SuiteEntry, TurnEntry
-from .recorded_turns import turn_bounds, turn_usage
+from .recorded_turns import RECORDED_ERROR, turn_bounds, turn_usage
 from .transcripts import Transcripts, asked_text
 
 CRITERIA: Final = "criteria"
 """Name of the evaluator that a case's criteria add."""
-
-RECORDED_ERROR: Final = "RECORDED_ERROR"
-"""Code of a trial whose transcript has an error."""
 
 # The rest of a message is for what is around the case.
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)

@@ -3,6 +3,7 @@
 A turn is what the agent does after a user message, or before the first one.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
@@ -10,6 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from evald import Turn
+
+RECORDED_ERROR: Final = "RECORDED_ERROR"
+"""Code of a trial whose transcript has an error."""
+
+# Characters of an error that are kept.
+_MOST_ERROR: Final = 2000
 
 # Aliases of context keys, as found in records of other systems.
 _ALIASES: Final = {
@@ -31,6 +38,15 @@ class TurnUsage(NamedTuple):
     latency_ms: float | None = None
     usage: Mapping[str, int] | None = None
     cost_usd: float | None = None
+
+
+def recorded_error(row: Mapping[str, Any]) -> str:
+    """Return with what a recorded conversation broke, "" if it did not."""
+    error = row.get("error")
+    if not error:
+        return ""
+    said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    return said[:_MOST_ERROR]
 
 
 def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:

@@ -2,11 +2,8 @@
 
 import re
 import weakref
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from heapq import merge
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
@@ -26,7 +23,8 @@ from . import foreign
 from .case_messages import CaseShared, case_to_pb, specs_to_pb
 from .documents import Document, InvalidDocument, decode, open_lines, parse_json_text, read_document
 from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
-from .transcripts import Transcripts, digest
+from .id_set import IdSet
+from .transcripts import Transcripts
 
 # Reading goes on to report more, up to so many.
 _MOST_PROBLEMS: Final = 100
@@ -419,27 +417,6 @@ class KeptCases(Iterable[suite_service_pb2.SuiteCase]):
                 return
             place = self._file.tell()
             yield suite_service_pb2.SuiteCase.FromString(data)
-
-
-class IdSet:
-    """A set of ids in 8 bytes each: digests, in a sorted array and the latest in a set."""
-
-    def __init__(self) -> None:
-        self._sorted = array("Q")
-        self._latest: set[int] = set()
-
-    def add(self, text: str) -> bool:
-        """Add an id. Returns False if it is there already."""
-        one = digest(text)
-        index = bisect_left(self._sorted, one)
-        if one in self._latest or self._sorted[index : index + 1] == array("Q", [one]):
-            return False
-        self._latest.add(one)
-        # 64 Ki: a million ids are merged 16 times.
-        if len(self._latest) >= 1 << 16:
-            self._sorted = array("Q", merge(self._sorted, sorted(self._latest)))
-            self._latest.clear()
-        return True
 
 
 def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:

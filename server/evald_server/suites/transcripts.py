@@ -4,12 +4,10 @@ Only a digest and the position of each row stay in memory; a row is read again w
 """
 
 import csv
-import json
 from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -18,7 +16,8 @@ from evald.fields import shown, snake
 
 from .documents import InvalidDocument, decode, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
-from .recorded_turns import first_of, turn_bounds
+from .id_set import digest
+from .recorded_turns import first_of, recorded_error, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
@@ -27,9 +26,6 @@ _NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "c
 _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
 )
-
-# Characters of an error that are kept.
-_MOST_ERROR: Final = 2000
 
 
 class Transcript(NamedTuple):
@@ -87,11 +83,6 @@ class Transcripts:
         return (file, position), f"{file.name}:{line}"
 
 
-def digest(key: object) -> int:
-    """Return 64 bits of a key: among a million the chance that two are equal is 1 in 37 million."""
-    return int.from_bytes(blake2b(repr(key).encode(errors="replace"), digest_size=8).digest(), "big")
-
-
 def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
     """Return what joins a row with its case."""
     own = first_of(row, _ID)
@@ -120,10 +111,9 @@ def asked_text(asked: Any) -> str | None:
 
 def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
     """Return the answers of a row for so many turns. Raises InvalidDocument."""
-    if error := row.get("error"):
+    if error := recorded_error(row):
         # Whatever else there is: what the agent said before it broke is no answer.
-        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-        return Transcript(place, [], said[:_MOST_ERROR])
+        return Transcript(place, [], error)
     about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
