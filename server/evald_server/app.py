@@ -27,7 +27,7 @@ from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
-from evald_server.descriptors import grpc_connections, http_connections, web_connections
+from evald_server.descriptors import grpc_connections, http_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -329,9 +329,9 @@ class App:
                 raise
             _log.warning("no web port: %s is not installed: pip install 'evald[web]'", missing)
             return
-        site = Site(
-            self.settings, Calls(self._gate), WebAccess(self._authenticator), self.database, self.telemetry
-        )
+        calls = Calls(self._gate, web_streams())
+        access = WebAccess(self._authenticator)
+        site = Site(self.settings, calls, access, self.database, self.telemetry)
         web = WebServer(site, self._http_context if self._certificates else None, web_connections())
         host, port = split_address(self.settings.web)
         try:

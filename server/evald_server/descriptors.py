@@ -50,3 +50,8 @@ def http_connections() -> int:
 def web_connections() -> int:
     """Return the limit of connections of the web port: an eighth of the descriptors, at most 256."""
     return min(_MOST_WEB, max(1, limit() // 8))
+
+
+def web_streams() -> int:
+    """Return the limit of streams of the web port: three quarters of its connections. Pages need the others."""
+    return max(1, web_connections() * 3 // 4)

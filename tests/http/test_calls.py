@@ -15,7 +15,7 @@ async def test_a_method_answers_and_a_fault_has_the_status_of_grpc() -> None:
     app = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "web": None}))
     await app.start()
     try:
-        calls = Calls(app._gate)
+        calls = Calls(app._gate, 192)
         request = catalog_service_pb2.ListEvaluatorTypesRequest()
         answer = await calls.ask(LIST, request, catalog_service_pb2.ListEvaluatorTypesResponse, HttpCaller())
         assert answer.evaluator_types

@@ -22,6 +22,7 @@ from evald.result import Kind
 from evald_server.app import App
 from evald_server.cli import main
 from evald_server.config import Settings
+from evald_server.descriptors import web_streams
 from evald_server.http import guards
 from evald_server.http import web as web_port
 from evald_server.http.calls import CallFailed
@@ -32,6 +33,8 @@ from .exchange import JSON, connected, head, post, receive, send
 from .test_bridge import envelope, web
 
 EVALUATE = "/evald.v1.EvaluationService/"
+WATCH = "/evald.v1.CatalogService/WatchEvaluatorTypes"
+EVENTS = JSON | {"accept": "text/event-stream"}
 LOOPBACK = {"listen": "127.0.0.1:0", "http": None, "web": "127.0.0.1:0"}
 
 
@@ -144,13 +147,10 @@ async def test_1000_idle_and_half_sent_connections_keep_nobody_out(live: Live) -
 
 @pytest.mark.alone
 async def test_1000_event_sources_get_no_more_than_their_limit_and_grpc_goes_on(live: Live) -> None:
-    """Those above the limit are closed at once, and each that leaves makes room."""
-    limit = web_port_limit(live)
-    watch = head(
-        "POST",
-        "/evald.v1.CatalogService/WatchEvaluatorTypes",
-        JSON | {"host": "localhost", "accept": "text/event-stream", "content-length": "2"},
-    )
+    """Pages load beside those that are open, others are told when to come back, and each that leaves makes room."""
+    limit = web_streams()
+    assert limit < web_port_limit(live)
+    watch = head("POST", WATCH, EVENTS | {"host": "localhost", "content-length": "2"})
     opened = []
     try:
         for _ in range(1000):
@@ -159,11 +159,17 @@ async def test_1000_event_sources_get_no_more_than_their_limit_and_grpc_goes_on(
         began = [await _begins(reader) for reader, _ in opened]
         assert sum(began) == limit
         assert live.app._rpc.open_streams == limit
+        assert (await send(web(live), "GET", "/nothing")).status == 404
+        assert (await send(web(live), "GET", "/console/overview")).status == 200
+        refused = await send(web(live), "POST", WATCH, EVENTS, b"{}")
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert (await live.unary(request(CONTAINS))).summary.success
         assert (await live.stream(request(CONTAINS)))[-1].summary.success
         opened[began.index(True)][1].close()
         await until(lambda: live.app._rpc.open_streams < limit)
-        assert (await send(web(live), "GET", "/nothing")).status == 404
+        async with connected(web(live)) as (reader, writer):
+            writer.write(watch + b"{}")
+            assert await _begins(reader)
     finally:
         for _, writer in opened:
             writer.close()

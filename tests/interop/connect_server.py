@@ -174,7 +174,7 @@ async def main() -> None:
         if file.package == PACKAGE or file.name == "google/protobuf/empty.proto":
             descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
     wanted = _read(message("ServerCompatRequest"))
-    bridge = _ConformanceBridge(Calls(_ConformanceService()), _Access())  # type: ignore[arg-type]
+    bridge = _ConformanceBridge(Calls(_ConformanceService(), 192), _Access())  # type: ignore[arg-type]
     app = Starlette(
         routes=[bridge.route(f"{PACKAGE}.")],
         middleware=[Middleware(Bodies, max_message_bytes=wanted.message_receive_limit or 1 << 20)],

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 import grpc
 from google.protobuf.message import Message
 
+from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
@@ -118,8 +119,11 @@ class Calls:
     All methods raise CallFailed. A call whose task is cancelled is cancelled.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, max_streams: int) -> None:
+        """max_streams: that callers may have open. Each holds a connection, and pages need some, too."""
         self._gate = gate
+        self._max_streams = max_streams
+        self._streams = 0
 
     async def unary(self, method: str, request: bytes, caller: HttpCaller) -> bytes:
         """Return the answer to a request, both serialised."""
@@ -144,10 +148,15 @@ class Calls:
 
         request: several messages for methods that read a stream. patience: seconds before the first None.
         """
+        if self._streams >= self._max_streams:
+            text = f"{self._max_streams} streams are open on the web port, which is the limit"
+            problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
+            raise CallFailed(problem.code, problem.message, problem.details())
         first, rest = (request, None) if isinstance(request, bytes) else (b"", request)
         context = HttpContext(caller, rest)
         task = context.begin(self._handle(method, first, context))
         message = asyncio.create_task(context.written.get())
+        self._streams += 1
         try:
             while True:
                 await asyncio.wait([message, task], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -161,6 +170,7 @@ class Calls:
                     await context.outcome(task)  # raises what ended it
                     return
         finally:
+            self._streams -= 1
             message.cancel()
             task.cancel()
             await asyncio.wait([task])

@@ -27,6 +27,7 @@ from .shapes import derived, type_to_json
 _log = logging.getLogger("evald.http")
 
 NAME: Final = "evald"
+_VERSION: Final = version(NAME)  # reading it takes files
 REGISTRATION: Final = derived(registry_service_pb2.Registration)
 
 LIST: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
@@ -50,7 +51,7 @@ async def status(site: Site, request: Request) -> Response:
     return answer(
         {
             "name": NAME,
-            "version": version("evald"),
+            "version": _VERSION,
             "status": "ok",
             "timestamp": f"{now}Z",
             "node": f"Python {platform.python_version()}",
