@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from evald_server.rpc.gate import call_error_of
 
 from .calls import Calls, HttpCaller
 from .errors import failed
+from .guards import ADMITTED
 
 COOKIE: Final = "evald_session"
 
@@ -32,6 +33,9 @@ _MAX_SESSIONS: Final = 10_000
 
 # Failed ones, from one address: people type, and keys are too long to be guessed.
 _SIGN_INS_A_SECOND: Final = 10
+
+# For the first message of a call that should have been refused.
+_FIRST_SECONDS: Final = 1.0
 
 # Of a request's scope: who has sent it.
 _KNOWN: Final = "evald.principal"
@@ -94,8 +98,11 @@ class WebAccess:
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
         """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
         if not self.may(request, method):
-            # The call itself is refused, so that it is logged and counted as one.
-            await calls.unary(method, b"", self.caller(request))
+            # The call itself is refused, so that it is logged and counted as one. But the gate remembers who was let in
+            # for a second after their token has expired, and nobody waits here for the end of what has none.
+            async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
+                await anext(answer, None)
+        request.scope[ADMITTED] = True
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
         """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""
