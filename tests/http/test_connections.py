@@ -218,7 +218,10 @@ async def test_bodies_that_do_not_come_keep_nobody_out(path: str, tmp_path: Path
 async def test_who_may_call_nothing_takes_no_room_for_large_bodies(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     key = make_key(keys, "ci", Role.CALLER)
-    async with guarded(keys, web="127.0.0.1:0", max_message_bytes=200_000) as live, AsyncExitStack() as opened:
+    async with (
+        guarded(keys, web="127.0.0.1:0", max_message_bytes=200_000) as live,
+        AsyncExitStack() as opened,
+    ):
         form = {"host": "localhost", "content-type": "application/x-www-form-urlencoded"}
         for length in (200_000, 65_000):
             begun = head("POST", "/console/sign-in", form | {"content-length": str(length)})
@@ -245,7 +248,9 @@ async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) ->
 
     live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)  # type: ignore[arg-type]
     async with connected(web(live)) as (_, writer):
-        writer.write(head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}")
+        writer.write(
+            head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"
+        )
         await begun.wait()
     async with asyncio.timeout(10):
         await ended.wait()
