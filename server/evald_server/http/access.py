@@ -28,8 +28,9 @@ _PASSED: Final = frozenset(("authorization", "traceparent", "tracestate", "bagga
 
 _IDLE_SECONDS: Final = 12 * 3600.0
 
-# Who signs in again and again throws out those that were idle longest.
+# Those that were idle longest are thrown out. Of one principal there are fewer, so that it throws out nobody else's.
 _MAX_SESSIONS: Final = 10_000
+_MAX_OWN_SESSIONS: Final = 100
 
 # Failed ones, from one address: people type, and keys are too long to be guessed.
 _SIGN_INS_A_SECOND: Final = 10
@@ -42,9 +43,10 @@ _KNOWN: Final = "evald.principal"
 
 
 class _SignedIn(NamedTuple):
-    """A browser that has signed in. used: when it was last seen, in seconds of the clock."""
+    """A browser that has signed in. owner: its principal. used: when it was last seen, in seconds of the clock."""
 
     key: str
+    owner: str
     used: float
 
 
@@ -120,8 +122,11 @@ class WebAccess:
                 break
             del self._sessions[digest]
         self._drop(request)
+        own = [digest for digest, session in self._sessions.items() if session.owner == principal.name]
+        if len(own) >= _MAX_OWN_SESSIONS:
+            del self._sessions[own[0]]
         token = secrets.token_urlsafe(32)
-        self._sessions[_digest(token)] = _SignedIn(key, now)
+        self._sessions[_digest(token)] = _SignedIn(key, principal.name, now)
         record("signed in", principal, peer=peer)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
@@ -162,7 +167,7 @@ class WebAccess:
         session = self._sessions.pop(digest, None)
         if session is None or now - session.used >= _IDLE_SECONDS:
             return None
-        self._sessions[digest] = _SignedIn(session.key, now)
+        self._sessions[digest] = session._replace(used=now)
         return session.key
 
 
