@@ -130,6 +130,7 @@ GOOD: dict[str, Any] = {
         ({"types": '["*x"]'}, "types: wanted names"),
         ({"secret": '"s"'}, "secret is no field"),
         ({"digest": None}, "digest is missing"),
+        ({"rate": "1" + "0" * 400}, "rate: wanted a number with fewer digits"),
     ],
     ids=str,
 )
@@ -145,6 +146,15 @@ def test_a_wrong_file_of_keys_names_the_key_and_the_field(
     with pytest.raises(FileProblem, match=r"keys\.abcdefghijkl: ") as refused:
         read_keys(path)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
+def test_a_file_that_cannot_be_parsed_is_refused(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f"keys = {value}")
+    path.chmod(0o600)
+    with pytest.raises(FileProblem, match="not a TOML file"):
+        read_keys(path)
 
 
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:

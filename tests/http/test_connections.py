@@ -9,7 +9,7 @@ import ssl
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ from starlette.requests import Request
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald_server.app import App
+from evald_server.auth.principal import Role
 from evald_server.cli import main
 from evald_server.config import Settings
 from evald_server.descriptors import web_streams
 from evald_server.http import guards
 from evald_server.http import web as web_port
+from evald_server.http.access import WebAccess
 from evald_server.http.calls import CallFailed
 
+from ..auth.keyring import guarded, make_key
 from ..rpc.live import CONTAINS, Live, request, serving, spec, until
 from .api import CHAT
 from .exchange import JSON, connected, head, post, receive, send
@@ -200,6 +203,78 @@ async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Li
             assert (await receive(second)).status == 404
 
 
+@pytest.mark.parametrize("path", ["/console/sign-in", EVALUATE + "EvaluateUnary"])
+async def test_bodies_that_do_not_come_keep_nobody_out(path: str, tmp_path: Path) -> None:
+    """Read or not: of the first the body is waited for, of the second nobody waits for it."""
+    keys = tmp_path / "keys.toml"
+    make_key(keys, "ci", Role.CALLER)
+    async with guarded(keys, web="127.0.0.1:0") as live:
+        assert live.app._web is not None
+        live.app._web._max_connections = 2
+        begun = head("POST", path, JSON | {"host": "localhost", "content-length": "10"}) + b"{"
+        async with connected(web(live)) as (first, one), connected(web(live)) as (_, another):
+            for writer in (one, another):
+                writer.write(begun)
+            await until(lambda: sum(found.sends for found in live.app._web._open) == 2)  # type: ignore[union-attr]
+            assert (await send(web(live), "GET", "/console/sign-in")).status == 200
+            with suppress(ConnectionResetError):
+                await first.read()
+
+
+async def test_who_may_call_nothing_takes_no_room_for_large_bodies(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    key = make_key(keys, "ci", Role.CALLER)
+    async with (
+        guarded(keys, web="127.0.0.1:0", max_message_bytes=200_000) as live,
+        AsyncExitStack() as opened,
+    ):
+        form = {"host": "localhost", "content-type": "application/x-www-form-urlencoded"}
+        for length in (200_000, 65_000):
+            begun = head("POST", "/console/sign-in", form | {"content-length": str(length)})
+            for _ in range(30):
+                _, writer = await opened.enter_async_context(connected(web(live)))
+                writer.write(begun + b"x" * 60_000)
+                await writer.drain()
+        await until(lambda: sum(found.sends for found in live.app._web._open) == 30)  # type: ignore[union-attr]
+        body = json.dumps({"request": {"labels": {"text": "x" * 100_000}}}).encode()
+        credentials = {"authorization": f"Bearer {key}"}
+        answer = await send(web(live), "POST", EVALUATE + "EvaluateUnary", JSON | credentials, body)
+        assert answer.json["details"][0]["reason"] != "OVERLOADED"
+
+
+async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def watch(_request: bytes, _context: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)  # type: ignore[arg-type]
+    async with connected(web(live)) as (_, writer):
+        writer.write(
+            head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"
+        )
+        await begun.wait()
+    async with asyncio.timeout(10):
+        await ended.wait()
+
+
+async def test_who_is_remembered_a_moment_longer_leaves_no_call(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WebAccess, "may", lambda *_: False)
+    async with asyncio.timeout(20), connected(web(live)) as (reader, writer):
+        method = "/evald.v1.CatalogService/WatchEvaluatorTypes"
+        writer.write(head("POST", method, JSON | {"host": "localhost", "content-length": "2"}) + b"{}")
+        assert await _begins(reader)
+        assert live.app._rpc.open_streams == 1
+        writer.close()
+        await until(lambda: not live.app._rpc.open_streams)
+
+
 async def test_answers_do_not_wait_for_acknowledgements(live: Live) -> None:
     assert live.app._web is not None
     async with connected(web(live)):
@@ -268,6 +343,9 @@ async def test_the_bodies_of_all_connections_are_bounded_together(live: Live) ->
         raise AssertionError
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-length", b"90000")]}
+    with pytest.raises(CallFailed, match="more than 65536 bytes"):
+        await guard(scope, read, write)
+    scope[guards.ADMITTED] = True
     with pytest.raises(CallFailed, match="too many large requests") as refused:
         await guard(scope, read, write)
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED

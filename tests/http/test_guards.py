@@ -292,6 +292,18 @@ def test_a_session_ends_after_12_hours_without_a_request(tmp_path: Path) -> None
     assert access.principal(_request(cookie)) is None
 
 
+def test_who_signs_in_again_and_again_signs_out_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    ann, bob = (make_key(path, name, Role.CALLER) for name in ("ann", "bob"))
+    access = _access(path)
+    cookie = _sign_in(access, ann)
+    first, *_, last = [_sign_in(access, bob) for _ in range(101)]
+    assert access.principal(_request(first)) is None
+    assert access.principal(_request(last))
+    assert access.principal(_request(cookie))
+    assert len(access._sessions) == 101
+
+
 def test_an_explicit_key_comes_before_the_cookie(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     keys = [make_key(path, name, Role.CALLER) for name in ("ann", "bob")]

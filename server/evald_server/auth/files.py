@@ -29,8 +29,9 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
         raise FileProblem(f"{path}: there is no such file; {missing}") from None
     except OSError as problem:
         raise FileProblem(f"{path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        # Without the library's words, which may repeat what stands in the file.
+    except (ValueError, RecursionError):
+        # Without the library's words, which may repeat what stands in the file. Its own error is a ValueError, as those
+        # of texts that are not UTF-8 and of numbers with thousands of digits are.
         raise FileProblem(f"{path}: {wanted}") from None
 
 
@@ -49,12 +50,15 @@ def read_texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def read_number(name: str, value: Any, kind: type[_N]) -> _N | None:
-    """Return a number of a file; None if there is none. Raises TypeError."""
+    """Return a number of a file; None if there is none. Raises TypeError, and ValueError for one that is too large."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | kind):
         raise TypeError(f"{name}: wanted a number")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError:
+        raise ValueError(f"{name}: wanted a number with fewer digits") from None
 
 
 def signature(path: Path) -> tuple[int, ...] | None:

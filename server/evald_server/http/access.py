@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from evald_server.rpc.gate import call_error_of
 
 from .calls import Calls, HttpCaller
 from .errors import failed
+from .guards import ADMITTED
 
 COOKIE: Final = "evald_session"
 
@@ -27,20 +28,25 @@ _PASSED: Final = frozenset(("authorization", "traceparent", "tracestate", "bagga
 
 _IDLE_SECONDS: Final = 12 * 3600.0
 
-# Who signs in again and again throws out those that were idle longest.
+# Those that were idle longest are thrown out. Of one principal there are fewer, so that it throws out nobody else's.
 _MAX_SESSIONS: Final = 10_000
+_MAX_OWN_SESSIONS: Final = 100
 
 # Failed ones, from one address: people type, and keys are too long to be guessed.
 _SIGN_INS_A_SECOND: Final = 10
+
+# For the first message of a call that should have been refused.
+_FIRST_SECONDS: Final = 1.0
 
 # Of a request's scope: who has sent it.
 _KNOWN: Final = "evald.principal"
 
 
 class _SignedIn(NamedTuple):
-    """A browser that has signed in. used: when it was last seen, in seconds of the clock."""
+    """A browser that has signed in. owner: its principal. used: when it was last seen, in seconds of the clock."""
 
     key: str
+    owner: str
     used: float
 
 
@@ -94,8 +100,11 @@ class WebAccess:
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
         """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
         if not self.may(request, method):
-            # The call itself is refused, so that it is logged and counted as one.
-            await calls.unary(method, b"", self.caller(request))
+            # The call itself is refused, so that it is logged and counted as one. But the gate remembers who was let in
+            # for a second after their token has expired, and nobody waits here for the end of what has none.
+            async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
+                await anext(answer, None)
+        request.scope[ADMITTED] = True
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
         """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""
@@ -113,8 +122,11 @@ class WebAccess:
                 break
             del self._sessions[digest]
         self._drop(request)
+        own = [digest for digest, session in self._sessions.items() if session.owner == principal.name]
+        if len(own) >= _MAX_OWN_SESSIONS:
+            del self._sessions[own[0]]
         token = secrets.token_urlsafe(32)
-        self._sessions[_digest(token)] = _SignedIn(key, now)
+        self._sessions[_digest(token)] = _SignedIn(key, principal.name, now)
         record("signed in", principal, peer=peer)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
@@ -155,7 +167,7 @@ class WebAccess:
         session = self._sessions.pop(digest, None)
         if session is None or now - session.used >= _IDLE_SECONDS:
             return None
-        self._sessions[digest] = _SignedIn(session.key, now)
+        self._sessions[digest] = session._replace(used=now)
         return session.key
 
 

@@ -35,6 +35,9 @@ _ENVELOPE_BYTES: Final = 5
 _MAX_BODIES: Final = 8
 _SMALL_BYTES: Final = 64 * 1024
 
+ADMITTED: Final = "evald.admitted"
+"""Set in a request's scope when its sender may call what it asks for. The bodies of others have to be small ones."""
+
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -150,7 +153,10 @@ class Bodies:
         async def read() -> bytes:
             """Return the body. Raises ClientDisconnect, and CallFailed for one that is too large."""
             nonlocal held
-            _check_size(int(headers.get("content-length", "0")), self._limit)
+            # Others must not take the room of those who may call.
+            admitted = ADMITTED in scope
+            limit = self._limit if admitted else min(_SMALL_BYTES, self._limit)
+            _check_size(int(headers.get("content-length", "0")), limit)
             body, more = bytearray(), True
             while more:
                 message = await receive()
@@ -158,7 +164,9 @@ class Bodies:
                     raise ClientDisconnect
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-                _check_size(len(body), self._limit)
+                _check_size(len(body), limit)
+                if not admitted:
+                    continue
                 self._held, held = self._held + len(body) - held, len(body)
                 if self._held > _MAX_BODIES * self._limit and held > _SMALL_BYTES:
                     raise failed(CallError("OVERLOADED", "too many large requests at a time; try again"))

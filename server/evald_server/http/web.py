@@ -147,7 +147,7 @@ class WebServer:
         if self._opening:
             next(iter(self._opening)).cancel()
             return True
-        waiting = [connection for connection in self._open if connection.waits]
+        waiting = [connection for connection in self._open if connection.waits or connection.sends]
         if not waiting:
             return False
         oldest = min(waiting, key=lambda connection: connection.since)
@@ -178,11 +178,16 @@ class _Connection(H11Protocol):
         """Whether it waits for the head of a request."""
         return self.conn.their_state is h11.IDLE
 
+    @property
+    def sends(self) -> bool:
+        """Whether it waits for the rest of a body, which may never be read."""
+        return self.conn.their_state is h11.SEND_BODY
+
     def is_overdue(self, now: float) -> bool:
         """Return whether the caller takes too long to send a head or a body, or to read a response."""
         if self.waits:
             return now - self.since > _HEAD_SECONDS
-        stuck = self.flow.write_paused or self.conn.their_state is h11.SEND_BODY
+        stuck = self.flow.write_paused or self.sends
         return stuck and now - self.since > _STUCK_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it

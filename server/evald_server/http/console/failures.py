@@ -42,7 +42,7 @@ def page(
         try:
             if method:
                 await site.access.admit(site.calls, request, method)
-                await request.body()  # from here on it is seen when the caller hangs up
+            await request.body()  # from here on it is seen when the caller hangs up
             return await handler(site, request)
         except BadAddress as problem:
             status, title, message = 400, "That cannot be done", str(problem)
