@@ -191,6 +191,12 @@ def web_port_limit(live: Live) -> int:
     return live.app._web._max_connections
 
 
+def _sending(live: Live) -> int:
+    """How many connections have not sent the whole of a body."""
+    assert live.app._web is not None
+    return sum(connection.sends for connection in live.app._web._open)
+
+
 async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Live) -> None:
     assert live.app._web is not None
     live.app._web._max_connections = 2
@@ -215,7 +221,7 @@ async def test_bodies_that_do_not_come_keep_nobody_out(path: str, tmp_path: Path
         async with connected(web(live)) as (first, one), connected(web(live)) as (_, another):
             for writer in (one, another):
                 writer.write(begun)
-            await until(lambda: sum(found.sends for found in live.app._web._open) == 2)  # type: ignore[union-attr]
+            await until(lambda: _sending(live) == 2)
             assert (await send(web(live), "GET", "/console/sign-in")).status == 200
             with suppress(ConnectionResetError):
                 await first.read()
@@ -235,7 +241,7 @@ async def test_who_may_call_nothing_takes_no_room_for_large_bodies(tmp_path: Pat
                 _, writer = await opened.enter_async_context(connected(web(live)))
                 writer.write(begun + b"x" * 60_000)
                 await writer.drain()
-        await until(lambda: sum(found.sends for found in live.app._web._open) == 30)  # type: ignore[union-attr]
+        await until(lambda: _sending(live) == 30)
         body = json.dumps({"request": {"labels": {"text": "x" * 100_000}}}).encode()
         credentials = {"authorization": f"Bearer {key}"}
         answer = await send(web(live), "POST", EVALUATE + "EvaluateUnary", JSON | credentials, body)
@@ -252,7 +258,7 @@ async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) ->
         finally:
             ended.set()
 
-    live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)  # type: ignore[arg-type]
+    live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)
     async with connected(web(live)) as (_, writer):
         writer.write(
             head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"
@@ -342,7 +348,8 @@ async def test_the_bodies_of_all_connections_are_bounded_together(live: Live) ->
     async def write(_message: Any) -> None:
         raise AssertionError
 
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-length", b"90000")]}
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/"}
+    scope["headers"] = [(b"content-length", b"90000")]
     with pytest.raises(CallFailed, match="more than 65536 bytes"):
         await guard(scope, read, write)
     scope[guards.ADMITTED] = True
