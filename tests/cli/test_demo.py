@@ -99,7 +99,8 @@ def test_it_says_where_its_console_is(shown: str) -> None:
     assert re.search(r"Its console was http://127\.0\.0\.1:\d+", shown)
 
 
-def test_the_console_stays_open_with_the_run_in_it_until_ctrl_c() -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_console_stays_open_with_the_run_in_it_until_it_is_ended(ending: signal.Signals) -> None:
     command = [sys.executable, "-m", "evald_server", "demo", "--console"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -110,7 +111,7 @@ def test_the_console_stays_open_with_the_run_in_it_until_ctrl_c() -> None:
             assert found
             with urllib.request.urlopen(f"{found[1]}/console/runs") as page:
                 assert "Appointment" in page.read().decode()
-            demo.send_signal(signal.SIGINT)
+            demo.send_signal(ending)
             assert "The server stopped." in demo.stdout.read()
             assert demo.wait(20) == 0
         finally:
