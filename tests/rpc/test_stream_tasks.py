@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks
+from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks, StreamTurns
 
 
 async def test_a_task_that_was_cancelled_by_foreign_code_ends_the_stream_as_a_fault() -> None:
@@ -49,3 +49,19 @@ async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
     assert 0 < len(served) < 3000
     async with asyncio.timeout(10):
         await turns.next()
+
+
+async def test_tasks_of_one_stream_wait_for_one_turn_at_a_time() -> None:
+    waiting: list[int] = []
+    most = 0
+
+    async def next_turn() -> None:
+        nonlocal most
+        waiting.append(1)
+        most = max(most, len(waiting))
+        await asyncio.sleep(0)
+        waiting.pop()
+
+    turns = StreamTurns(next_turn)
+    await asyncio.gather(*(turns.pause() for _ in range(64)))
+    assert most == 1

@@ -53,13 +53,16 @@ class StreamTurns:
     def __init__(self, next_turn: Callable[[], Awaitable[None]]) -> None:
         """next_turn: that of the LoopTurns that all streams share."""
         self._next = next_turn
+        self._lock = asyncio.Lock()  # many tasks of a stream wait for one turn, not for as many
         self._ends = 0.0
 
     async def pause(self) -> None:
         """Wait for the next turn if this one is over."""
         if time.perf_counter() > self._ends:
-            await self._next()
-            self._ends = time.perf_counter() + _TURN_SECONDS
+            async with self._lock:
+                if time.perf_counter() > self._ends:
+                    await self._next()
+                    self._ends = time.perf_counter() + _TURN_SECONDS
 
 
 class StreamTasks:

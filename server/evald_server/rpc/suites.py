@@ -40,7 +40,7 @@ from .errors import BadField, CallError, check_enum, invalid, refusal
 from .pages import page_size, page_token, read_token
 from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
-from .stream_tasks import LoopTurns
+from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
 from .trace_context import scope_of
@@ -318,7 +318,7 @@ class SuiteService:
             connector=connector,
             admission=self._admission,
             scope=scope_of(stream.context, self._engine.new_id()),
-            next_turn=self._turns.next,
+            next_turn=StreamTurns(self._turns.next).pause,
         )
 
     async def _run(
