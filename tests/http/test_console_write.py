@@ -189,6 +189,21 @@ async def test_lists_say_how_to_begin_and_then_what_is_there(browser: Browser) -
         assert re.search(rf'href="{made[kind]}"[^>]*>{name}<', page)
 
 
+async def test_a_form_with_more_personas_than_it_lists_is_small_and_keeps_those_that_were_chosen(
+    browser: Browser,
+) -> None:
+    made = await with_data(browser)
+    for number in range(1000):
+        stored = await browser.client.post("/api/personas", json={"name": f"Persona {number}"})
+        assert stored.status_code == 201
+    page = await browser.page(made["scenarios"])
+    assert len(page) < 100_000
+    before = await browser.exported()
+    assert before[0]["personaIds"] == [made["personas"].rpartition("/")[2]]
+    assert (await browser.press(made["scenarios"], "save", page=page)).status_code == 303
+    assert await browser.exported() == before
+
+
 async def test_what_is_saved_is_in_the_form_again(browser: Browser) -> None:
     made = await with_data(browser)
     fields = posted(await browser.page(made["scenarios"]))

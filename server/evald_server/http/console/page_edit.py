@@ -41,7 +41,7 @@ _MAX_DIGITS: Final = 6
 # Of runs whose verdicts stand beside their scenarios.
 _RECENT_RUNS: Final = 500
 _VERDICTS_EACH: Final = 5
-_CHOICES: Final = 1000
+_CHOICES: Final = 250  # more make the page large
 
 
 class Form(NamedTuple):
@@ -367,7 +367,9 @@ async def show_form(
         ]
         values["types"] = types.evaluators.values()
         values["personas"] = await _choices(site, request, PERSONAS)
-        values["chosen"] = set(data.get("personaIds", []))
+        values["chosen"] = data.get("personaIds", [])
+        shown = {one.id for one in values["personas"]}
+        values["unlisted"] = [one for one in values["chosen"] if one not in shown]
         values["connectors"] = await _choices(site, request, CONNECTORS)
         values["origin"] = f"{request.url.scheme}://{request.url.netloc}"
         values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
