@@ -74,9 +74,9 @@ class Gate(grpc.GenericRpcHandler):
         self._audit = Audit()
         self._limits = PrincipalLimits(limited, max_principal_calls)
         self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
-        # Who was let in within the last second, by the method, the credentials and the certificate: checks that take
-        # microseconds by themselves take several times as much in a busy server, whose caches have lost them by the
-        # next call. Hashes are random to callers, so that the time of a lookup tells them nothing.
+        # Who was let in within the last second, by method, credentials and certificate, and is not checked again: a key
+        # that is revoked has a second, too. The digests of a dict are random to callers, so that the time of a lookup
+        # tells them nothing.
         self._known: dict[tuple[str, object, ClientNames | None], Principal] = {}
         if authenticator is not None:
             rpc.on_message = self._on_message
