@@ -12,7 +12,7 @@ from evald.v1 import evaluation_service_pb2
 
 from ..loop import run
 from ..monitoring.scrape import samples
-from ..rpc.live import CONTAINS, Live, request, spec
+from ..rpc.live import CONTAINS, Live, spec
 from .batches import Response, messages, send, serving_with, specs
 
 Options = evaluation_service_pb2.EvaluateOptions
@@ -80,8 +80,6 @@ def _servers() -> Iterator[tuple[Live, Live]]:
         live: Live = await stack.enter_async_context(
             serving_with(processes, auto=auto, labels=["suite"], max_messages=200, max_evaluators=200)
         )
-        # Not all types have room for all their series: those that have it are the first.
-        await live.unary(request(*specs()))
         return live
 
     yield run(start(0)), run(start(2))
