@@ -197,9 +197,10 @@ class WorkerSession(Instance):
         finally:
             reading.cancel()
             pinging.cancel()
-            await asyncio.gather(reading, pinging, return_exceptions=True)
+            # First: gRPC may cancel the call while it waits below, and nobody may wait for tasks that are lost.
             self.end()
             self._tasks.fail("the stream ended")
+            await asyncio.gather(reading, pinging, return_exceptions=True)
 
     async def flush(self) -> None:
         """Wait until all frames are sent, or cannot be. To be called after `serve`.
