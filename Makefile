@@ -25,10 +25,10 @@ frameworks: .venv-frameworks/.ready ## Put real objects of other agent framework
 	.venv-frameworks/bin/pytest -m frameworks tests/frameworks
 
 interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-js, Prometheus, Envoy
-	$(BIN)/pytest -m interop $$(grep -rl --include='*.py' --exclude-dir=languages 'mark\.interop' tests)
+	.ci/pytest.sh $(BIN) -m interop $$(grep -rl --include='*.py' --exclude-dir=languages 'mark\.interop' tests)
 
 browser: .venv/.browser ## Look at the HTML pages in Chromium; needs npm; screenshots go to build
-	$(BIN)/pytest -m browser tests/suites/reports tests/http
+	.ci/pytest.sh $(BIN) -m browser tests/suites/reports tests/http
 
 languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
 	.ci/languages.sh

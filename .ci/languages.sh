@@ -29,5 +29,5 @@ say() {
 
 say
 # 15 minutes: beside other steps, with nothing downloaded before, it takes up to 10.
-timeout --signal=INT 900 .venv/bin/pytest -m interop tests/languages
+timeout --signal=INT 900 .ci/pytest.sh .venv/bin -m interop tests/languages
 say

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 bin=$1
 shift
 usual="not interop and not frameworks and not browser"
-"$bin/python" -m pytest -q -n 3 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
+.ci/pytest.sh "$bin" -n 3 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
 # Only their files: to collect all the tests takes 6 s more.
 mapfile -t alone < <(grep -rl --include='*.py' 'mark\.alone' tests)
-"$bin/python" -m pytest -q --durations 10 -m "$usual and alone" "$@" "${alone[@]}"
+.ci/pytest.sh "$bin" --durations 10 -m "$usual and alone" "$@" "${alone[@]}"
