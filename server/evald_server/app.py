@@ -18,7 +18,7 @@ from evald_server.auth.authenticator import AccessDenied, Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.principal import PRINCIPAL, Principal
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
@@ -180,7 +180,9 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(settings, self.registry, self.telemetry, LeaseStore(self.database))
+            self.remotes = build_remotes(
+                settings, self.registry, self.telemetry, LeaseStore(self.database), self._is_withdrawn
+            )
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
@@ -451,6 +453,14 @@ class App:
         except AccessDenied as problem:
             return 403 if problem.reason == "ROLE_MISSING" else 401
         return 200
+
+    def _is_withdrawn(self, principal: Principal) -> bool:
+        """Return whether the credentials of a principal no longer count.
+
+        A token that has expired was not withdrawn: the next call brings a new one.
+        """
+        ended = self._authenticator.ended(principal) if self._authenticator is not None else None
+        return ended is not None and (principal.kind != "jwt" or ended.reason != "CREDENTIALS_EXPIRED")
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Use certificates for new connections when their files change, if they work."""
