@@ -14,11 +14,12 @@ import grpc
 from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
-from evald_server.auth.files import FileProblem
+from evald_server.auth.current_call import caller
+from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
@@ -448,6 +449,7 @@ class App:
         try:
             principal = self._authenticator.authenticate([("authorization", one) for one in credentials])
             self._authenticator.authorize(principal, "/metrics", SCRAPERS)
+            self._authenticator.passed(principal)
         except AccessDenied as problem:
             return 403 if problem.reason == "ROLE_MISSING" else 401
         return 200
@@ -459,7 +461,7 @@ class App:
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
             try:
-                if not await asyncio.to_thread(certificates.reload):
+                if not await in_reader(certificates.reload):
                     continue
             except CertificateProblem as problem:
                 access.reloaded("failed")
@@ -565,7 +567,7 @@ class App:
 
 def _judge_caller() -> Caller:
     """Return who has made the current call, as the judges' budget knows callers."""
-    principal = PRINCIPAL.get()
+    principal = caller()
     return Caller(principal.name, principal.judge_usd_per_day)
 
 

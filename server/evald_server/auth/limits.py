@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .audit import peer_host
-from .authenticator import AccessDenied
 from .principal import Principal
+from .refusals import AccessDenied
 
 # Principals that are remembered; keys of more than these are a mistake.
 _MAX_PRINCIPALS: Final = 10_000

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evald_server.auth.audit import Audit, record
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.rpc.gate import call_error_of
 

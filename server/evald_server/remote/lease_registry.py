@@ -17,7 +17,7 @@ from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
-from .instances import InstanceRegistry, check_instance_id, check_owner
+from .instances import InstanceRegistry, check_instance_id, check_owner, check_types
 from .lease import Lease, Leases, LeaseState
 from .plugin_type import Plugin, read_plugin
 
@@ -162,8 +162,8 @@ class LeaseRegistry:
     def renew(
         self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
     ) -> tuple[LeaseState, float]:
-        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal if it is another's."""
-        self._check_owner(lease_id, principal)
+        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal as `check` does."""
+        self.check(lease_id, principal)
         state, lease = self._leases.renew(lease_id)
         if lease is None:
             return state, 0.0
@@ -173,6 +173,13 @@ class LeaseRegistry:
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
         return state, lease.ttl
+
+    def check(self, lease_id: str, principal: Principal) -> None:
+        """Raise Refusal if a lease is another's, or if its owner may no longer offer what its instance does."""
+        self._check_owner(lease_id, principal)
+        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
+        if instance is not None and instance.plugin is not None:
+            check_types(instance.plugin, principal)
 
     def left(self, lease: Lease) -> float:
         """Return the seconds until a lease expires."""
