@@ -1,6 +1,7 @@
 """Streams whose key has other roles or types than when they were opened: they end when these do not suffice."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import suite_service_pb2
-from evald_server.auth.keys import add_key, read_keys
+from evald_server.auth.keys import add_key, read_keys, revoke_key
 from evald_server.auth.principal import Role
 
 from ..remote.scripted import REGISTRY, listening, plugin_info
 from ..rpc.live import EVALUATION, Live, refusal, until
+from .issuer import Issuer
 from .keyring import bearer, guarded, make_key
 
 DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -90,6 +92,31 @@ async def test_what_a_stream_may_do_is_what_its_key_may_now(tmp_path: Path) -> N
             for message in await _opening(live, method):
                 await call.write(message)
             assert (await refusal(_to_the_end(call))).reason == reason
+
+
+async def test_files_of_credentials_are_read_while_all_threads_of_asyncio_are_busy(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path / "jwks.json")
+    issuer.add("one")
+    issuer.add("two")
+    issuer.publish()
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "a", Role.CALLER)
+    async with guarded(path, **issuer.settings) as live:
+        calls: list[Any] = []
+        for token in (key, issuer.token("one")):
+            calls.append(live.channel.stream_stream(SESSION)(metadata=bearer(token)))
+            await calls[-1].wait_for_connection()
+        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 2)
+        freed = threading.Event()
+        busy = [asyncio.create_task(asyncio.to_thread(freed.wait)) for _ in range(100)]
+        try:
+            revoke_key(path, key[6:18])
+            issuer.publish("two")
+            for call in calls:
+                assert (await refusal(_to_the_end(call))).reason == "CREDENTIALS_INVALID"
+        finally:
+            freed.set()
+            await asyncio.gather(*busy)
 
 
 async def _opening(live: Live, method: str, key: str = "", target: str = "") -> list[bytes]:
