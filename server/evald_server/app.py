@@ -212,6 +212,7 @@ class App:
             self._authenticator,
             self.telemetry.access.limited,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
+            max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,
             late=partial(self.telemetry.rejected, "message_timeout"),
         )
@@ -533,7 +534,7 @@ class App:
         )
         self.suites = services.suites
         table |= services.handlers
-        self._health = Health(tuple(table))
+        self._health = Health(tuple(table), self.settings.max_open_calls)
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)

@@ -90,6 +90,3 @@ def check_types(types: Iterable[str]) -> None:
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server that asks for no credentials."""
-
-ANONYMOUS: Final = Principal("", frozenset())
-"""All callers without credentials together, on a server that asks for them: of methods that are open to all."""

@@ -18,7 +18,7 @@ from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import ANONYMOUS, LOCAL, ClientNames, Principal
+from evald_server.auth.principal import LOCAL, ClientNames, Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.remote.errors import Refusal
@@ -52,7 +52,8 @@ class Gate(grpc.GenericRpcHandler):
     """The handlers of all services by method. authenticator: None lets everybody call everything.
 
     limited: called with the limit of a principal that refuses a call. max_principal_calls: calls in flight of a
-    principal that has no limit of its own. message_timeout: seconds in which the message of a call has to come.
+    principal that has no limit of its own. max_open_calls: calls without credentials whose message has not come.
+    message_timeout: seconds in which the message of a call has to come.
     late: called when one does not.
     """
 
@@ -64,6 +65,7 @@ class Gate(grpc.GenericRpcHandler):
         limited: Callable[[str], None] = lambda _limit: None,
         *,
         max_principal_calls: int,
+        max_open_calls: int,
         message_timeout: float,
         late: Callable[[], None] = lambda: None,
     ) -> None:
@@ -86,8 +88,10 @@ class Gate(grpc.GenericRpcHandler):
         if authenticator is not None:
             rpc.on_message = self._on_message
         self._messages = FirstMessages(message_timeout, late)
+        self._open_messages = FirstMessages(message_timeout, late, max_open_calls)
         self._reading = {
-            method: self._messages.reading(handler) for method, handler in self._handlers.items()
+            method: (self._open_messages if METHODS.get(method) is OPEN else self._messages).reading(handler)
+            for method, handler in self._handlers.items()
         }
         self._late = {
             method: checked_late(method, handler, self._admit_late)
@@ -98,7 +102,7 @@ class Gate(grpc.GenericRpcHandler):
         """Return the handler of a call, or one that refuses it."""
         method = handler_call_details.method
         if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._open(method, self._reading)
+            return self._reading.get(method, self._unknown)
         who = (method, _authorization(handler_call_details.invocation_metadata), None)
         principal = self._known.get(who)
         if principal is None:
@@ -131,7 +135,7 @@ class Gate(grpc.GenericRpcHandler):
         handlers: Mapping[str, Handler],
     ) -> Handler:
         if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._open(method, handlers)
+            return handlers.get(method, self._unknown)
         who = (method, _authorization(metadata), certificate)
         principal = self._known.get(who)
         if principal is not None:
@@ -149,16 +153,6 @@ class Gate(grpc.GenericRpcHandler):
                 self._known.clear()
             self._known[who] = principal
         return self._begun(method, handlers.get(method, self._unknown), principal)
-
-    def _open(self, method: str, handlers: Mapping[str, Handler]) -> Handler:
-        handler = handlers.get(method, self._unknown)
-        if self._authenticator is None:
-            return handler
-        try:
-            self._begin(ANONYMOUS)
-        except AccessDenied as problem:
-            return self._refused(method, problem)
-        return handler
 
     def _begun(self, method: str, handler: Handler, principal: Principal) -> Handler:
         try:
@@ -198,6 +192,7 @@ class Gate(grpc.GenericRpcHandler):
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
             self._messages.expire()
+            self._open_messages.expire()
             if self._authenticator is not None:
                 await self._reload(self._authenticator)
 
