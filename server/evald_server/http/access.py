@@ -105,7 +105,8 @@ class WebAccess:
             # for a second after their token has expired, and nobody waits here for the end of what has none.
             async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
                 await anext(answer, None)
-        request.scope[ADMITTED] = True
+        principal = self.principal(request)
+        request.scope[ADMITTED] = principal.name if principal is not None else ""
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
         """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""
