@@ -246,8 +246,9 @@ def test_cases_are_listed_and_the_schema_is_printed(cli: Any, tmp_path: Path) ->
     assert "cases" in json.loads(cli("test", "--schema"))["properties"]
 
 
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_suite_run_goes_on_where_it_stopped(
-    cli: Any, evald_command: str, environment: Any, tmp_path: Path, agent: Agent
+    cli: Any, evald_command: str, environment: Any, tmp_path: Path, agent: Agent, ending: signal.Signals
 ) -> None:
     agent.seconds = 0.2
     text = "evaluators: [response-length, {type: contains, config: {substrings: [m]}}]\nmaxConcurrency: 1\ncases:\n"
@@ -265,7 +266,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     ) as process:
         assert process.stdout
         first = [json.loads(process.stdout.readline())["caseId"] for _ in range(3)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"go on with evald test {suite} --resume" in errors
