@@ -204,7 +204,7 @@ class _SuiteReader:
         try:
             found = self._read()
         except InvalidDocument as problem:
-            self._problems.append(_of_document(problem))
+            self._problems += map(_of_document, problem.problems)
             return None
         return found if len(self._problems) == before else None
 
