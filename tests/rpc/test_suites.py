@@ -303,6 +303,8 @@ BAD_CASE = {
     "trials": (_case(trials=101), "cases[1].trials"),
     "min-passed": (_case(min_passed=2), "cases[1].min_passed"),
     "weight": (_case(weight=-1), "cases[1].weight"),
+    "weight-huge": (_case(weight=1e308), "cases[1].weight"),
+    "weight-tiny": (_case(weight=1e-300), "cases[1].weight"),
     "weight-nan": (_case(weight=float("nan")), "cases[1].weight"),
     "no-agent": (asked("a"), "cases[1].recorded_trials"),
     "too-few-answers": (_answers(0), "cases[1].recorded_trials[0].answers"),
