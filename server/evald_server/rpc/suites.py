@@ -66,7 +66,7 @@ _MAX_COMPARISONS: Final = 2
 _AWAY_SECONDS: Final = 1.0
 
 # Of SuiteOpen: what may differ when a suite run is resumed.
-_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency")
+_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
 
 
 class SuiteService:
@@ -148,6 +148,8 @@ class SuiteService:
             setup = self._setup(run.id, opened, connector, stream)
             if setup.specs:
                 await check_specs(self._engine.planner, setup.specs, setup.options, "open")
+            if opened.validate_only:
+                return
             await self._take_over(run.id, resume=opened.resume)
             over = self._running[run.id] = asyncio.Event()
             try:
