@@ -7,8 +7,6 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from google.protobuf.message import Message
-
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
@@ -32,7 +30,7 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .pages import page_size, page_token, read_token
@@ -427,17 +425,6 @@ def _there(run_id: str, run: Run | None) -> Run:
 def _no_run(run_id: str) -> CallError:
     problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
     return refusal([problem], "RESOURCE_NOT_FOUND")
-
-
-def microseconds(message: Message, name: str, path: str) -> int:
-    """Return a time in a field, 0 if there is none. Raises CallError."""
-    if not message.HasField(name):
-        return 0
-    try:
-        microseconds: int = getattr(message, name).ToMicroseconds()
-    except ValueError:
-        raise invalid(path, "wanted a time between the years 1 and 9999") from None
-    return microseconds
 
 
 def _wrong_status(text: str) -> CallError:

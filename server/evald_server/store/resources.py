@@ -101,10 +101,23 @@ class ResourceStore:
 
         return await self._database.write(work)
 
-    async def delete(self, kind: ResourceKind, resource_id: str) -> bool:
-        """Delete a resource. Returns False when there is none."""
-        statement = delete(RESOURCES).where(_is(kind, resource_id))
-        return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+    async def delete(
+        self, kind: ResourceKind, resource_id: str, check: Callable[[StoredResource], None] = lambda _: None
+    ) -> bool:
+        """Delete a resource. Returns False when there is none.
+
+        `check` runs in the database's thread, before deleting. Raises what it raises.
+        """
+
+        def work(connection: Connection) -> bool:
+            old = _get(connection, kind, resource_id)
+            if old is None:
+                return False
+            check(old)
+            connection.execute(delete(RESOURCES).where(_is(kind, resource_id)))
+            return True
+
+        return await self._database.write(work)
 
 
 def _is(kind: ResourceKind, resource_id: str) -> Any:
