@@ -33,6 +33,7 @@ from .connectors import ConnectorService
 from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
+from .idempotency import check_length, reused
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService
 from .scenarios import ScenarioService
@@ -331,9 +332,18 @@ class RunService:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
-        """Store runs and have them played. Returns those of an earlier call with the same request_id."""
+        """Store runs and have them played. Returns those of an earlier call with the same request_id. Raises CallError
+        when that one asked for others."""
+        check_length(request_id)
+
+        async def create() -> list[Run]:
+            stored = await self._store.create(runs, request_id)
+            if request_id and _asked(stored[0]) != _asked(runs[0]):
+                raise reused()
+            return stored
+
         # Those, too, are queued: the call's answer may have been lost before they were.
-        return await self._runner.enqueue(partial(self._store.create, runs, request_id))
+        return await self._runner.enqueue(create)
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)
@@ -384,6 +394,11 @@ def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) 
     run.create_time.FromNanoseconds(time.time_ns())
     run.update_time.CopyFrom(run.create_time)
     return run
+
+
+def _asked(run: Run) -> tuple[str, ...]:
+    """Return what the call named that a run comes from."""
+    return (run.experiment_id,) if run.experiment_id else (run.scenario_id, run.persona_id, run.connector_id)
 
 
 def _size(events: list[RunEvent]) -> int:
