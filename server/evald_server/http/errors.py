@@ -36,7 +36,7 @@ _HTTP: Final = {
     grpc.StatusCode.UNAUTHENTICATED: 401,
 }
 
-_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507}
+_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "RESOURCE_CHANGED": 412}
 
 # Statuses that no call ends with: refused before there is one.
 _CODES: Final = {

@@ -293,7 +293,7 @@ class ResourceService(Generic[Resource]):
         changed = pb.ToJsonString()
         text = (
             f'the {self.kind} "{stored.name}" was changed after you have read it, at {changed}; '
-            "read it again, and send the change with the update_time that it has then"
+            "read it again, and send the change with the update_time (over HTTP: the ETag) that it has then"
         )
         return refusal([BadField("expected_update_time", text)], "RESOURCE_CHANGED", update_time=changed)
 

@@ -64,7 +64,7 @@ class ApiRoute(NamedTuple):
     calls: the method of gRPC. answers, takes: schemas of answer and body; None for none. query: schemas of parameters.
     status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
     a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
-    project: also below /api/projects/{projectId}.
+    versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
     """
 
     method: str
@@ -79,7 +79,7 @@ class ApiRoute(NamedTuple):
     lines: Schema | None = None
     events: bool = False
     takes_lines: bool = False
-    project: bool = False
+    versioned: bool = False
 
 
 def _stored(
@@ -87,8 +87,7 @@ def _stored(
 ) -> list[ApiRoute]:
     """Return the routes of one kind of what is stored by name."""
     body = request_of(schema)
-    return [
-        ApiRoute("GET", path, kind.list, kind.method("List"), list_of(schema), query=_PAGE),
+    one = [
         ApiRoute("POST", path, kind.create, kind.method("Create"), schema, body, status=201, refusals=(409,)),
         ApiRoute(
             "GET",
@@ -103,6 +102,8 @@ def _stored(
         ),
         ApiRoute("DELETE", path + _ID, kind.delete, kind.method("Delete"), status=204),
     ]
+    listed = ApiRoute("GET", path, kind.list, kind.method("List"), list_of(schema), query=_PAGE)
+    return [listed, *(route._replace(versioned=True) for route in one)]
 
 
 _PAGE: Final = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "cursor": TEXT}
