@@ -19,6 +19,7 @@ from evald.v1 import suite_service_pb2
 from evald_server.calibration.card import CalibrationCard
 from evald_server.http.errors import failed
 from evald_server.http.site import Site
+from evald_server.http.streams import answer_to
 from evald_server.rpc.errors import BadField, CallError, refusal
 
 from . import catalog, evaluate, resources, runs, suites
@@ -406,12 +407,13 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         _check_project(request)
         method = "GET" if request.method == "HEAD" else request.method
         route = methods.get(method)
-        if route is None or (request.method == "HEAD" and route.lines is not None):
-            raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+        if route is None:
+            allowed = [*methods, *(("HEAD",) if "GET" in methods else ())]
+            raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
         await site.access.admit(site.calls, request, route.calls or catalog.LIST)
         await request.body()  # from here on it is seen when the caller hangs up
         _check_query(request, route)
-        return await route.handle(site, request)
+        return answer_to(request, await route.handle(site, request))
 
     return endpoint
 

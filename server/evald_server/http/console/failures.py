@@ -9,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import http_status
 from evald_server.http.site import Site
+from evald_server.http.streams import answer_to
 
 from .rendering import link, render
 
@@ -43,13 +44,13 @@ def page(
             if method:
                 await site.access.admit(site.calls, request, method)
             await request.body()  # from here on it is seen when the caller hangs up
-            return await handler(site, request)
+            return answer_to(request, await handler(site, request))
         except BadAddress as problem:
             status, title, message = 400, "That cannot be done", str(problem)
         except NotThere as problem:
             status, title, message = 404, "Not found", str(problem)
         except CallFailed as problem:
-            if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method == "GET":
+            if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method in ("GET", "HEAD"):
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(link("/console/sign-in", next=here), 303)
             status, title = http_status(problem), _TITLES.get(problem.code, "Something is broken")
