@@ -1,13 +1,13 @@
 """What callers create, change and delete: scenarios, personas, connectors, experiments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, tuple_, update
 
 from .database import Database
-from .schema import RESOURCES
+from .schema import RESOURCES, plain_text
 
 _COLUMNS = tuple(RESOURCES.c[name] for name in ("id", "name", "body", "created", "updated"))
 
@@ -73,10 +73,19 @@ class ResourceStore:
             lambda connection: [StoredResource(*row) for row in connection.execute(wanted)]
         )
 
-    async def names(self, kind: ResourceKind, limit: int) -> dict[str, str]:
-        """Return the names of resources by id, in their order."""
+    async def names(
+        self, kind: ResourceKind, limit: int, *, contains: str = "", ids: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Return the names of resources by id, in their order.
+
+        contains: what is in the names; ASCII letters may be large or small. ids: of those that are asked for.
+        """
         columns = RESOURCES.c
         wanted = select(columns.id, columns.name).where(columns.kind == kind.value)
+        if contains:
+            wanted = wanted.where(columns.name.icontains(plain_text(contains), autoescape=True))
+        if ids is not None:
+            wanted = wanted.where(columns.id.in_(ids))
         wanted = wanted.order_by(columns.name).limit(limit)
         return await self._database.read(lambda connection: dict(connection.execute(wanted).all()))
 

@@ -1,13 +1,14 @@
 """What a page says when a call behind it fails."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import grpc
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from evald_server.http.calls import CallFailed
-from evald_server.http.errors import http_status
+from evald_server.http.errors import error_info, http_status
 from evald_server.http.site import Site
 from evald_server.http.streams import answer_to
 
@@ -20,6 +21,7 @@ _TITLES = {
     grpc.StatusCode.INVALID_ARGUMENT: "That cannot be done",
     grpc.StatusCode.FAILED_PRECONDITION: "That cannot be done now",
     grpc.StatusCode.ALREADY_EXISTS: "It exists already",
+    grpc.StatusCode.ABORTED: "It was changed meanwhile",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "Too busy",
     grpc.StatusCode.UNAVAILABLE: "Not available now",
     grpc.StatusCode.DEADLINE_EXCEEDED: "Took too long",
@@ -32,6 +34,16 @@ class BadAddress(Exception):
 
 class NotThere(Exception):
     """What an address names does not exist. Its text says what."""
+
+
+@contextmanager
+def gone_is_gone() -> Iterator[None]:
+    """Delete something: that it is not there is no failure, because a form may be sent twice."""
+    try:
+        yield
+    except CallFailed as problem:
+        if error_info(problem).reason != "RESOURCE_NOT_FOUND":
+            raise
 
 
 def page(
