@@ -14,10 +14,10 @@ from evald.convert.json_shapes import Shape
 from evald.convert.resources import CONNECTOR, PERSONA, SCENARIO
 from evald.errors import InvalidInput
 from evald.v1 import connector_service_pb2, persona_service_pb2, scenario_service_pb2
-from evald_server.connectors.headers import mask_headers
 from evald_server.http.calls import CallFailed, Calls, HttpCaller
 from evald_server.http.errors import error_info, status_of
 from evald_server.redaction import Redactor
+from evald_server.rpc.headers import may_be_shown
 
 from .failures import gone_is_gone
 from .forms import Problems, RawText, pointer_of
@@ -285,7 +285,7 @@ def without_secrets(kind: Editable, data: Mapping[str, Any]) -> tuple[dict[str, 
     headers = found.get("headers")
     if headers is not None:
         found["headers"] = [
-            {key: value for key, value in one.items() if key != "value" or _may_be_shown(value)}
+            {key: value for key, value in one.items() if key != "value" or may_be_shown(str(value))}
             for one in (headers if isinstance(headers, list) else [])
             if isinstance(one, dict)
         ]
@@ -300,10 +300,6 @@ def _redacted(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {key: _redacted(one, depth + 1) for key, one in value.items()}
     return [_redacted(one, depth + 1) for one in value] if isinstance(value, list) else value
-
-
-def _may_be_shown(value: Any) -> bool:
-    return isinstance(value, str) and mask_headers({"x": value})["x"] == value
 
 
 def _check_headers(data: Mapping[str, Any], problems: Problems) -> None:
