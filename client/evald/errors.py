@@ -224,6 +224,7 @@ _BY_REASON: dict[str, type[EvaldError]] = {
     "UNKNOWN_TYPE": UnknownEvaluator,
     "REVISION_GONE": RevisionGone,
     "MESSAGE_TOO_LARGE": InvalidRequest,
+    "RESOURCE_CHANGED": InvalidRequest,
 }
 
 

@@ -37,9 +37,8 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_token
-from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
