@@ -35,6 +35,8 @@ async def wait(ctx):
 waiting = evald.define_evaluator(type="acme.waiting", kind=evald.ASSERTION, evaluate=wait)
 """
 
+pytestmark = pytest.mark.alone
+
 Call = Callable[[grpc.aio.Channel, Request], Awaitable[None]]
 
 
