@@ -18,6 +18,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import evaluation_service_pb2
 
 from ..cli.conftest import clean_environment
+from ..ports import free_address
 from ..rpc.live import EVALUATION, request, spec, until
 from .scripted import REGISTRY
 
@@ -72,7 +73,14 @@ class Server(Process):
         if durable:
             lines.append(f'data_dir = "{directory}/data"')
         config.write_text("\n".join(lines), encoding="utf-8")
-        super().__init__("evald_server", "serve", "--config", str(config), "--listen", f"127.0.0.1:{port}")
+        super().__init__(
+            "evald_server",
+            "serve",
+            "--config",
+            str(config),
+            "--listen",
+            f"127.0.0.1:{port}" if port else free_address(),
+        )
         found = re.search(r"127\.0\.0\.1:(\d+)", self.line())
         assert found is not None
         self.port = int(found[1])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ..ports import free_address
+
 HERE = Path(__file__).parent
 # What a user is promised after a restart of the server.
 BACK_SECONDS = 10.0
@@ -61,8 +63,8 @@ class Processes:
     def __init__(self) -> None:
         self._started: list[Process] = []
 
-    def registry(self, listen: str = "127.0.0.1:0", **environment: str) -> tuple[Process, str]:
-        process = self._start(Process("registry_process.py", listen, **environment))
+    def registry(self, listen: str | None = None, **environment: str) -> tuple[Process, str]:
+        process = self._start(Process("registry_process.py", listen or free_address(), **environment))
         return process, process.line("ready").split()[1]
 
     def worker(self, way: str, server: str) -> Process:
