@@ -13,7 +13,7 @@ from evald.v1 import context_pb2
 
 from ..ports import free_address
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 
 
 class Link:
