@@ -139,7 +139,7 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
 ) -> None:
     async def main() -> None:
         async with (
-            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.05) as live,
+            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.5) as live,
             listening("acme.word") as plugin,
         ):
             await register(live, plugin)
