@@ -189,6 +189,11 @@ class EvaluatorContext:
         return len(self._all())
 
     @property
+    def size_bytes(self) -> int:
+        """Size of the whole context on the wire, in bytes."""
+        return self._pb.ByteSize()
+
+    @property
     def turn_message_count(self) -> int:
         """Number of messages in the turn."""
         return len(self._of_turn())
