@@ -46,6 +46,8 @@ Made = TypeVar("Made")
 
 NO_ANSWER: Final = "No assistant message found"
 
+_ROLES_SHOWN: Final = 5
+
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -187,6 +189,11 @@ class EvaluatorContext:
         return len(self._all())
 
     @property
+    def size_bytes(self) -> int:
+        """Size of the whole context on the wire, in bytes."""
+        return self._pb.ByteSize()
+
+    @property
     def turn_message_count(self) -> int:
         """Number of messages in the turn."""
         return len(self._of_turn())
@@ -249,9 +256,13 @@ class EvaluatorContext:
     @property
     def missing_answer(self) -> str:
         """Why `answer` is None, for a reason: "No assistant message found", and what was there instead."""
-        empty = [pb for pb in self._of_turn() if pb.role == "assistant"]
+        turn = list(self._of_turn())
+        empty = [pb for pb in turn if pb.role == "assistant"]
         if not empty:
-            return NO_ANSWER
+            roles = [repr(role[:40]) for role in dict.fromkeys(pb.role for pb in turn)]
+            more = f" and {len(roles) - _ROLES_SHOWN} more" if len(roles) > _ROLES_SHOWN else ""
+            # Such as "bot" or "ai", which is nobody's role here.
+            return f"{NO_ANSWER}: only of {', '.join(roles[:_ROLES_SHOWN])}{more}" if roles else NO_ANSWER
         types = sorted({block.type for pb in empty for block in pb.blocks.items})
         there = f"only {', '.join(types[:5])[:80]}" if types else "neither text nor tool calls"
         return f"{NO_ANSWER}: the last one has {there}"

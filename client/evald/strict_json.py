@@ -1,6 +1,8 @@
 """Strict JSON as Python data, and back: NaN and Infinity are refused, and so is what is larger than evald reads."""
 
 import json
+import math
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, NoReturn
@@ -60,6 +62,25 @@ def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """
     found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
     return found
+
+
+def refuse_huge_numbers(text: str) -> None:
+    """Raise TooLarge for JSON with a number beyond a double, which decoders read as infinity. text: valid JSON."""
+    if _PERHAPS_HUGE.search(text):
+        _read(_FINITE_JSON.decode, text)
+
+
+_PERHAPS_HUGE: Final = re.compile(r"[0-9](?:[eE]\+?[0-9]{3}|[0-9]{308})")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise TooLarge("JSON has a number beyond 1.8e308, which is more than evald reads")
+    return number
+
+
+_FINITE_JSON: Final = json.JSONDecoder(parse_float=_finite)
 
 
 def canonical_json(data: Any) -> str:

@@ -68,6 +68,21 @@ def test_an_answer_beyond_the_limits_is_an_error(name: str, beyond: str) -> None
         assert result.verdict == ERROR
 
 
+@pytest.mark.parametrize(
+    "number", ["1e309", "-1E+400", "1" * 310 + ".5", "0.1e99999"], ids=lambda number: number[:9]
+)
+def test_a_number_beyond_a_double_keeps_to_no_bound_of_a_schema(number: str) -> None:
+    for schema in ({"maximum": 100}, {"minimum": -100}, {"type": ["number", "null"]}):
+        bounded = {"type": "json-schema", "config": {"schema": {"properties": {"amount": schema}}}}
+        _is_too_large(evaluate(_both_ways(bounded), answered(f'{{"amount": {number}}}')))
+
+
+@pytest.mark.parametrize("text", ['{"amount": 1e308}', '{"id": "5e9999"}', '{"id": ' + "1" * 400 + "}"])
+def test_what_only_looks_like_such_a_number_is_read(text: str) -> None:
+    schema = {"type": "json-schema", "config": {"schema": {"type": "object"}}}
+    assert evaluate([schema], answered(text)).results[0].verdict == Verdict.PASSED
+
+
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("name", READS_THE_CALL)
 def test_arguments_beyond_the_limits_are_an_error(name: str, beyond: str) -> None:

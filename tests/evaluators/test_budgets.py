@@ -330,6 +330,23 @@ def test_one_limit_without_data_leaves_the_others_in_force(
     assert [check.text for check in result.checks] == texts
 
 
+@pytest.mark.parametrize(
+    ("limits", "unproven"),
+    [
+        ({"maxCostUsd": 1}, True),
+        ({"maxCostUsd": 1, "maxTurns": 3}, True),
+        ({"maxCostUsd": 1, "maxTurns": 0}, False),
+        ({"maxTurns": 0}, False),
+    ],
+    ids=str,
+)
+def test_a_limit_without_data_proves_nothing_unless_another_is_exceeded(
+    limits: dict[str, float], unproven: bool
+) -> None:
+    result = run(ExecutionLimits, limits, context())
+    assert (result.verdict, result.unproven) == (FAILED, unproven)
+
+
 def test_without_any_message_nothing_is_known_of_tool_calls() -> None:
     assert run(ExecutionLimits, {"maxToolCalls": 10}, context()).verdict is FAILED
     talked = context([{"role": "assistant", "content": "hi"}])

@@ -116,6 +116,29 @@ def test_arguments_that_are_not_json_never_fit_and_the_reason_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "made", "reason", "unproven"),
+    [
+        ({"maxCalls": 0}, ["{broken"], "want <=0 matching, got 0 and 1 whose arguments are not JSON", True),
+        ({"maxCalls": 1}, [{"x": 1}, "{broken"], "got 1 and 1 whose arguments are not JSON", True),
+        ({"maxCalls": 0}, [{"x": 1}, "{broken"], "want <=0 matching, got 1", False),
+        ({"minCalls": 1}, ["{broken"], "want >=1 matching, got 0; its arguments are not JSON", True),
+        ({"minCalls": 3}, [{"x": 1}, "{broken"], "want >=3 matching, got 1", False),
+        ({"maxCalls": 0, "occurrence": "last"}, [{"x": 1}, "{broken"], "as the last call, got 0 and 1", True),
+    ],
+    ids=str,
+)
+def test_a_call_whose_arguments_are_not_json_may_be_the_one(
+    rule: dict[str, Any], made: list[Any], reason: str, unproven: bool
+) -> None:
+    expectation = {"name": "a", "args": {"x": 1}, **rule}
+    result = use(expectation, messages=[call("a", arguments) for arguments in made], is_final=True)
+    assert (result.verdict, result.unproven) == (Verdict.FAILED, unproven)
+    assert reason in result.reason
+    other = use(expectation, {"name": "b"}, messages=[call("a", arguments) for arguments in made])
+    assert not other.unproven, "it fails for another reason as well"
+
+
+@pytest.mark.parametrize(
     ("occurrence", "wanted", "met"),
     [
         pytest.param("first", 1, True, id="first"),

@@ -115,6 +115,24 @@ def test_the_reason_shows_the_pairing_and_what_is_wrong() -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("made", "unproven"), [("{broken", True), ({"x": 2}, False)], ids=["not-JSON", "another-value"]
+)
+def test_a_call_whose_arguments_are_not_json_may_be_the_expected_one(
+    mode: str, made: Any, unproven: bool
+) -> None:
+    result = judge({"mode": mode, "expected": [{"tool": "a", "args": {"x": 1}}]}, call("a", made))
+    assert (result.verdict, result.unproven) == (FAILED, unproven)
+    assert ("the arguments of call 1 are not JSON" in result.reason) == unproven
+
+
+def test_a_missing_duration_proves_nothing() -> None:
+    expected = [{"tool": "a", "maxDurationMs": 5}]
+    assert judge({"expected": expected}, call("a")).unproven
+    assert not judge({"expected": expected}, call("a", duration_ms=6)).unproven
+
+
 def test_a_call_in_the_wrong_place_is_named() -> None:
     assert "missing: a (call 2: is not in its place)" in by_names("in_order", "ab", "ba").reason
 

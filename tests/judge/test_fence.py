@@ -113,7 +113,7 @@ def test_a_question_of_the_same_turn_has_the_same_cache_key_and_another_turn_has
     prompt = _prompt(CONFIGS[0])
 
     def key(text: str, temperature: float = 0.0) -> str:
-        evidence = prompt.evidence(context(text, "{}"))
+        evidence = prompt.evidence(prompt.shown(context(text, "{}")))
         return prompt.request(evidence, 10, temperature, 0, lambda _answer: True).cache_key
 
     assert key("a") == key("a")
@@ -144,7 +144,7 @@ def _prompt(config: dict[str, Any]) -> Prompt:
 
 
 def _material(prompt: Prompt, ctx: EvaluatorContext) -> str:
-    return prompt.request(prompt.evidence(ctx), 10, 0.0, 0, lambda _answer: True).user_message
+    return prompt.request(prompt.evidence(prompt.shown(ctx)), 10, 0.0, 0, lambda _answer: True).user_message
 
 
 def _assert_hidden(material: str) -> None:

@@ -130,6 +130,7 @@ def test_no_judge_is_asked_without_a_value_for_every_variable(content: str, verd
             "no meaning with labels",
         ),
         ({"input": PROMPT, "range": [1, 1]}, "is no range"),
+        ({"input": PROMPT, "range": [-1e308, 1e308], "passThreshold": 0}, "is no range"),
         ({"input": PROMPT, "range": [0, 5], "passThreshold": 6}, "is not within 0 to 5"),
     ],
 )

@@ -1,10 +1,12 @@
 """The judge sees what was there, under the roles that it had, and nothing more than was asked for."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from evald.chat import Message
 from evald.context import EvaluatorContext
 from evald.turn import Turn
 from evald.v1 import context_pb2
@@ -132,3 +134,30 @@ def test_expected_data_and_messages_are_shown_as_such() -> None:
         {"part": "expected", "data": {"city": "Ghent"}},
         {**TURN[0], "part": "expected"},
     ]
+
+
+async def test_a_long_conversation_is_encoded_once_for_all_judges_and_not_in_the_event_loop() -> None:
+    readers: list[int] = []
+
+    class Long(EvaluatorContext):
+        """Notes in which threads its messages are read."""
+
+        __slots__ = ()
+
+        @property
+        def messages(self) -> list[Message]:
+            readers.append(threading.get_ident())
+            return super().messages
+
+    pb = context_pb2.EvaluatorContext(is_final=True)
+    for _ in range(100):
+        pb.messages.add(role="user", text="And?")
+        pb.messages.add(role="assistant", text="Then it ended.")
+    ctx = Long(pb)
+    models = ScriptedModels(criteria(True))
+    configs = [{"successCriteria": f"criterion {number}"} for number in range(3)]
+    results = await asyncio.gather(*(judge_later(models, config, ctx) for config in configs))
+    assert all(result.passed for result in results)
+    assert "Then it ended." in models.default.questions[0].user_message
+    assert threading.get_ident() not in readers
+    assert len(readers) == 2, "to count the characters, and to encode them"

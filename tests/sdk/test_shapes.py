@@ -534,6 +534,10 @@ def test_what_was_there_instead_of_an_answer_is_named() -> None:
     assert Turn([QUESTION]).context.missing_answer == "No assistant message found"
     image = {"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     assert Turn([image]).context.missing_answer.endswith("the last one has only image_url")
+    strange = [{"role": role, "content": "Hi"} for role in ("bot", "bot", "tool")]
+    assert Turn([QUESTION, *strange]).context.missing_answer.endswith("found: only of 'bot', 'tool'")
+    many = [{"role": f"r{number}", "content": "Hi"} for number in range(9)]
+    assert Turn(many).context.missing_answer.endswith("'r4' and 4 more")
 
 
 LIMITS: dict[str, tuple[Any, str]] = {

@@ -20,8 +20,9 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
     "min": min,
     "max": max,
     "abs": abs,
-    "floor": math.floor,
-    "ceil": math.ceil,
+    # As floats, because powers of integers grow without end.
+    "floor": lambda number: float(math.floor(number)),
+    "ceil": lambda number: float(math.ceil(number)),
     "exp": math.exp,
     "sqrt": math.sqrt,
     "log": math.log,
@@ -50,7 +51,7 @@ class Formula:
             result = self._value(self._root, names)
         except ValueError as problem:
             raise ArithmeticError(str(problem)) from None
-        if isinstance(result, complex) or not math.isfinite(result):
+        if not math.isfinite(result):
             raise ArithmeticError("the result is no number")
         return float(result)
 
@@ -75,14 +76,17 @@ class Formula:
 
     def _value(self, node: Any, names: Mapping[str, float]) -> Any:
         if isinstance(node, ast.Name):
-            return names[node.id]
+            return float(names[node.id])
         if isinstance(node, ast.Constant):
             return float(node.value)  # type: ignore[arg-type]
         if isinstance(node, ast.UnaryOp):
             value = self._value(node.operand, names)
             return -value if isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp):
-            return _OPERATORS[type(node.op)](self._value(node.left, names), self._value(node.right, names))
+            result = _OPERATORS[type(node.op)](self._value(node.left, names), self._value(node.right, names))
+            if isinstance(result, complex):
+                raise ArithmeticError("a root of a negative number")  # noqa: TRY004 - has no value
+            return result
         arguments = [self._value(argument, names) for argument in node.args]
         if len(arguments) == 1 and node.func.id in ("min", "max"):
             return arguments[0]

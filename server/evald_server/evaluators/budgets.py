@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Result, TokenUsage, failed, passed
+from evald.result import ASSERTION, Check, Result, TokenUsage, Verdict, failed, passed
 
 from .results import OnMissing, missing
 
@@ -271,7 +271,9 @@ class ExecutionLimits(
         on_missing = self.on_missing
         checks: list[Check] = []
         gaps: list[str] = []
+        exceeded = False
         for text, kept in self._findings(ctx):
+            exceeded = exceeded or kept is False
             if kept is not None:
                 checks.append(Check(text, kept))
             elif on_missing in {"fail", "pass"}:
@@ -284,7 +286,7 @@ class ExecutionLimits(
         reason = f"{kept_count} of {len(checks)} limits kept: {'; '.join(check.text for check in checks)}"
         if kept_count == len(checks):
             return passed(reason, 1.0, checks=checks)
-        return failed(reason, kept_count / len(checks), checks=checks)
+        return Result(Verdict.FAILED, reason, kept_count / len(checks), checks=checks, unproven=not exceeded)
 
     def _findings(self, ctx: EvaluatorContext) -> Iterator[tuple[str, bool | None]]:
         """Yield each limit as text and whether it was kept, None when its data is missing."""

@@ -80,6 +80,11 @@ class Mismatch(NamedTuple):
     got: Any
     wanted: Any
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether one side is not JSON, so that nobody knows whether the call is the one."""
+        return self.got is _UNREADABLE or self.wanted is _UNREADABLE
+
     def __str__(self) -> str:
         if self.got is _UNREADABLE:
             return "its arguments are not JSON"
@@ -124,6 +129,11 @@ class Arguments:
             return cls(call.args, mode, tolerance)
         except ValueError:
             return cls(_UNREADABLE, "exact")
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the expected arguments are not JSON."""
+        return self._wanted is _UNREADABLE
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """Return what is wrong with the call's arguments, None when they match."""

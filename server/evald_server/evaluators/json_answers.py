@@ -11,7 +11,7 @@ from pydantic import Field
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, errored, failed, passed, skipped
-from evald.strict_json import TooLarge, parse_json, parse_json_at
+from evald.strict_json import TooLarge, parse_json, parse_json_at, refuse_huge_numbers
 from evald_server.jsonschema.check import SchemaError
 from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
@@ -188,6 +188,9 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
         if isinstance(read, Result):
             return read
         text, data = read
+        refuse_huge_numbers(
+            text
+        )  # the library takes infinity for null, which keeps to every bound of numbers
         if len(text) > self._compiled.inline_bytes:
             return self._evaluate_in_worker(text)
         return self._check(text, data)

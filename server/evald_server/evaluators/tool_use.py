@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Result, errored, failed, passed
+from evald.result import ASSERTION, Check, Result, Verdict, errored, failed, passed
 
 from .call_rules import (
     MAX_EXPECTED,
@@ -60,18 +60,24 @@ class Expectation(CallRule):
 
 
 class ExpectationResult(NamedTuple):
-    """Whether an expectation was met. final: later calls cannot change it to met."""
+    """Whether an expectation was met. final: later calls cannot change it to met.
+
+    unproven: it is not met only because of calls whose arguments are not JSON.
+    """
 
     text: str
     met: bool
     final: bool
+    unproven: bool
 
 
 class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
     """The tools that are expected were called, as often as expected.
 
     Calls count whose arguments fit `args`; the call may have more arguments
-    unless `argsMatch` says otherwise. Score: expectations met / all of them; an
+    unless `argsMatch` says otherwise. A call whose arguments are not JSON meets
+    no expectation and may be a forbidden one: what depends on it is not met, and
+    negating that does not pass. Score: expectations met / all of them; an
     empty list passes. While calls are only missing so far, the verdict is pending.
     """
 
@@ -116,11 +122,13 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
             return passed(f"All {len(outcomes)} tool expectations met", 1.0, checks=checks)
         met = len(outcomes) - len(unmet)
         pending = self.scope == "conversation" and not ctx.is_final and not any(o.final for o in unmet)
-        return failed(
+        return Result(
+            Verdict.FAILED,
             f"{met}/{len(outcomes)} expectations met, unmet: [{joined([o.text for o in unmet], cut)}]",
             met / len(outcomes),
             checks=checks,
             pending=pending,
+            unproven=all(o.unproven for o in unmet),
         )
 
 
@@ -135,19 +143,26 @@ def _outcome(
     chosen, where, settled = candidates, "", False
     if expectation.occurrence is not None:
         chosen, where, settled = _select(candidates, expectation.occurrence)
-    count = len(chosen)
+    count, unreadable = len(chosen), 0
     if rule.arguments is not None:
         check()
         count = 0
         for looked_at, position in enumerate(chosen):
-            count += rule.mismatch(calls[position], check) is None
+            mismatch = rule.mismatch(calls[position], check)
+            count += mismatch is None
+            unreadable += mismatch is not None and mismatch.unreadable
             if not looked_at & 31:
                 check()
     wanted = f">={least}" if most is None else f"<={most}" if not least else f"{least} to {most}"
     matching = " matching" if rule.arguments is not None else ""
-    text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{_why(rule, calls, chosen, count, least, check)})"
-    too_many = most is not None and count > most
-    return ExpectationResult(text, count >= least and not too_many, too_many or settled)
+    why = _why(rule, calls, chosen, count, least, check)
+    too_many = most is not None and count + unreadable > most
+    if too_many and unreadable:
+        why = f" and {unreadable} whose arguments are not JSON{why}"
+    text = f"{rule.label} (want {wanted}{matching}{where}, got {count}{why})"
+    met = count >= least and not too_many
+    possible = count + unreadable >= least and (most is None or count <= most)
+    return ExpectationResult(text, met, too_many or settled, not met and possible)
 
 
 def _select(

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Result, failed, passed
+from evald.result import ASSERTION, Check, Result, Verdict, passed
 from evald.strict_json import TooLarge
 
 from .call_rules import (
@@ -270,7 +270,38 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         pending = (
             self.scope == "conversation" and not ctx.is_final and self._can_still_hold(pairing, ctx, on_time)
         )
-        return failed(reason, score, metadata=ratios, checks=checks, pending=pending)
+        unknown = self._unknown(pairing, limits, ctx.check_time)
+        return Result(
+            Verdict.FAILED,
+            f"{reason}; {unknown}" if unknown else reason,
+            score,
+            metadata=ratios,
+            checks=checks,
+            pending=pending,
+            unproven=bool(unknown),
+        )
+
+    def _unknown(
+        self, pairing: Pairing, limits: Sequence[tuple[CallMatcher, ToolCall]], check: CheckTime
+    ) -> str:
+        """Return what could not be compared, so that negating the failure must not make it pass; "" for nothing."""
+        rules, calls, pairs, _ = pairing
+        if any(rule.in_time(call) is None for rule, call in limits):
+            return "without the missing duration it is not known whether they match"
+        paired, taken = {left for left, _ in pairs}, {right for _, right in pairs}
+        compared = [rule for rule in rules if rule.arguments is not None]
+        names: dict[str, bool] = {}  # whether arguments of such calls are compared
+        for position, call in enumerate(calls):
+            check()
+            if position not in taken:
+                if call.name not in names:
+                    names[call.name] = any(rule.names(call.name) for rule in compared)
+                if names[call.name] and not _readable(call):
+                    return f"the arguments of call {position + 1} are not JSON"
+        for position, rule in enumerate(rules):
+            if position not in paired and rule.arguments is not None and rule.arguments.unreadable:
+                return f"the arguments of expected call {position + 1} are not JSON"
+        return ""
 
     def _score(self, right: int, expected: int, made: int) -> float:
         if not expected and not made:
@@ -349,6 +380,14 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
             yield Check(f"{rule.label} {_duration(rule, call)}", rule.in_time(call) is True)
         for left, right in pairs:
             yield Check(f"{rules[left].label} = call {right + 1}", met=True)
+
+
+def _readable(call: ToolCall) -> bool:
+    try:
+        _ = call.args
+    except ValueError:
+        return False
+    return True
 
 
 def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:

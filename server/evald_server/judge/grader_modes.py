@@ -79,7 +79,7 @@ class ModelGrader(BaseModel):
             if self.passing_labels is not None:
                 raise ValueError("passingLabels without labels")
             low, high = self.bounds
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            if not (low < high and math.isfinite(high - low)):
                 raise ValueError(f"range: {low:g} to {high:g} is no range")
             if not low <= self.threshold <= high:
                 raise ValueError(f"passThreshold: {self.threshold:g} is not within {low:g} to {high:g}")

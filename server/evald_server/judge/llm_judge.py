@@ -18,15 +18,16 @@ from .answer_parsing import UnusableAnswer
 from .config import LlmJudge, Panelist
 from .degenerate_answers import degenerate_kind
 from .judge_call import call_judge
-from .prompt import MAX_CHARACTERS, Prompt
+from .prompt import MAX_CHARACTERS, Prompt, Shown
 from .prompt_request import JudgeModel, JudgeModels, ModelAnswer, PromptRequest
-from .transcript import count_characters, has_expected
+from .transcript import has_expected
 from .voting import Panel, PanelMember, Vote
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 
-# Longest conversation that is encoded in the event loop, in characters: 50,000 take 0.5 to 3 ms.
-_MAX_INLINE: Final = 50_000
+# Longest turn, with its conversation, that is encoded in the event loop: 3 ms at worst.
+_MAX_INLINE_BYTES: Final = 20_000
+_MAX_INLINE_MESSAGES: Final = 100
 
 # Longest text in a result's raw request, in characters: a result has to fit into the 4 MiB that gRPC's
 # clients accept by default.
@@ -64,17 +65,18 @@ class CompiledJudge:
         result = self._without_asking(ctx)
         if result is not None:
             return result
-        characters = self._count_characters(ctx)
-        if characters > MAX_CHARACTERS:
+        small = ctx.size_bytes <= _MAX_INLINE_BYTES and ctx.message_count <= _MAX_INLINE_MESSAGES
+        shown = self._shown(ctx) if small else await self._shown_later(ctx)
+        if shown.characters > MAX_CHARACTERS:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The conversation has {characters} characters; a judge is shown at most {MAX_CHARACTERS}. "
+                f"The conversation has {shown.characters} characters; a judge is shown at most {MAX_CHARACTERS}. "
                 "Judge a part of it, or set includeHistory to false",
             )
-        if characters > _MAX_INLINE:
-            evidence = await asyncio.to_thread(self._prompt.evidence, ctx)
+        if small:
+            evidence = self._prompt.evidence(shown)
         else:
-            evidence = self._prompt.evidence(ctx)
+            evidence = await asyncio.to_thread(self._prompt.evidence, shown)
 
         def is_usable(answer: ModelAnswer) -> bool:
             try:
@@ -109,9 +111,10 @@ class CompiledJudge:
         config, mode = self.config, self._mode
         if (config.only_final and not ctx.is_final) or not mode.applies(ctx):
             return _NOT_FINAL
-        problem = ctx.missing_answer
-        if ctx.answer is not None:
-            kind = degenerate_kind(ctx)
+        if ctx.answer is None:
+            problem = ctx.missing_answer
+        else:
+            kind = ctx.once("degenerate", lambda: degenerate_kind(ctx))
             problem = f"The answer is {kind}, so that there is nothing to judge" if kind else ""
         if problem:
             return Result(Verdict.FAILED, problem, 0.0, pending=mode.can_pass_later(ctx), unproven=True)
@@ -119,11 +122,21 @@ class CompiledJudge:
             return missing(config.on_missing, "No expected answer available")
         return mode.missing(ctx)
 
-    def _count_characters(self, ctx: EvaluatorContext) -> int:
-        """Return about how many characters of the context are shown."""
-        if self._mode.template is not None:
-            return self._mode.template.characters(ctx)
-        return count_characters(ctx, self.config.view)
+    def _shown(self, ctx: EvaluatorContext) -> Shown:
+        """Return what the judge is shown, made once for all judges that are shown the same."""
+        shows = self._prompt.shows
+        return self._prompt.shown(ctx) if shows is None else ctx.once(shows, lambda: self._prompt.shown(ctx))
+
+    async def _shown_later(self, ctx: EvaluatorContext) -> Shown:
+        """Do the same in a thread."""
+
+        def start() -> asyncio.Task[Shown]:
+            return asyncio.create_task(asyncio.to_thread(self._prompt.shown, ctx))
+
+        shows = self._prompt.shows
+        task = start() if shows is None else ctx.once((shows, "later"), start)
+        # Others may wait for it too.
+        return await asyncio.shield(task)
 
 
 def _provenance(models: Sequence[JudgeModel], config: LlmJudge, prompt: Prompt) -> Provenance:

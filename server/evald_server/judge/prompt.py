@@ -14,7 +14,7 @@ from evald.context import EvaluatorContext
 
 from .prompt_request import ChatMessage, ModelAnswer, PromptRequest
 from .rubric_modes import RubricMode
-from .transcript import View, encode, records
+from .transcript import View, count_characters, encode, records
 
 INSTRUCTIONS: Final = """\
 You are an impartial evaluator of an AI agent. You decide by the task that you are given and by the \
@@ -48,6 +48,16 @@ _BLANK_NONCE: Final = "0" * 32
 MAX_CHARACTERS: Final = 2_000_000
 
 
+class Shown(NamedTuple):
+    """What a judge is shown of a turn.
+
+    characters: about how many. lines: encoded for the fence; none where there are more than MAX_CHARACTERS.
+    """
+
+    characters: int
+    lines: Sequence[str]
+
+
 class Evidence(NamedTuple):
     """The judged data. lines: encoded for the fence. digest: of the whole prompt without its nonce."""
 
@@ -58,22 +68,30 @@ class Evidence(NamedTuple):
 class Prompt:
     """Builds the requests of one config.
 
-    digest: SHA-256 of everything that does not depend on the turn.
+    digest: SHA-256 of everything that does not depend on the turn. shows: what all prompts have in common that show
+    the same of a turn; None where this one shows something of its own.
     """
 
     def __init__(self, mode: RubricMode, view: View, system_message: str | None) -> None:
         self._mode = mode
         self._view = view
+        self.shows = ("judged", view) if mode.template is None else None
         self._system_message = INSTRUCTIONS if system_message is None else system_message
         self.digest = _digest(self._system_message, self._user_message(_BLANK_NONCE, ()), mode.schema)
 
-    def evidence(self, ctx: EvaluatorContext) -> Evidence:
-        """Encode the turn's data, once for all requests about it."""
-        if self._mode.template is not None:
-            lines = self._mode.template.lines(ctx)
-        else:
-            lines = [encode(record) for record in records(ctx, self._view)]
-        return Evidence(lines, _digest(self.digest, "\n".join(lines)))
+    def shown(self, ctx: EvaluatorContext) -> Shown:
+        """Encode the turn's data."""
+        template, view = self._mode.template, self._view
+        characters = count_characters(ctx, view) if template is None else template.characters(ctx)
+        if characters > MAX_CHARACTERS:
+            return Shown(characters, ())
+        if template is not None:
+            return Shown(characters, template.lines(ctx))
+        return Shown(characters, [encode(record) for record in records(ctx, view)])
+
+    def evidence(self, shown: Shown) -> Evidence:
+        """Return the data for all requests about the turn."""
+        return Evidence(shown.lines, _digest(self.digest, "\n".join(shown.lines)))
 
     def request(
         self,

@@ -85,13 +85,14 @@ def _escape(character: str) -> str:
 
 
 def _shown(ctx: EvaluatorContext, view: View) -> Iterator[tuple[str, Message]]:
-    """Yield the messages that are shown, each with the part that it belongs to."""
+    """Yield the messages that are shown, each with the part that it belongs to. Raises OutOfTime."""
     turn = ctx.turn_messages
     history = _before_turn(ctx.messages, turn)
     if not view.history:
         history = _from_last_user_message(history)
     for part, messages in (("history", history), ("turn", turn)):
         for message in messages:
+            ctx.check_time()
             if view.system or message.role not in _SYSTEM_ROLES:
                 yield part, message
 
