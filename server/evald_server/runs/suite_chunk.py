@@ -1,5 +1,6 @@
 """A chunk of the recorded cases of a suite run, for a batch process."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan
+from evald_server.batch.chunk import CHUNK_SECONDS, ChunkCounts, ResultCounter, same_plan
 from evald_server.batch.results import MAX_BYTES
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan
@@ -21,8 +22,8 @@ from .recorded import MAX_TURNS, CaseRow, CaseSetup, RecordedCase
 class SuiteChunkResult(NamedTuple):
     """The result of a chunk.
 
-    end: index after the last case that was processed, because the size of a result is limited. skipped: indexes of
-    the cases that the server has to run itself. rows, totals, counts: of the others.
+    end: index after the last case that was processed, because the size and time of a result are limited.
+    skipped: indexes of the cases that the server has to run itself. rows, totals, counts: of the others.
     """
 
     end: int
@@ -71,6 +72,7 @@ class SuiteChunk(NamedTuple):
         if plan is None or not (self.checked or all(self._is_fine(data, setup) for data in self.cases)):
             end = len(self.cases)
             skipped.extend(range(end))
+        stop = time.monotonic() + CHUNK_SECONDS
         while end < len(self.cases) and size < MAX_BYTES:
             turns.clear()
             case = _ended(self.cases[end], setup)
@@ -83,6 +85,8 @@ class SuiteChunk(NamedTuple):
                 rows.append(case.row())
                 size += len(rows[-1][-1])
             end += 1
+            if time.monotonic() > stop:
+                break
         return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
 
     def _is_fine(self, data: bytes, setup: CaseSetup) -> bool:
