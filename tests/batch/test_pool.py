@@ -31,6 +31,8 @@ _CONFIG = ProcessConfig(
 _SPECS = (CONTAINS.SerializeToString(),)
 
 _ITEM = evaluation_service_pb2.BatchItem(item_id="one", context=request().context).SerializeToString()
+# Its answer is as long as its id: a few hundred fill a result, before its time is up.
+_WORDY = evaluation_service_pb2.BatchItem(item_id="x" * 8192, context=request().context).SerializeToString()
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
@@ -139,13 +141,32 @@ async def test_a_place_given_to_one_who_has_just_gone_away_is_free_again() -> No
 
 
 async def test_a_result_has_bounded_bytes_and_says_where_it_ends() -> None:
-    many = FOUR._replace(items=[_ITEM] * 15_000)
+    many = FOUR._replace(items=[_WORDY] * 1000)
     async with pool() as made:
         result = await (await submitted(made, many))
         assert result is not None
-        assert 4 < result.end < 15_000
+        assert 4 < result.end < 1000
         assert (result.end, result.skipped) == (len(result.answers), [])
         assert sum(map(len, result.answers)) < 3 << 20
+
+
+async def test_a_costly_chunk_makes_way_for_those_of_other_callers() -> None:
+    expected = "the quick brown fox " * 250
+    slow = [
+        spec("text-similarity", {"expected": expected, "measure": "bleu"}, name=f"slow {n}")
+        for n in range(60)
+    ]
+    specs = tuple(one.SerializeToString() for one in slow)
+    item = evaluation_service_pb2.BatchItem(context=request(answer=expected[::-1]).context)
+    costly = ItemChunk(
+        specs, b"", planner().plan(specs).template.specs, [item.SerializeToString()] * 256, True, 10**9
+    )
+    async with pool() as made:
+        await started(made)
+        result = await (await submitted(made, costly))
+        assert result is not None
+        assert 0 < result.end < 256
+        assert (len(result.answers), result.skipped) == (result.end, [])
 
 
 async def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
@@ -165,7 +186,7 @@ async def test_those_who_wait_are_told_when_the_last_process_is_gone() -> None:
 
 def test_a_process_that_is_killed_while_it_writes_loses_nothing(run: Run) -> None:
     async def main() -> None:
-        many = FOUR._replace(items=[_ITEM] * 15_000)
+        many = FOUR._replace(items=[_WORDY] * 1000)
         async with pool() as made:
             pid = await started(made)
             future = await submitted(made, many)

@@ -212,6 +212,27 @@ async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_resul
     assert sum(sizes) <= 3 * 512
 
 
+async def test_costly_cases_make_way_for_those_of_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = "the quick brown fox " * 250
+    slow = [
+        spec("text-similarity", {"expected": expected, "measure": "bleu"}, name=f"slow {n}")
+        for n in range(40)
+    ]
+    sent = [recorded(f"case {number}", expected[::-1]) for number in range(30)]
+    sizes: list[int] = []
+    submit = BatchProcess.submit
+
+    def counting(process: BatchProcess, chunk: SuiteChunk) -> Any:
+        sizes.append(len(chunk.cases))
+        return submit(process, chunk)
+
+    async with serving_with(1) as live:
+        monkeypatch.setattr(BatchProcess, "submit", counting)
+        outcome = await play(SuiteServiceStub(live.channel), opened(*slow), sent, a_message=30)
+    assert outcome.run.failed_count == 30
+    assert len(sizes) > 1
+
+
 async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
     sent = [recorded(f"case {number:04}", "hello") for number in range(900)]
     async with serving_with(1) as live:

@@ -17,6 +17,10 @@ T_co = TypeVar("T_co", covariant=True)
 # takes over what is not done by then and ends it at its deadline.
 _LONG_SLICE_NANOS: Final = 1_000_000_000
 
+CHUNK_SECONDS: Final = 0.25
+"""Seconds after which a batch process answers with what it has done of a chunk: the chunks of other callers wait behind
+it. Only costly chunks take as long; the server sends it the rest again, behind those."""
+
 _log = logging.getLogger("evald.batch")
 
 

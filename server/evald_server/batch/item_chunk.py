@@ -1,5 +1,6 @@
 """A chunk of the items of a batch."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,14 +11,14 @@ from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Plan
 
-from .chunk import ChunkCounts, ResultCounter, same_plan
+from .chunk import CHUNK_SECONDS, ChunkCounts, ResultCounter, same_plan
 from .results import MAX_BYTES, BatchResults
 
 
 class ItemChunkResult(NamedTuple):
     """The result of a chunk.
 
-    end: index after the last item that was processed, because the size of a result is limited. skipped: indexes
+    end: index after the last item that was processed, because the size and time of a result are limited. skipped: indexes
     of the items that the server has to evaluate itself. answers: serialised BatchAnswer messages.
     """
 
@@ -51,11 +52,12 @@ class ItemChunk(NamedTuple):
         results = BatchResults(engine, counter.add, brief=self.brief, slice_nanos=self.slice_nanos)
         skipped: list[int] = []
         end = 0
+        stop = time.monotonic() + CHUNK_SECONDS
         for data in self.items:
             if not _evaluated(results, data, plan):
                 skipped.append(end)
             end += 1
-            if results.size >= MAX_BYTES:
+            if results.size >= MAX_BYTES or time.monotonic() > stop:
                 break
         return ItemChunkResult(end, skipped, results.answers, counter.counts())
 

@@ -17,7 +17,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb
 from evald_server import wire_pb2
 from evald_server.engine.contexts import InvalidContext, check_invocation
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 from evald_server.suites.verdicts import decide_case, decide_trial
@@ -103,8 +103,15 @@ class CaseSetup:
 
     def plan(self, case: wire_pb2.SuiteCase, turn: int) -> Plan | None:
         """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
-        specs = self.specs_of(case, turn)
-        return self.engine.planner.plan(specs, self.options_of(case)) if specs else None
+        specs, options = self.specs_of(case, turn), self.options_of(case)
+        plan = self.engine.planner.plan(specs, options) if specs else None
+        if plan is not None and (specs, options) == (self.specs, self.options):
+            check_kinds(self._began, plan)
+        return plan
+
+    @cached_property
+    def _began(self) -> Plan:
+        return self.engine.planner.plan(self.specs, self.options)
 
 
 @lru_cache(maxsize=16)  # the cases of a suite share their plan

@@ -1,5 +1,6 @@
 """A chunk of the recorded cases of a suite run, for a batch process."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.batch.chunk import ChunkCounts, ResultCounter, same_plan
+from evald_server.batch.chunk import CHUNK_SECONDS, ChunkCounts, ResultCounter, same_plan
 from evald_server.batch.results import MAX_BYTES
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan
@@ -21,8 +22,8 @@ from .recorded import MAX_TURNS, CaseRow, CaseSetup, RecordedCase
 class SuiteChunkResult(NamedTuple):
     """The result of a chunk.
 
-    end: index after the last case that was processed, because the size of a result is limited. skipped: indexes of
-    the cases that the server has to run itself. rows, totals, counts: of the others.
+    end: index after the last case that was processed, because the size and time of a result are limited.
+    skipped: indexes of the cases that the server has to run itself. rows, totals, counts: of the others.
     """
 
     end: int
@@ -72,9 +73,8 @@ class SuiteChunk(NamedTuple):
         if cases is None:
             end = len(self.cases)
             skipped.extend(range(end))
+        stop = time.monotonic() + CHUNK_SECONDS
         for case, data in zip(cases or (), self.cases, strict=cases is not None):
-            if size >= MAX_BYTES:
-                break
             turns.clear()
             run = _ended(case, setup, len(data))
             if run is None:
@@ -86,6 +86,8 @@ class SuiteChunk(NamedTuple):
                 rows.append(run.row())
                 size += len(rows[-1][-1])
             end += 1
+            if size >= MAX_BYTES or time.monotonic() > stop:
+                break
         return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
 
     def _parsed(self, setup: CaseSetup) -> list[wire_pb2.SuiteCase] | None:
