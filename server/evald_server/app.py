@@ -9,8 +9,6 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
 from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
@@ -59,11 +57,11 @@ from evald_server.rpc.health import (
     reflection_handlers,
 )
 from evald_server.rpc.idempotency import IdempotencyStore
+from evald_server.rpc.port import RpcPort
 from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
 from evald_server.rpc.stream_tasks import LoopTurns
-from evald_server.rpc.tls import TlsPort
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -207,7 +205,6 @@ class App:
             self.remotes, connect_allowed=settings.remote_connect
         )
         self._certificates = build_certificates(settings)
-        self._tls_ports: list[TlsPort] = []
         self._authenticator = build_authenticator(settings, self.telemetry)
         self._gate = Gate(
             self._rpc,
@@ -220,7 +217,7 @@ class App:
             late=partial(self.telemetry.rejected, "message_timeout"),
         )
         self._data_dir: DataDir | None = None
-        self._servers: list[grpc.aio.Server] = []
+        self._ports: dict[str, RpcPort] = {}  # of gRPC, by address
         self._http: HttpServer | None = None
         self._web: WebServer | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -270,10 +267,9 @@ class App:
 
     async def _listen(self) -> None:
         settings = self.settings
-        servers: list[grpc.aio.Server] = []
-        address = self._bind(servers, "listen", settings.listen, settings.tls_client_auth == "require")
+        address = self._bind("listen", settings.listen, require=settings.tls_client_auth == "require")
         if settings.listen_mtls:
-            self.mtls_address = self._bind(servers, "listen_mtls", settings.listen_mtls, require=True)
+            self.mtls_address = self._bind("listen_mtls", settings.listen_mtls, require=True)
         if settings.http:
             http_host, http_port = split_address(settings.http)
             try:
@@ -287,8 +283,7 @@ class App:
                     may_scrape=self._may_scrape,
                 )
             except OSError as problem:
-                for server in servers:
-                    await server.stop(None)
+                await self._stop_ports(None)
                 raise StartError(
                     f"http {settings.http}: {problem.strerror or problem}; "
                     f"is another server using port {http_port}? Port 0 picks a free one."
@@ -297,14 +292,12 @@ class App:
         try:
             await self._listen_web()
         except StartError:
-            for server in servers:
-                await server.stop(None)
+            await self._stop_ports(None)
             if self._http is not None:
                 await asyncio.to_thread(self._http.stop)
             raise
-        for server in servers:
-            await server.start()
-        self._servers = servers
+        for bound, port in self._ports.items():
+            await port.start(bound)
         self.address = address
         self._lag = asyncio.create_task(self._watch_lag())
         self._keys = asyncio.create_task(self._gate.watch())
@@ -358,7 +351,7 @@ class App:
 
         Takes at most 2 s longer than drain_delay and the grace.
         """
-        if not self._servers:
+        if not self._ports:
             return
         grace = self.settings.drain_grace if grace_seconds is None else grace_seconds
         self._health.set_serving(False)
@@ -375,7 +368,7 @@ class App:
         interrupting = asyncio.create_task(self.runner.drain(grace))
         await self._rpc.drain(grace)
         await interrupting
-        stopping = asyncio.gather(*(server.stop(_FINAL_STATUS_SECONDS) for server in self._servers))
+        stopping = asyncio.create_task(self._stop_ports(_FINAL_STATUS_SECONDS))
         # GOAWAY before the refusals, so that clients do not use the connection again.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
         if self._web is not None:
@@ -408,38 +401,31 @@ class App:
         await self.suites.stop()
         await self.database.close()
         self._release_data_dir()
-        self._servers = []
 
-    def _bind(self, servers: list[grpc.aio.Server], setting: str, address: str, require: bool) -> str:
-        """Add a gRPC server with one port. require: clients need a certificate. Returns its address.
-
-        Raises StartError.
-        """
+    def _bind(self, setting: str, address: str, *, require: bool) -> str:
+        """Bind a gRPC port. require: clients need a certificate. Returns its address. Raises StartError."""
         settings = self.settings
-        server = grpc.aio.server(
-            options=server_options(settings),
-            # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
-            maximum_concurrent_rpcs=settings.max_calls,
-        )
-        servers.append(server)
         named = require and settings.tls_clients_file is not None
-        server.add_generic_rpc_handlers([CertificateGate(self._gate) if named else self._gate])
+        port = RpcPort(
+            CertificateGate(self._gate) if named else self._gate,
+            server_options(settings),
+            settings.max_calls,
+            None if self._certificates is None else self._certificates.current,
+            require=require,
+        )
         host, number = split_address(address)
-        try:
-            if self._certificates is None:
-                bound = server.add_insecure_port(address)
-            else:
-                port = TlsPort(self._certificates.current, require=require)
-                self._tls_ports.append(port)
-                bound = server.add_secure_port(address, port.credentials)
-        except RuntimeError:
-            bound = 0
+        bound = port.bind(address)
         if not bound:
             raise StartError(
                 f"{setting} {address}: the address cannot be had; is another server using port "
                 f"{number}? Port 0 picks a free one."
             )
+        self._ports[_join(host, bound)] = port
         return _join(host, bound)
+
+    async def _stop_ports(self, grace_seconds: float | None) -> None:
+        ports, self._ports = self._ports, {}
+        await asyncio.gather(*(port.stop(grace_seconds) for port in ports.values()))
 
     def _http_context(self) -> ssl.SSLContext:
         assert self._certificates is not None
@@ -484,7 +470,7 @@ class App:
                 access.reloaded("failed")
                 _log.error("%s; the certificates of before stay in use", problem)
                 continue
-            for port in self._tls_ports:
+            for port in self._ports.values():
                 port.publish(certificates.current)
             access.reloaded("ok")
             access.expire_at(certificates.current.expiries)
@@ -503,11 +489,6 @@ class App:
         """Release the data directory."""
         if self._data_dir is not None:
             self._data_dir.close()
-
-    async def wait(self) -> None:
-        """Wait until the server has stopped."""
-        if self._servers:
-            await self._servers[0].wait_for_termination()
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry

@@ -50,7 +50,11 @@ def read_certificates(files: CertificateFiles) -> Certificates:
         raise CertificateProblem(
             f"tls_key_file {files.key}: is encrypted; wanted a key without a password"
         ) from None
-    except (ssl.SSLError, OSError):
+    except (ssl.SSLError, OSError) as problem:
+        if isinstance(problem, ssl.SSLError) and problem.reason == "EE_KEY_TOO_SMALL":
+            raise CertificateProblem(
+                f"tls_cert_file {files.cert}: the key is too short; wanted one of 2048 bits or more if it is of RSA"
+            ) from None
         raise CertificateProblem(
             f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate and its key, in PEM; these "
             "are none, or do not belong together"

@@ -22,12 +22,20 @@ class Authority:
         (folder / "serial").write_text("01\n")
 
     def sign(
-        self, name: str, san: str = "", usage: str = "clientAuth", until: str = "20990101000000Z"
+        self,
+        name: str,
+        san: str = "",
+        usage: str = "clientAuth",
+        until: str = "20990101000000Z",
+        key: str = "ec",
     ) -> str:
-        """Make name.pem and name.key. san: as openssl writes it, "URI:spiffe://...". Returns the name."""
+        """Make name.pem and name.key. san, key: as openssl writes them, "URI:spiffe://...", "rsa:2048". Returns the
+        name.
+        """
         lines = [f"extendedKeyUsage={usage}", "basicConstraints=critical,CA:FALSE"]
         (self.folder / "extensions").write_text("\n".join([*lines, f"subjectAltName={san}" if san else ""]))
-        request = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"]
+        curve = ["-pkeyopt", "ec_paramgen_curve:prime256v1"] if key == "ec" else []
+        request = ["req", "-newkey", key, *curve, "-nodes", "-keyout"]
         for arguments in (
             [*request, f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"],
             ["ca", "-batch", "-config", "ca.cnf", "-in", f"{name}.csr", "-out", f"{name}.pem", "-notext",

@@ -1,6 +1,7 @@
 """Client certificates as principals: which count, whose they are, and what ends with them."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -89,6 +90,8 @@ def _authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     for name, san in SANS.items():
         authority.sign(name, san)
     authority.sign("expired", SANS["ci"], until="20200102000000Z")
+    authority.sign("short key", SANS["ci"], key="rsa:1024")
+    authority.sign("rsa", SANS["ci"], key="rsa:2048")
     authority.sign("server's", SANS["ci"], usage="serverAuth")
     return authority
 
@@ -167,6 +170,7 @@ REFUSED: dict[str, str] = {
     "host and stolen": "certificate: denied",
     "stranger": "certificate: no principal for it",
     "no name": "certificate: no name in it",
+    "short key": "certificate: an RSA key of fewer than 2048 bits",
     "host.example.org": "certificate: no name in it",
     "spiffe before dns": "certificate: no principal for it",
 }
@@ -206,6 +210,8 @@ async def test_with_a_certificate_and_a_token_both_count_and_the_token_says_who_
             refused = await opened(idle, f"{EVALUATION}EvaluateUnary")
             assert (refused.code, refused.reason) == (DENIED, "ROLE_MISSING")
             await idle.raw("/evald.v1.CatalogService/ListEvaluatorTypes", b"", metadata=bearer(admin))
+        async with server.connected("rsa") as rsa:
+            assert (await rsa.unary(request(CONTAINS))).summary.success
 
 
 async def test_the_other_port_takes_keys_and_sees_no_certificate(
@@ -483,19 +489,24 @@ def test_the_longest_pattern_counts_and_a_whole_name_before_it(tmp_path: Path) -
             clients.principal(_names(name))
 
 
+def _context(names: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+    """What gRPC tells of a connection whose certificate has these names."""
+    certificate = ssl.DER_cert_to_PEM_cert(repr(names).encode()).encode()
+    return {"x509_pem_cert": [certificate], "x509_common_name": [b"root"]} | names
+
+
 def test_the_name_is_the_spiffe_id_else_a_uri_else_one_of_dns_and_never_the_common_name() -> None:
-    pem = {"x509_pem_cert": [b"x"], "x509_common_name": [b"root"]}
     everything = {
         "peer_spiffe_id": [b"spiffe://a/b"],
         "peer_uri": [b"spiffe://a/b"],
         "peer_dns": [b"d", b"e"],
     }
-    assert client_names(pem | everything) == (("spiffe://a/b",), ("spiffe://a/b", "d", "e"))
+    assert client_names(_context(everything)) == (("spiffe://a/b",), ("spiffe://a/b", "d", "e"), False)
     del everything["peer_spiffe_id"]
-    assert client_names(pem | everything) == (("spiffe://a/b",), ("spiffe://a/b", "d", "e"))
+    assert client_names(_context(everything)) == (("spiffe://a/b",), ("spiffe://a/b", "d", "e"), False)
     del everything["peer_uri"]
-    assert client_names(pem | everything) == (("d", "e"), ("d", "e"))
-    assert client_names(pem) == ((), ())
+    assert client_names(_context(everything)) == (("d", "e"), ("d", "e"), False)
+    assert client_names(_context({})) == ((), (), False)
     assert client_names({"transport_security_type": [b"ssl"]}) is None
 
 

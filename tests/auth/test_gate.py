@@ -186,6 +186,12 @@ async def test_unknown_methods_are_told_to_those_who_are_known(server: Guarded) 
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNIMPLEMENTED, "UNKNOWN_METHOD")
 
 
+async def test_a_scheme_is_the_same_in_any_case(server: Guarded) -> None:
+    for scheme in ("bearer", "BEARER"):
+        metadata = (("authorization", f"{scheme} {server.keys[Role.CALLER]}"),)
+        assert (await server.live.unary(request(CONTAINS), metadata=metadata)).summary.success
+
+
 async def test_probes_need_no_key(server: Guarded) -> None:
     check = health_pb2.HealthCheckRequest().SerializeToString()
     answer = await server.live.raw("/grpc.health.v1.Health/Check", check)

@@ -493,6 +493,7 @@ KEY_SETS: dict[str, tuple[Callable[[Issuer], Any], str]] = {
         lambda _: {"keys": [{"kty": "RSA", "kid": "a", "e": "AQAB", "n": "AAAA" * 40}]},
         "no key in it is of use",
     ),
+    "a short RSA key behind zeros": (lambda _: {"keys": [_short_key()]}, "no key in it is of use"),
     "a point that is on no curve": (
         lambda i: {"keys": [{**_without(i), "x": _without(i)["y"]}]},
         "no key in it is of use",
@@ -500,11 +501,19 @@ KEY_SETS: dict[str, tuple[Callable[[Issuer], Any], str]] = {
 }
 
 
+def _short_key() -> dict[str, Any]:
+    """A key of 1,024 bits, written as one of 2,048 is."""
+    key = jwk.generate_key("RSA", 1024, {"kid": "short"}, private=False)
+    number = base64.urlsafe_b64decode(str(key.as_dict(private=False)["n"]) + "==").rjust(256, b"\0")
+    return {**key.as_dict(private=False), "n": base64.urlsafe_b64encode(number).decode().rstrip("=")}
+
+
 def _without(issuer: Issuer, *names: str) -> dict[str, Any]:
     found: dict[str, Any] = issuer.keys["one"].as_dict(private=False)
     return {name: value for name, value in found.items() if name not in names}
 
 
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
 @pytest.mark.parametrize("name", KEY_SETS)
 def test_a_key_set_that_is_of_no_use_is_refused(name: str, issuer: Issuer, tmp_path: Path) -> None:
     make, said = KEY_SETS[name]

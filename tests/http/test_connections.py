@@ -397,9 +397,24 @@ async def _reads(scope: Any, receive: Any, _send: Any) -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX-\xff: canary\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: canary\0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x" * 20_000 + b": canary\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"Cookie: a=b\r\n" * 2000 + b"\r\n\r\n", 431),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
     ],
-    ids=["no request", "no host", "two hosts", "a long head", "two lengths", "TLS"],
+    ids=[
+        "no request",
+        "no host",
+        "two hosts",
+        "a long head",
+        "two lengths",
+        "a name of other characters",
+        "a value of other characters",
+        "a long name",
+        "many cookies",
+        "TLS",
+    ],
 )
 async def test_what_is_no_request_is_refused_and_not_logged(
     live: Live, caplog: pytest.LogCaptureFixture, sent: bytes, status: int
@@ -409,6 +424,17 @@ async def test_what_is_no_request_is_refused_and_not_logged(
             writer.write(sent + b"\r\n\r\n")
             assert (await receive(reader)).status == status
     assert not caplog.records
+
+
+async def test_a_body_with_two_ends_is_refused_and_nothing_behind_it_is_read(live: Live) -> None:
+    async with connected(web(live)) as (reader, writer):
+        sent = JSON | {"host": "localhost", "content-length": "5", "transfer-encoding": "chunked"}
+        smuggled = head("GET", "/api/runs", {"host": "localhost"})
+        writer.write(head("POST", EVALUATE + "EvaluateUnary", sent) + b"0\r\n\r\n" + smuggled)
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Content-Length stands beside Transfer-Encoding" in answer
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 async def test_garbage_behind_a_request_ends_the_connection_and_is_not_logged(

@@ -18,6 +18,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.app import App, StartError
 from evald_server.config import RemoteTarget, Settings
 
+from . import raw_http2
 from .live import CONTAINS, EVALUATION, Live, refusal, request, serving, spec, until
 
 
@@ -65,36 +66,10 @@ async def test_reflection_lists_the_services_and_describes_them(version: str) ->
         assert own.file_descriptor_response.file_descriptor_proto
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """An HTTP/2 frame."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
 def _watch_without_window(address: str) -> socket.socket:
     """Watch the health over a connection whose flow-control window is 0, so that no answer can be written."""
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/grpc.health.v1.Health/Watch",
-        ":authority": "evald",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(text)]) + text.encode()
-        for name, text in headers.items()
-    )
-    settings, initial_window_size = 4, (4).to_bytes(2, "big") + bytes(4)
-    host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=20)
-    connection.sendall(
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        + _frame(settings, 0, 0, initial_window_size)
-        + _frame(1, 4, 1, block)  # HEADERS, END_HEADERS
-        + _frame(0, 1, 1, bytes(5))  # DATA, END_STREAM: an empty message
-        + _frame(settings, 1, 0, b"")
-    )
-    return connection
+    initial_window_size = (4).to_bytes(2, "big") + bytes(4)
+    return raw_http2.call(address, b"/grpc.health.v1.Health/Watch", settings=initial_window_size)
 
 
 async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_change() -> None:

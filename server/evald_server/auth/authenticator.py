@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     # Needs a library that servers without tokens do not have.
     from .tokens import TokenVerifier
 
-_BEARER: Final = "Bearer "
+_BEARER: Final = "bearer "
 
 P = ParamSpec("P")
 
@@ -145,7 +145,8 @@ class Authenticator:
                 credentials = value
         if not credentials:
             return None
-        if not isinstance(credentials, str) or not credentials.startswith(_BEARER):
+        # Names of schemes are the same in any case.
+        if not isinstance(credentials, str) or credentials[: len(_BEARER)].lower() != _BEARER:
             raise self._invalid("other", "no bearer token")
         return credentials[len(_BEARER) :]
 

@@ -2,9 +2,9 @@
 an API key may ask for."""
 
 import re
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,22 +24,61 @@ _MAX_KNOWN: Final = 1000
 _T = TypeVar("_T")
 
 
+# In a certificate, before an RSA key: its algorithm, rsaEncryption without parameters.
+_RSA: Final = bytes.fromhex("06092a864886f70d0101010500")
+_MIN_RSA_BITS: Final = 2048
+
+# What was found in certificates, because of a few connections come many calls.
+_FOUND: Final[dict[bytes, ClientNames]] = {}
+_MAX_FOUND: Final = 1000
+
+
 def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
     """Return the names that gRPC tells of a connection; None if it has no client certificate.
 
     Its SPIFFE ID counts, else its URIs, else its names of DNS; never the common name, which anybody may write in.
     """
-    if "x509_pem_cert" not in context:
+    certificates = context.get("x509_pem_cert")
+    if certificates is None:
         return None
-    return _names(*(tuple(context.get(kind, ())) for kind in ("peer_spiffe_id", "peer_uri", "peer_dns")))
+    found = _FOUND.get(certificates[0])
+    if found is None:
+        if len(_FOUND) >= _MAX_FOUND:
+            _FOUND.clear()
+        found = _FOUND[certificates[0]] = _names(certificates[0], context)
+    return found
 
 
-@lru_cache(maxsize=1000)  # of a few connections come many calls
-def _names(*kinds: tuple[bytes, ...]) -> ClientNames:
-    texts = [tuple(value.decode("utf-8", "replace") for value in values) for values in kinds]
+def _names(certificate: bytes, context: Mapping[str, Sequence[bytes]]) -> ClientNames:
+    texts = [
+        tuple(value.decode("utf-8", "replace") for value in context.get(kind, ()))
+        for kind in ("peer_spiffe_id", "peer_uri", "peer_dns")
+    ]
     return ClientNames(
-        next(filter(None, texts), ()), tuple(dict.fromkeys(name for names in texts for name in names))
+        next(filter(None, texts), ()),
+        tuple(dict.fromkeys(name for names in texts for name in names)),
+        _has_short_key(certificate),
     )
+
+
+def _has_short_key(certificate: bytes) -> bool:
+    """Return whether a certificate, in PEM, has an RSA key that can be broken: gRPC's TLS takes any."""
+    der = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
+    _, rsa, key = der.partition(_RSA)
+    if not rsa:
+        return False
+    # A BIT STRING, which begins with the count of its unused bits, of a SEQUENCE, which begins with the modulus.
+    modulus = _content(_content(_content(key)[1:]))
+    return int.from_bytes(modulus).bit_length() < _MIN_RSA_BITS
+
+
+def _content(der: bytes) -> bytes:
+    """Return the content of the first value in DER."""
+    start, length = 2, der[1]
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start])
+    return der[start : start + length]
 
 
 class _PrincipalLimit(NamedTuple):
@@ -111,6 +150,8 @@ class ClientFile:
         clients = self._clients
         if not clients.denied.isdisjoint(certificate.all):
             raise denied("certificate: denied", clients.find(certificate.names))
+        if certificate.short_key:
+            raise denied("certificate: an RSA key of fewer than 2048 bits", clients.find(certificate.names))
         found = clients.find(certificate.names)
         if found is None:
             raise denied(

@@ -24,8 +24,8 @@ MAX_BYTES: Final = 1 << 20
 # A large issuer has 20. All are read by one thread, and looked through for every stream that a token has opened.
 _MAX_KEYS: Final = 200
 _CURVES: Final = ("P-256", "Ed25519")
-# Characters of base64 of 2,048 bits; keys of fewer can be broken.
-_MIN_RSA_TEXT: Final = 342
+# Keys of fewer can be broken.
+_MIN_RSA_BITS: Final = 2048
 _MAX_KID: Final = 200
 
 _FILE_SECONDS: Final = 0.5
@@ -81,6 +81,8 @@ def read_key_set(data: bytes) -> KeySet:
         if isinstance(entry, dict) and _is_useful(entry):
             try:
                 key = jwk.import_key(entry)
+                if isinstance(key, jwk.RSAKey) and key.public_key.key_size < _MIN_RSA_BITS:
+                    continue
                 keys[entry["kid"], entry["kty"]] = SigningKey(key, f"{entry['kid']}:{key.thumbprint()[:8]}")
             except Exception:  # noqa: BLE001 - whatever the library raises for numbers that are no key
                 _log.warning("key set: the key %r cannot be used", entry["kid"])
@@ -97,9 +99,7 @@ def _is_useful(entry: Mapping[str, Any]) -> bool:
         return False
     if wanted is not None and (not isinstance(wanted, str) or FAMILIES.get(wanted) != kind):
         return False
-    if kind == "RSA":
-        return len(str(entry.get("n"))) >= _MIN_RSA_TEXT
-    return kind in FAMILIES.values() and entry.get("crv") in _CURVES
+    return kind == "RSA" or (kind in FAMILIES.values() and entry.get("crv") in _CURVES)
 
 
 class JwksFile:

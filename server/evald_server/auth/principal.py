@@ -21,10 +21,13 @@ class Role(StrEnum):
 
 
 class ClientNames(NamedTuple):
-    """The names in a client certificate. names: those that count; all: these and the others."""
+    """The names in a client certificate. names: those that count; all: these and the others. short_key: whether its
+    key is too short to prove them.
+    """
 
     names: tuple[str, ...]
     all: tuple[str, ...]
+    short_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

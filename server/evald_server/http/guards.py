@@ -106,6 +106,10 @@ class Guards:
         # The parser bounds heads that come in pieces alone.
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy before this server may take the other one for the body's end, and what follows for a request.
+            text = "Content-Length stands beside Transfer-Encoding; wanted one of them"
+            return refusal(request, 400, text, {"Connection": "close"})
         host = _host_name(headers.get("host", ""))
         if host not in self._hosts and not _is_literal(host):
             wanted = "an address, localhost, or a name of web_hosts (EVALD_WEB_HOSTS)"

@@ -10,17 +10,15 @@ from evald_server.auth.principal import ClientNames
 
 from .server import Handler
 
-Admit: TypeAlias = Callable[[str, Any, ClientNames | None, str], Handler]
-"""Returns the handler of a call, or one that refuses it. Takes the method, the metadata, certificate and address."""
+Admit: TypeAlias = Callable[[str, ClientNames | None, str], Handler]
+"""Returns the handler of a call, or one that refuses it. Takes the method, the certificate and the address."""
 
 
 def checked_late(method: str, handler: Handler, admit: Admit) -> Handler:
     """Wrap a handler that reads what is sent: its caller is looked at before that."""
 
     async def call(requests: Any, context: Any) -> Any:
-        admitted: Any = admit(
-            method, context.invocation_metadata(), client_names(context.auth_context()), context.peer()
-        )
+        admitted: Any = admit(method, client_names(context.auth_context()), context.peer())
         return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
 
     make: Any = (
