@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -44,8 +45,9 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
     Raises KeyboardInterrupt after either.
     """
     with event_loop() as runner:
-        # Windows has no SIGTERM.
-        code = runner.run(main if sys.platform == "win32" else _until_terminated(main))
+        # Windows has no SIGTERM, and other threads than the first one get no signals.
+        signalled = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
+        code = runner.run(_until_terminated(main) if signalled else main)
     if code is None:
         raise KeyboardInterrupt
     return code
