@@ -142,6 +142,33 @@ def suite(lab: Lab) -> list[Row]:
     return [pairs.row(figure, at_least(3), f"cases/s; {worker.setting}")]
 
 
+def suite_command(lab: Lab) -> list[Row]:
+    worker = lab.start(_PydanticEvals)
+    files = {}
+    for count in (1, suites.CASES):
+        files[count] = lab.directory / f"suite-{count}.jsonl"
+        suites.write_file(files[count], count)
+
+    def ours(count: int) -> float:
+        return suites.command_seconds([sys.executable, "-m", "evald_server", "test", str(files[count])])
+
+    def theirs(count: int) -> float:
+        return suites.command_seconds(worker.command(files[count]), worker.setup)
+
+    whole, later = Pairs([], []), Pairs([], [])
+    for round_ in range(lab.rounds + 1):
+        seconds = [(side(suites.CASES), side(1)) for side in (ours, theirs)]
+        if not round_:
+            continue  # the first one warms up
+        whole = whole.plus(*(suites.CASES / many for many, _ in seconds))
+        later = later.plus(*((suites.CASES - 1) / (many - one) for many, one in seconds))
+    what = f"`evald test FILE`, {suites.CASES:,} recorded cases / pydantic-evals with the same cases"
+    return [
+        whole.row(f"{what}: whole commands", at_least(3), f"cases/s; {worker.setting}"),
+        later.row(f"{what}: without what a single case takes", None, f"cases/s; {worker.setting}"),
+    ]
+
+
 def many_evaluators(lab: Lab) -> list[Row]:
     body, name = lab.unary(copies=20)
     return [_unary_row(lab, "100 evaluators / echo", 0.30, body, name)]
@@ -316,6 +343,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "batch": batch,
     "pydantic-evals": pydantic_evals,
     "suite": suite,
+    "suite-command": suite_command,
     "100-evaluators": many_evaluators,
     "1000-messages": many_messages,
     "beside-batch": beside_batch,
@@ -532,9 +560,15 @@ class _PydanticEvals(BenchmarkWorker):
             "max_tokens": workload.MAX_TOKENS,
             "turns": turns,
         }
-        script = Path(__file__).with_name("pydantic_evals_worker.py")
-        super().__init__([str(python), str(script)], setup=json.dumps(setup))
+        self._program = [str(python), str(Path(__file__).with_name("pydantic_evals_worker.py"))]
+        self.setup = json.dumps(setup | {"turns": []})
+        super().__init__(self._program, setup=json.dumps(setup))
         self.setting = self.first_line
+
+    def command(self, file: Path) -> list[str]:
+        """Return the command that evaluates the cases of a file at the best setting. It wants `setup` on its input."""
+        concurrency, loop = self.setting.removeprefix("max_concurrency=").split(", ")
+        return [*self._program, str(file), concurrency, loop]
 
 
 def _bytes_per_stream(server: Server, path: str, frames: Sequence[bytes]) -> float:

@@ -60,6 +60,10 @@ class Pairs:
     def ratios(self) -> list[float]:
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
+    def plus(self, ours: float, theirs: float) -> "Pairs":
+        """Return them with one more round."""
+        return Pairs([*self.ours, ours], [*self.theirs, theirs])
+
     def row(self, figure: str, bound: Bound | None, unit: str) -> Row:
         ours, theirs = statistics.median(self.ours), statistics.median(self.theirs)
         return Row(figure, bound, self.ratios, f"{number(ours)} : {number(theirs)} {unit}")

@@ -5,6 +5,8 @@
 Runs in a virtual environment of its own, without evald. Standard input brings a line of JSON with the turns
 and configs, then numbers of seconds; for each of those it prints turns done and time taken.
 
+With a file of cases as `evald test` reads them, a concurrency and a loop as arguments it evaluates those once, and ends.
+
 The evaluators follow its documentation, with their config in fields. Tuned for speed: validator and pattern compiled
 once; the schema as text, because fields are serialised for every result; a coroutine for a task, because functions
 run in threads; no progress bar, no logfire; the best of several concurrencies and of both event loops.
@@ -17,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -96,19 +99,26 @@ async def task(turn: PydanticTurn) -> PydanticTurn:
     return turn
 
 
-DATASET: Dataset[PydanticTurn, PydanticTurn, Any] = Dataset(
-    name="turns",
-    cases=[
-        Case(name=f"case-{index}", inputs=PydanticTurn(**turn)) for index, turn in enumerate(SETUP["turns"])
-    ],
-    evaluators=[
-        PydanticJsonSchema(json.dumps(SETUP["schema"])),
-        PydanticRegex(SETUP["pattern"]),
-        PydanticContains(SETUP["substrings"]),
-        PydanticLatencyBudget(SETUP["max_latency_ms"]),
-        PydanticTokenBudget(SETUP["max_tokens"]),
-    ],
-)
+def dataset(turns: list[PydanticTurn]) -> Dataset[PydanticTurn, PydanticTurn, Any]:
+    return Dataset(
+        name="turns",
+        cases=[Case(name=f"case-{index}", inputs=turn) for index, turn in enumerate(turns)],
+        evaluators=[
+            PydanticJsonSchema(json.dumps(SETUP["schema"])),
+            PydanticRegex(SETUP["pattern"]),
+            PydanticContains(SETUP["substrings"]),
+            PydanticLatencyBudget(SETUP["max_latency_ms"]),
+            PydanticTokenBudget(SETUP["max_tokens"]),
+        ],
+    )
+
+
+DATASET = dataset([PydanticTurn(**turn) for turn in SETUP["turns"]])
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
 
 
 async def turns(seconds: float, max_concurrency: int | None) -> tuple[int, float]:
@@ -124,24 +134,41 @@ async def turns(seconds: float, max_concurrency: int | None) -> tuple[int, float
     return done, time.perf_counter() - began
 
 
+def once(file: str, max_concurrency: int | None, loop: str) -> None:
+    """Evaluate the cases of a file, and print what came of them."""
+    with Path(file).open() as lines:
+        next(lines)  # the suite's own
+        outputs = [json.loads(line)["output"] for line in lines]
+    found = [
+        PydanticTurn(one["messages"][-1]["content"], one["latency_ms"], sum(one["usage"].values()))
+        for one in outputs
+    ]
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        report = runner.run(dataset(found).evaluate(task, max_concurrency=max_concurrency, progress=False))
+    averages = report.averages()
+    assert len(report.cases) == len(found)
+    assert averages is not None
+    assert averages.assertions == 1
+    print(f"{len(found)} cases, all assertions passed")
+
+
 def main() -> None:
     """Find the best setting, then measure with it."""
-    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-        "asyncio": asyncio.new_event_loop,
-        "uvloop": uvloop.new_event_loop,
-    }
     best: tuple[float, str, int | None] = (0.0, "", None)
-    for name, loop_factory in loops.items():
+    for name, loop_factory in LOOPS.items():
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             for max_concurrency in (1, 4, 16, 64, None):
                 done, took = runner.run(turns(0.3, max_concurrency))
                 best = max(best, (done / took, name, max_concurrency), key=lambda found: found[0])
     _, name, max_concurrency = best
-    print(f"max_concurrency={max_concurrency}, {name}", flush=True)
-    with asyncio.Runner(loop_factory=loops[name]) as runner:
+    print(f"max_concurrency={json.dumps(max_concurrency)}, {name}", flush=True)
+    with asyncio.Runner(loop_factory=LOOPS[name]) as runner:
         for line in sys.stdin:
             print(json.dumps(runner.run(turns(float(line), max_concurrency))), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        once(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    else:
+        main()

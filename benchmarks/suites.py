@@ -5,6 +5,9 @@ the last one is more than 32 MiB above the first.
 """
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import grpc
+from google.protobuf.json_format import MessageToDict
 
 from evald.v1 import result_pb2, suite_service_pb2
 from evald.v1.suite_service_pb2 import RunSuiteRequest, SuiteCase
@@ -65,6 +69,55 @@ def per_second(server: Server, messages: list[bytes]) -> float:
     for _ in responses(server, iter(messages)):
         pass
     return CASES / (time.perf_counter() - began)
+
+
+def write_file(path: Path, count: int) -> None:
+    """Write the same suite as a file for `evald test`: a line for what the cases share, and one for each case."""
+    turn = workload.context()
+    system, question, call, result, answer = turn.messages
+    function = call.tool_calls[0].function
+    usage = turn.last_invocation.token_usage
+    case = {
+        "messages": [{"role": "system", "content": system.text}],
+        "input": question.text,
+        "output": {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {
+                            "id": call.tool_calls[0].id,
+                            "type": "function",
+                            "function": {"name": function.name, "arguments": function.arguments},
+                        }
+                    ],
+                },
+                {"role": "tool", "tool_call_id": result.tool_call_id, "content": result.text},
+                {"role": "assistant", "content": answer.text},
+            ],
+            "latency_ms": workload.LATENCY_MS,
+            "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+        },
+    }
+    suite = {"name": "bench", "evaluators": [MessageToDict(spec) for spec in workload.specs()]}
+    with path.open("w") as stream:
+        stream.write(json.dumps({"suite": suite}) + "\n")
+        for number in range(count):
+            stream.write(json.dumps({"id": f"case-{number:08}", **case}) + "\n")
+
+
+def command_seconds(command: list[str], setup: str = "") -> float:
+    """Return how long a command takes from its start to its end, in an empty directory. Raises BrokenRun."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALD_")}
+    with TemporaryDirectory(prefix="evald-bench-") as directory:
+        began = time.perf_counter()
+        done = subprocess.run(
+            command, input=setup, capture_output=True, text=True, cwd=directory, env=environment, check=False
+        )
+        took = time.perf_counter() - began
+    if done.returncode:
+        raise BrokenRun(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
+    return took
 
 
 def main() -> int:

@@ -119,6 +119,7 @@ BELOW = {
         "pages",
         "suites",
         "untrusted",
+        "wire_pb2",
     },
     "conformance": {"dev_certificates", "untrusted"},
     "testing": {"app", "config", "engine"},

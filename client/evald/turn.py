@@ -115,10 +115,10 @@ class Turn:
             if twice:
                 raise InvalidInput(f"{nested}.{twice}", "given outside of it as well", "it once")
             found |= inner
-        values = {name: found[name] for name in found if name in TurnData._fields}
-        for name in ("latency", "time_to_first_token", "run_duration"):
-            units = {unit: found.get(f"{name}_{unit}") for unit in ("ms", "seconds", "text")}
-            values[f"{name}_seconds"] = _seconds(name, units)
+        values = {name: found[name] for name in found if name in _FIELDS}
+        for name, spellings in _TIMES.items():
+            units = {unit: found[key] for unit, key in spellings.items() if key in found}
+            values[f"{name}_seconds"] = _seconds(name, units) if units else None
         if "cost_usd" in found:
             values["cost"] = "USD", _amount(found["cost_usd"], "cost_usd")
         elif "cost" in found:
@@ -246,6 +246,11 @@ _INVOCATION: Final = (
     "model",
     "finish_reason",
 )
+_FIELDS: Final = frozenset(TurnData._fields)
+_TIMES: Final = {
+    name: {unit: f"{name}_{unit}" for unit in ("ms", "seconds", "text")}
+    for name in ("latency", "time_to_first_token", "run_duration")
+}
 _COST_KEYS: Final = {"currency_code": "currency_code", "currency": "currency_code", "amount": "amount"}
 _CORRELATION_KEYS: Final = {name: name for name in ("conversation_id", "run_id", "response_id")}
 _INVOCATION_ALIASES: Final = {

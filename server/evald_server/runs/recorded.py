@@ -82,10 +82,10 @@ class CaseSetup:
             asked.ClearField(name)
         for turn in asked.turns:
             del turn.evaluators[:]
-        weights = [self._weights(case, turn) for turn in range(len(case.turns))]
         policy = _policy(case.options) if case.options else self._shared_policy
-        # The text first: it says where it ends, so that no two cases give the same bytes.
-        digest = hashlib.sha256(repr((policy, weights)).encode())
+        weights = [self._weights(case, turn).encode() for turn in range(len(case.turns))]
+        # The texts first, each with an end that is in none of them, so that no two cases give the same bytes.
+        digest = hashlib.sha256(b"\0".join([policy, *weights, b""]))
         digest.update(asked.SerializeToString(deterministic=True))
         return digest.hexdigest()
 

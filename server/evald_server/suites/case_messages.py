@@ -61,7 +61,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
     pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
     pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
-    recorded = [suite_service_pb2.RecordedTrial(answers=answers) for answers in _fill_turns(entry, pb)]
+    recorded = _fill_turns(entry, pb)
     _fill_evaluators(entry, shared, pb)
     if entry.weight != 1:
         pb.weight = entry.weight
@@ -70,17 +70,18 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     if entry.metadata:
         fill_struct(entry.metadata, pb.metadata, "metadata")
     if shared.transcripts is not None:
-        recorded = _transcribed(entry, shared.transcripts, pb)
-    elif shared.ask_all:
-        recorded = []
-    pb.recorded_trials.extend(recorded)
-    if not recorded and not shared.asked:
+        _fill_transcribed(entry, shared.transcripts, pb)
+    elif not shared.ask_all:
+        for answers in recorded:
+            pb.recorded_trials.add().answers.extend(answers)
+    trials = len(pb.recorded_trials)
+    if not trials and not shared.asked:
         raise InvalidInput(
             "", "no recorded answer, and the suite has no target", "`output`, or a target to ask"
         )
-    if not recorded and not pb.turns[0].input:
+    if not trials and not pb.turns[0].input:
         raise InvalidInput("", "no input, and no recorded answer", "`input`, `messages` or `turns`")
-    _fill_trials(entry, shared.entry, len(recorded), pb)
+    _fill_trials(entry, shared.entry, trials, pb)
     if (size := pb.ByteSize()) > _MOST_BYTES:
         raise InvalidInput("", f"{size} bytes", f"at most {_MOST_BYTES}")
     return pb
@@ -195,8 +196,8 @@ def _fill_expected(value: Any, pb: context_pb2.Expected, path: str) -> None:
 
 def invocation(output: Any, path: str) -> context_pb2.Invocation:
     """Convert a recorded answer. Raises InvalidInput."""
-    pb = context_pb2.Invocation()
     if isinstance(output, str):
+        pb = context_pb2.Invocation()
         pb.messages.add(role="assistant", text=text(output, path))
         return pb
     response: Any = output
@@ -213,7 +214,7 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
     except InvalidInput as problem:
         inner = problem.path.removeprefix("last_invocation.").removeprefix("response").removeprefix(".")
         raise InvalidInput(inner, problem.got, problem.wanted).below(path) from None
-    pb.CopyFrom(context.last_invocation)
+    pb = context.last_invocation
     if not pb.messages:
         pb.messages.extend(context.messages)
     if all(one.role != "assistant" for one in pb.messages):
@@ -221,26 +222,21 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
     return pb
 
 
-def _transcribed(
-    entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase
-) -> list[suite_service_pb2.RecordedTrial]:
+def _fill_transcribed(entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase) -> None:
     last = entry.turns[-1].input if entry.turns else entry.input
     asked = asked_text(last if last is not None else entry.messages)
     # Without an input the case is a whole conversation, which each trial has of its own.
     found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
     if not found:
         raise InvalidInput("", "no transcript", "a row with its id or its input")
-    trials = []
     for one in found:
-        trial = suite_service_pb2.RecordedTrial()
+        trial = pb.recorded_trials.add()
         try:
             trial.answers.extend(invocation(answer, "output") for answer in one.answers)
         except InvalidInput as problem:
             raise InvalidDocument(one.place, 0, str(problem)) from None
         if one.error:
             trial.error.code, trial.error.message = RECORDED_ERROR, one.error
-        trials.append(trial)
-    return trials
 
 
 def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2.SuiteCase) -> None:

@@ -3,7 +3,7 @@
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
@@ -310,7 +310,7 @@ class _SuiteReader:
         kept = KeptCases()
         lines: dict[str, _CaseLines] = {}
         skipped: list[tuple[str, str]] = []
-        seen, count, any_case, cases_digest = IdSet(), 0, False, sha256()
+        seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
         for raw in self._raw_cases():
             any_case = True
             if len(self._problems) >= _MOST_PROBLEMS:
