@@ -109,7 +109,7 @@ def _lines(_context: Any, value: Any) -> bytes:
 def test_no_request_gets_a_status_or_a_body_that_is_not_listed(method: str, path: str, address: str) -> None:
     operation = SCHEMA[path][method]
     # The routes in a project are those outside of it.
-    examples = 3 if path.startswith("/api/projects/{projectId}/") else 12
+    examples = 2 if path.startswith("/api/projects/{projectId}/") else 7
 
     @settings(
         max_examples=examples,
