@@ -7,11 +7,12 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from evald_server.store import rollups
 from evald_server.store.database import FILE_NAME, Database
-from evald_server.store.rollups import ASSERTION, DAY, HOUR, METRIC, RUN, Rollup
+from evald_server.store.rollups import ASSERTION, DAY, HOUR, METRIC, RUN, Count, Rollup, ValueCount, rounded
 from evald_server.store.runs import RunStore
 
 from .lab import Lab
@@ -32,6 +33,7 @@ _ASKED: Final = 100
 
 _HOURS: Final = 30 * 24
 _TYPES: Final = 30
+_VALUES: Final = 90
 
 
 def pages(lab: Lab) -> list[Row]:
@@ -72,22 +74,23 @@ async def _fill(lab: Lab) -> None:
     try:
         await fill(database)
         counts = list(_counts())
-        for begin in range(0, len(counts), 5000):
-            part = counts[begin : begin + 5000]
+        for begin in range(0, len(counts), 50_000):
+            part = counts[begin : begin + 50_000]
             await database.write(lambda connection, part=part: rollups.add(connection, part))  # type: ignore[misc]
         assert await RunStore(database).rollups(0, 2**60, DAY)
     finally:
         await database.close()
 
 
-def _counts() -> "list[Rollup]":
-    """What a month of so many types leaves."""
+def _counts() -> "Iterator[Count]":
+    """Yield what a month of so many types leaves."""
     now = time.time_ns() // 1000
     chance = random.Random(1)
     keys = [(ASSERTION if n % 3 else METRIC, f"evaluator-{n}") for n in range(_TYPES)]
     keys.append((RUN, ""))
-    return [
-        Rollup(now - now % HOUR - hour * HOUR, scope, key, chance.randrange(1, 90), 5, 1, 0, 90, 45.0)
-        for hour in range(_HOURS)
-        for scope, key in keys
-    ]
+    for begin in range(now - now % HOUR, now - now % HOUR - _HOURS * HOUR, -HOUR):
+        for scope, key in keys:
+            yield Rollup(begin, scope, key, chance.randrange(1, 90), 5, 1, 0, _VALUES, 45.0)
+            if scope == METRIC:
+                for _ in range(_VALUES):
+                    yield ValueCount(begin, key, rounded(chance.lognormvariate(0, 0.7)), 1)
