@@ -1,7 +1,6 @@
 """How long the console's pages take with 100,000 stored runs."""
 
 import asyncio
-import http.client
 import itertools
 import os
 import random
@@ -16,10 +15,9 @@ from evald_server.store.rollups import ASSERTION, DAY, HOUR, METRIC, RUN, Count,
 from evald_server.store.runs import RunStore
 
 from .lab import Lab
-from .load import BrokenRun
 from .pairs import Row, at_most, number
 from .stored_runs import fill
-from .web import start_web
+from .web import KeptConnection, start_web
 
 # Milliseconds, p95: what a page may take.
 _PAGES: Final = {
@@ -40,31 +38,24 @@ def pages(lab: Lab) -> list[Row]:
     """The console's pages with 100,000 stored runs, from the request to the last byte."""
     asyncio.run(_fill(lab))
     server, port = start_web(lab, data_dir=lab.directory)
-    connection = http.client.HTTPConnection(f"127.0.0.1:{port}")
-
-    def ask(path: str) -> float:
-        began = time.perf_counter()
-        connection.request("GET", path)
-        response = connection.getresponse()
-        response.read()
-        if response.status != 200:
-            raise BrokenRun(f"{path}: status {response.status}")
-        return 1000 * (time.perf_counter() - began)
-
     rows = []
-    for name, (path, bound) in _PAGES.items():
-        ask(path)  # the first time reads from the disk
-        before = server.cpu_seconds
-        rounds = [sorted(ask(path) for _ in range(_ASKED)) for _ in range(lab.rounds)]
-        taken = 1000 * (server.cpu_seconds - before) / _ASKED / lab.rounds
-        values = [times[95 * _ASKED // 100 - 1] for times in rounds]
-        median = statistics.median(itertools.chain(*rounds))
-        loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])
-        detail = (
-            f"p95 of {_ASKED}; p50 {number(median)}, processor {number(taken)}, load of the machine {loads}"
-        )
-        rows.append(Row(f"page: {name}, ms", at_most(bound), values, detail))
-    connection.close()
+    with KeptConnection(port) as connection:
+
+        def ask(path: str) -> float:
+            began = time.perf_counter()
+            connection.get(path)
+            return 1000 * (time.perf_counter() - began)
+
+        for name, (path, bound) in _PAGES.items():
+            ask(path)  # the first time reads from the disk
+            before = server.cpu_seconds
+            rounds = [sorted(ask(path) for _ in range(_ASKED)) for _ in range(lab.rounds)]
+            taken = 1000 * (server.cpu_seconds - before) / _ASKED / lab.rounds
+            values = [times[95 * _ASKED // 100 - 1] for times in rounds]
+            median = statistics.median(itertools.chain(*rounds))
+            loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])
+            detail = f"p95 of {_ASKED}; p50 {number(median)}, processor {number(taken)}, load of the machine {loads}"
+            rows.append(Row(f"page: {name}, ms", at_most(bound), values, detail))
     return rows
 
 
