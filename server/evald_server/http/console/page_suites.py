@@ -21,7 +21,7 @@ from evald_server.suites.reports.page import (
 )
 
 from .evaluator_types import evaluator_types
-from .failures import BadAddress, NotThere
+from .failures import BadAddress, NotThere, gone_is_gone
 from .page_runs import VERDICTS, choice
 from .rendering import link, render
 from .suite_view import SuiteRun, rate_bar, suite_mark, suite_rows, suite_status
@@ -191,12 +191,13 @@ async def compare(site: Site, request: Request) -> Response:
 
 async def delete_suite_run(site: Site, request: Request) -> Response:
     """Delete a suite run."""
-    await site.calls.ask(
-        "evald.v1.SuiteService/DeleteSuiteRun",
-        suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"]),
-        suite_service_pb2.DeleteSuiteRunResponse,
-        site.access.caller(request),
-    )
+    with gone_is_gone():
+        await site.calls.ask(
+            "evald.v1.SuiteService/DeleteSuiteRun",
+            suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"]),
+            suite_service_pb2.DeleteSuiteRunResponse,
+            site.access.caller(request),
+        )
     return RedirectResponse("/console/suites", 303)
 
 
