@@ -714,6 +714,9 @@ async def test_a_large_import_does_not_come_back_and_can_be_sent_again(browser: 
     sent = posted(refused.text) | {"lines": text.replace("regx", "response-length")}
     done = await browser.client.post("/console/scenarios/import", data=sent)
     assert (done.status_code, "3 scenarios imported" in done.text) == (200, True), wrong(done.text)
+    many = "\n".join(json.dumps({"name": f"{n}", "evaluators": ["regx"]}) for n in range(150))
+    refused = await browser.client.post("/console/scenarios/import", data={"lines": many})
+    assert (len(wrong(refused.text)), wrong(refused.text)[-1]) == (101, "and 50 more lines")
     wrong_json = await browser.client.post("/console/scenarios/import", data={"lines": f"{text}\n{{"})
     assert (wrong_json.status_code, len(wrong_json.content) < 20_000) == (400, True)
 

@@ -325,3 +325,33 @@ def _hostile_type(number: int, text: str) -> EvaluatorDefinition:
     return Slow.definition()._replace(
         type=f"hostile-{number}", label=text, description=text, config_schema=schema, version=text[:20]
     )
+
+
+def test_who_is_overtaken_is_told_and_a_double_click_does_it_once(browser: Any, axe: str, web: str) -> None:
+    for number in range(25):
+        _create(web, "personas", {"name": f"Persona {number}", "script": ["hi"]})
+    evaluators = [{"type": "regex", "config": {"pattern": "BK"}}]
+    address = f"/scenarios/{_create(web, 'scenarios', {'name': 'Shared', 'evaluators': evaluators})}"
+    with opened(browser, f"{web}/console{address}") as page:
+        changed = httpx.put(f"{web}/api{address}", json={"goal": "first"}, timeout=30, trust_env=False)
+        assert changed.status_code == 200
+        page.fill("[name='/goal']", "second")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_role("link", name="Open the stored one").wait_for()
+        page.screenshot(path=str(SHOTS / "scenario-overtaken.png"))
+        assert not violations(page, axe)
+        assert page.input_value("[name='/goal']") == "second"
+        page.fill("[name=find-persona]", "persona 24")
+        page.press("[name=find-persona]", "Enter")
+        page.get_by_text("Not saved yet.").wait_for()
+        assert page.get_by_role("checkbox", name="Persona").count() == 1
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_role("button", name="Save anyway", exact=True).dblclick()
+        page.get_by_text("Saved.").wait_for()
+        assert page.input_value("[name='/goal']") == "second"
+        page.goto(f"{web}/console/personas/new")
+        page.fill("[name='/name']", "Double")
+        page.get_by_role("button", name="Save", exact=True).dblclick()
+        page.get_by_text("Saved.").wait_for()
+    found = httpx.get(f"{web}/api/personas", timeout=30, trust_env=False).json()
+    assert [one["name"] for one in found].count("Double") == 1

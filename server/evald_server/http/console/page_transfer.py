@@ -81,9 +81,11 @@ async def do_import(site: Site, request: Request) -> Response:
                 note(problem, refused, "scenario")
             left.append((number, line, refused.rest()))
     rest = "\n".join(line for _, line, _ in left)
-    for place, (number, _, said) in enumerate(left, start=1):
+    for place, (number, _, said) in enumerate(left[:_MOST_WRONG], start=1):
         for one in said:
             problems.add(f"/line {place if _is_shown(rest) else number}", one)
+    if len(left) > _MOST_WRONG:
+        problems.add("", f"and {len(left) - _MOST_WRONG} more lines")
     return _show(site, request, key, rest, len(scenarios) - len(left), problems)
 
 
