@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 from evald_server.http import console
 from evald_server.http.guards import HEADERS
+from evald_server.store import rollups
+from evald_server.store.database import FILE_NAME, Database
+from evald_server.store.rollups import HOUR, METRIC, Rollup, ValueCount
 from evald_server.testing import async_server
 
 from ..suites.reports.hostile import COMBINED, HOSTILE
@@ -148,6 +152,31 @@ async def test_a_watch_of_a_run_that_is_gone_says_that_it_is_over(web: str) -> N
     said = await text_of(web, "/console/runs/00000000-0000-4000-8000-000000000000/events")
     assert "event: failed\n" in said
     assert json.loads(said.rpartition("data: ")[2])["final"] is True
+
+
+async def test_the_overview_shows_how_metrics_are_spread_and_in_what_unit(tmp_path: Path) -> None:
+    now = time.time_ns() // 1000
+    begin = now - now % HOUR
+    counted = [Rollup(begin, METRIC, "response-latency", 20, 0, 0, 0, 20, 210.0)]
+    values = [ValueCount(begin, "response-latency", float(value), 1) for value in range(1, 21)]
+    # As an earlier version has left it, of a name that callers give.
+    old = [Rollup(begin, METRIC, "mine", 1, 0, 0, 0, 1, 2.0)]
+    seen = []
+    for counts in ([*counted, *values], old):
+        database = Database(tmp_path / FILE_NAME)
+        await database.start()
+        await database.write(lambda connection, counts=counts: rollups.add(connection, counts))  # type: ignore[misc]
+        await database.close()
+        async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
+            page = read(await send(server.web_address or "", "GET", "/console/overview"))
+        seen.append(page.text.partition("Over time")[2].partition("Failing now")[0].split("\n"))
+    rows, note = [line.strip() for line in seen[0] if line.strip()]
+    assert rows == "Response Latency20010.519seconds"
+    assert "at most 11.1" in note
+    assert "in the mean alone" not in note
+    first, second, note = [line.strip() for line in seen[1] if line.strip()]
+    assert (first, second) == (rows, "mine102n/a")
+    assert "in the mean alone" in note
 
 
 async def test_what_broke_is_never_drawn_as_failed(web: str) -> None:

@@ -1,6 +1,8 @@
 """The figures of the overview, from the counts of hours and days."""
 
-from evald_server.http.console.figures import Period, figures
+from evald.catalog import EvaluatorType
+from evald.v1 import evaluator_pb2
+from evald_server.http.console.figures import Period, Spread, figures, spreads
 from evald_server.pages.plots import spark
 from evald_server.store.rollups import ASSERTION, HOUR, METRIC, RUN, Rollup
 
@@ -9,6 +11,13 @@ PERIOD = Period(since=100 * HOUR, width=HOUR, size=3)
 
 def a_count(hour: int, scope: str, key: str, *counts: float) -> Rollup:
     return Rollup(PERIOD.since + hour * HOUR, scope, key, *counts)  # type: ignore[arg-type]
+
+
+def a_type(name: str, label: str = "", unit: str = "", schema: str = "") -> EvaluatorType:
+    pb = evaluator_pb2.EvaluatorType(type=name, label=label, config_schema_json=schema)
+    if unit:
+        pb.metric.unit = unit
+    return EvaluatorType.from_pb(pb)
 
 
 def test_pieces_add_up_and_the_worst_assertions_come_first() -> None:
@@ -25,7 +34,11 @@ def test_pieces_add_up_and_the_worst_assertions_come_first() -> None:
             a_count(2, METRIC, "blank", 1, 0, 0, 0, 0, 0.0),
         ],
         PERIOD,
-        {"regex": "Regex"},
+        {
+            "regex": a_type("regex", "Regex"),
+            "cost": a_type("cost", unit="usd", schema='{"properties": {"scope": {}}}'),
+            "blank": a_type("blank", unit="words", schema='{"properties": {"unit": {}}}'),
+        },
     )
     runs = found.runs
     assert (runs.total, runs.error_count, runs.error_share) == (8, 2, 0.25)
@@ -39,12 +52,25 @@ def test_pieces_add_up_and_the_worst_assertions_come_first() -> None:
     ]
     assert found.assertions[0].rate is None
     assert found.assertions[1].spark == spark([0.25, None, 1.0], 1.0)
-    assert [(row.title, row.measured, row.error, row.mean) for row in found.metrics] == [
-        ("blank", 0, 0, None),
-        ("cost", 4, 1, 3.0),
+    # A unit that a config chooses is not said: results of both may be there.
+    assert [(row.title, row.measured, row.error, row.mean, row.unit) for row in found.metrics] == [
+        ("blank", 0, 0, None, ""),
+        ("cost", 4, 1, 3.0, "usd"),
     ]
     assert found.metrics[1].spark == spark([1.5, None, 4.5])
     assert found.rows_left_out == 0
+
+
+def test_p95_is_the_value_that_19_of_20_do_not_exceed() -> None:
+    values = [("all", float(value), 1) for value in range(1, 101)]
+    few = [("few", -2.0, 18), ("few", 0.5, 1), ("few", 7.0, 1)]
+    assert spreads([*values, *few, ("one", 0.0, 3)]) == {
+        "all": Spread(100, 95.0),
+        "few": Spread(20, 0.5),
+        "one": Spread(3, 0.0),
+    }
+    assert spreads([("tail", 1.0, 18), ("tail", 2.0, 2)]) == {"tail": Spread(20, 2.0)}
+    assert spreads([]) == {}
 
 
 def test_runs_that_were_counted_by_scenario_are_added() -> None:

@@ -67,6 +67,6 @@ async def test_days_are_added_up_from_the_hours_of_an_older_database(
     value = ValueCount(day, "one", 2.0, 1)
     await after.write(lambda connection: rollups.add(connection, [hours[-1], value, value]))
     for width in (HOUR, DAY):
-        assert await RunStore(after).metric_values([day], width, ["one"]) == [("one", 2.0, 2)]
+        assert await RunStore(after).metric_values(day, day + 1, width, ["one"]) == [("one", 2.0, 2)]
     [last] = [one for one in await RunStore(after).rollups(day + DAY, day + 2 * DAY, DAY) if one.key == "two"]
     assert (last.passed, last.value_sum) == (2, 1.0)

@@ -287,10 +287,10 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
     ]
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
-    assert await store.metric_values([NOON], HOUR, ["a", "m"]) == [("m", 12.0, 1)]
+    assert await store.metric_values(NOON, NOON + HOUR, HOUR, ["a", "m"]) == [("m", 12.0, 1)]
     await store.delete("one")
     assert len(await store.rollups(NOON, NOON + 2 * HOUR)) == 3
-    assert len(await store.metric_values([NOON], HOUR, ["m"])) == 1
+    assert len(await store.metric_values(NOON, NOON + HOUR, HOUR, ["m"])) == 1
 
 
 async def test_values_are_counted_by_the_hour_and_by_the_day_within_a_ninth(store: RunStore) -> None:
@@ -306,16 +306,18 @@ async def test_values_are_counted_by_the_hour_and_by_the_day_within_a_ninth(stor
     hours = range(NOON, NOON + 30 * HOUR, HOUR)
     await asyncio.gather(*(measure(str(n), hours[n % 30], value) for n, value in enumerate(measured)))
 
-    async def stored(hours: Sequence[int], width: int) -> Counter[float]:
-        rows = await store.metric_values(hours, width, ["m", "none"])
+    async def stored(since: int, until: int, width: int) -> Counter[float]:
+        rows = await store.metric_values(since, until, width, ["m", "none"])
         assert rows == sorted(rows)
         assert {name for name, _, _ in rows} == {"m"}
         return Counter({value: times for _, value, times in rows})
 
     expected = Counter(rounded(value) for value in measured for _ in range(2))
-    assert await stored(hours, HOUR) == expected
-    assert await stored([NOON - NOON % DAY + n * DAY for n in range(3)], DAY) == expected
-    assert await stored(hours[3:4], HOUR) == Counter(rounded(v) for v in measured[3::30] for _ in range(2))
+    assert await stored(NOON, NOON + 30 * HOUR, HOUR) == expected
+    assert await stored(NOON, NOON + 30 * HOUR, DAY) == expected
+    assert await stored(hours[3] + 1, hours[4], HOUR) == Counter(
+        rounded(v) for v in measured[3::30] for _ in range(2)
+    )
     for value in measured:
         assert abs(rounded(value) - value) <= abs(value) * ROUNDING
     assert [rounded(value) for value in range(9)] == list(range(9))

@@ -4,6 +4,7 @@ x is in percent of the width and y in pixels, so that a plot fits any screen and
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _TOP: Final = 18
@@ -11,6 +12,7 @@ _BOTTOM: Final = 148
 # The labels of the lines stand on them, at the left; points begin to the right of them.
 _LEFT: Final = 14.0
 _RIGHT: Final = 96.0
+_SPARK_HEIGHT: Final = 18
 
 
 class Bar(NamedTuple):
@@ -79,16 +81,22 @@ def spark(values: Sequence[float | None], most: float | None = None) -> str:
 
     None leaves a gap. most: value of a whole bar, which none exceeds; None for the largest one.
     """
-    height = 18
     most = most or max((abs(value) for value in values if value is not None), default=0) or 1
-    step = 100 / max(len(values), 1)
-    path = ""
-    for place, value in enumerate(values):
+    starts, across = _columns(len(values))
+    bars = []
+    for start, value in zip(starts, values, strict=True):
         if value is not None:
             # 1 pixel: what is there shows, however small it is.
-            tall = f"{max(height * abs(value) / most, 1):.1f}"
-            path += f"M{step * place:.1f} {height}v-{tall}h{0.75 * step:.1f}v{tall}z"
-    return path
+            tall = f"{max(_SPARK_HEIGHT * abs(value) / most, 1):.1f}"
+            bars.append(f"{start}v-{tall}{across}v{tall}z")
+    return "".join(bars)
+
+
+@lru_cache(64)
+def _columns(size: int) -> tuple[list[str], str]:
+    """Return where so many bars begin, and how wide each is, as parts of a path."""
+    step = 100 / max(size, 1)
+    return [f"M{step * place:.1f} {_SPARK_HEIGHT}" for place in range(size)], f"h{0.75 * step:.1f}"
 
 
 def share_plot(series: Sequence[tuple[str, str, Sequence[Datum]]]) -> Plot:

@@ -2,10 +2,11 @@
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, func, select
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 
@@ -68,15 +69,13 @@ class ValueCount(NamedTuple):
     times: int
 
 
-# The first three fields say what is counted; the others are added up.
 Count = Rollup | ValueCount
 
-_TABLES: Final[dict[tuple[type[Count], int], Table]] = {
-    (Rollup, HOUR): ROLLUPS,
-    (Rollup, DAY): DAILY_ROLLUPS,
-    (ValueCount, HOUR): VALUE_COUNTS,
-    (ValueCount, DAY): DAILY_VALUE_COUNTS,
-}
+_TABLES: Final = {HOUR: ROLLUPS, DAY: DAILY_ROLLUPS}
+_VALUE_TABLES: Final = {HOUR: VALUE_COUNTS, DAY: DAILY_VALUE_COUNTS}
+
+# Hours or days.
+_SPAN: Final = 30
 
 
 def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
@@ -143,15 +142,21 @@ def count(connection: Connection, counts: Iterable[Count]) -> None:
 
 def add(connection: Connection, counts: Sequence[Count]) -> None:
     """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
-    for (kind, width), upsert in _UPSERTS.items():
-        sums: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for width in (HOUR, DAY):
+        sums: dict[tuple[int, str, str], Iterable[float]] = {}
+        values: Counter[tuple[int, str, float, int]] = Counter()
         for one in counts:
-            if type(one) is kind:
-                key = (one.hour - one.hour % width, *one[1:3])
+            hour = one.hour - one.hour % width
+            if isinstance(one, Rollup):
+                key = (hour, one.scope, one.key)
                 before = sums.get(key)
                 sums[key] = one[3:] if before is None else tuple(map(operator.add, before, one[3:]))
+            else:
+                values[hour - hour % (_SPAN * width), one.key, one.value, hour] += one.times
         if sums:
-            upsert.execute(connection, [(*key, *added) for key, added in sums.items()])
+            _UPSERTS[width].execute(connection, [(*key, *added) for key, added in sums.items()])
+        if values:
+            _VALUE_UPSERTS[width].execute(connection, [(*key, times) for key, times in values.items()])
 
 
 def between(connection: Connection, since: int, until: int, width: int = HOUR) -> list[Rollup]:
@@ -159,35 +164,55 @@ def between(connection: Connection, since: int, until: int, width: int = HOUR) -
 
     That of `since` is the first, although it began before.
     """
-    columns = _TABLES[Rollup, width].c
-    wanted = select(*(columns[name] for name in Rollup._fields)).where(
-        columns.hour >= since - since % width, columns.hour < until
-    )
-    wanted = wanted.order_by(columns.hour, columns.scope, columns.key)
-    return [Rollup._make(row) for row in connection.execute(wanted)]
+    found = connection.execute(_BETWEEN[width], {"since": since - since % width, "until": until})
+    return [Rollup._make(row) for row in found]
 
 
-def values(
-    connection: Connection, hours: Iterable[int], width: int, keys: Iterable[str]
+def values_between(
+    connection: Connection, since: int, until: int, width: int, keys: Sequence[str]
 ) -> list[tuple[str, float, int]]:
-    """Return what metrics measured: key, value, how often; the smallest of each key first.
+    """Return what metrics measured in a time as in `between`: key, value, how often; in the order of both."""
+    first, span = since - since % width, _SPAN * width
+    spans = range(first - first % span, until, span)
+    wanted = {"spans": spans, "keys": keys, "since": first, "until": until}
+    found = connection.execute(_VALUES_BETWEEN[width], wanted)
+    return [(key, value, int(times)) for key, value, times in found]
 
-    hours: the begins of the hours, or with width=DAY of the days. By a range of them SQLite would read those of all
-    other keys, too.
-    """
-    columns = _TABLES[ValueCount, width].c
-    wanted = select(columns.key, columns.value, func.sum(columns.times))
-    wanted = wanted.where(columns.hour.in_(hours), columns.key.in_(keys))
-    wanted = wanted.group_by(columns.key, columns.value).order_by(columns.key, columns.value)
-    return [(key, value, int(times)) for key, value, times in connection.execute(wanted)]
+
+def _select(table: Table) -> "Select[*tuple[Any, ...]]":
+    columns = table.c
+    wanted = select(*(columns[name] for name in Rollup._fields)).where(_within(columns))
+    return wanted.order_by(columns.hour, columns.scope, columns.key)
+
+
+def _select_values(table: Table) -> "Select[*tuple[Any, ...]]":
+    columns = table.c
+    wanted = select(columns.key, columns.value, func.sum(columns.times).label("times")).where(
+        columns.span.in_(bindparam("spans", expanding=True)),
+        columns.key.in_(bindparam("keys", expanding=True)),
+        _within(columns),
+    )
+    # Twice: so the rows of a span are added up as they stand, and what has to be sorted is small.
+    spans = wanted.group_by(columns.span, columns.key, columns.value).subquery().c
+    found = select(spans.key, spans.value, func.sum(spans.times))
+    return found.group_by(spans.key, spans.value).order_by(spans.key, spans.value)
+
+
+def _within(columns: Any) -> "ColumnElement[bool]":
+    return and_(columns.hour >= bindparam("since"), columns.hour < bindparam("until"))
 
 
 def _upsert(insert: Any) -> Any:
-    columns = insert.table.c
-    names = columns.keys()
+    key = insert.table.primary_key.columns.keys()
+    columns = {name: column for name, column in insert.table.c.items() if name not in key}
     return insert.on_conflict_do_update(
-        index_elements=names[:3], set_={name: columns[name] + insert.excluded[name] for name in names[3:]}
+        index_elements=key,
+        set_={name: column + insert.excluded[name] for name, column in columns.items()},
     )
 
 
-_UPSERTS: Final = {key: PreparedInsert(table, _upsert) for key, table in _TABLES.items()}
+# Built once: building takes longer than a page has.
+_BETWEEN: Final = {width: _select(table) for width, table in _TABLES.items()}
+_VALUES_BETWEEN: Final = {width: _select_values(table) for width, table in _VALUE_TABLES.items()}
+_UPSERTS: Final = {width: PreparedInsert(table, _upsert) for width, table in _TABLES.items()}
+_VALUE_UPSERTS: Final = {width: PreparedInsert(table, _upsert) for width, table in _VALUE_TABLES.items()}

@@ -4,9 +4,21 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from evald.v1 import result_pb2, run_service_pb2
@@ -276,19 +288,30 @@ class RunStore:
         return await self._database.read(lambda connection: rollups.between(connection, since, until, width))
 
     async def metric_values(
-        self, hours: Iterable[int], width: int, names: Iterable[str]
+        self, since: int, until: int, width: int, names: Sequence[str]
     ) -> Sequence[tuple[str, float, int]]:
-        """Return what metrics measured: name, value, how often; see `rollups.values`."""
-        return await self._database.read(lambda connection: rollups.values(connection, hours, width, names))
+        """Return what metrics measured between two times: name, value, how often; in the order of both.
+
+        Values are rounded, see `rollups.rounded`.
+        """
+        return await self._database.read(
+            lambda connection: rollups.values_between(connection, since, until, width, names)
+        )
 
     async def list(
         self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False
     ) -> list[tuple[int, Run]]:
         """Return runs with the number to go on after, newest first. Of their snapshots they have the names alone."""
-        statement = _listing(wanted, after, limit, oldest_first=oldest_first)
+        given = {name: value for name, value in wanted._asdict().items() if value}
+        if wanted.failed_evaluator:
+            given["failed_evaluator"] = wanted.failed_evaluator[: rollups.MAX_KEY]
+        if after is not None:
+            given["after"] = after
+        statement = _listing(frozenset(given), oldest_first=oldest_first)
         return await self._database.read(
             lambda connection: [
-                (number, Run.FromString(body)) for number, body in connection.execute(statement)
+                (number, Run.FromString(body))
+                for number, body in connection.execute(statement, {**given, "most": limit})
             ]
         )
 
@@ -402,28 +425,34 @@ def _delete(connection: Connection, numbers: Sequence[int]) -> None:
         connection.execute(delete(table).where(table.c.number.in_(numbers)))
 
 
-def _listing(wanted: RunFilter, after: int | None, limit: int, *, oldest_first: bool) -> "Select[int, bytes]":
+@cache
+def _listing(given: frozenset[str], *, oldest_first: bool) -> "Select[int, bytes]":
+    """Return the statement that lists runs. given: fields of a filter, and "after"; it takes them as parameters."""
     columns = RUNS.c
     # The order, and the range of times, on a column that every index of a filter has at its end.
-    number = RUN_FAILURES.c.number if wanted.failed_evaluator else columns.number
+    number = RUN_FAILURES.c.number if "failed_evaluator" in given else columns.number
     statement = select(number)
-    if wanted.failed_evaluator:
+    if "failed_evaluator" in given:
         statement = (
             statement.select_from(RUN_FAILURES)
             .join(RUNS, columns.number == number)
-            .where(RUN_FAILURES.c.evaluator == wanted.failed_evaluator[: rollups.MAX_KEY])
+            .where(RUN_FAILURES.c.evaluator == bindparam("failed_evaluator"))
         )
     for name in _EQUAL:
-        if value := getattr(wanted, name):
-            statement = statement.where(columns[name] == value)
-    if wanted.since:
-        statement = statement.where(number >= wanted.since, columns.created >= wanted.since)
-    if wanted.until:
-        statement = statement.where(number < wanted.until + _MAX_SKEW, columns.created < wanted.until)
-    if after is not None:
+        if name in given:
+            statement = statement.where(columns[name] == bindparam(name))
+    if "since" in given:
+        since: BindParameter[int] = bindparam("since")
+        statement = statement.where(number >= since, columns.created >= since)
+    if "until" in given:
+        until: BindParameter[int] = bindparam("until")
+        statement = statement.where(number < until + _MAX_SKEW, columns.created < until)
+    if "after" in given:
+        after: BindParameter[int] = bindparam("after")
         statement = statement.where(number > after if oldest_first else number < after)
     # The page first: else PostgreSQL reads the states of all runs that are newer than it.
-    page = statement.order_by(number if oldest_first else number.desc()).limit(limit).subquery()
+    order = number if oldest_first else number.desc()
+    page = statement.order_by(order).limit(bindparam("most")).subquery()
     listed = select(page.c.number, RUN_STATES.c.body).join(RUN_STATES, RUN_STATES.c.number == page.c.number)
     return listed.order_by(page.c.number if oldest_first else page.c.number.desc())
 

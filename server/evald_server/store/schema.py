@@ -197,15 +197,17 @@ def _value_counts(name: str) -> Table:
     return Table(
         name,
         METADATA,
-        Column("hour", BigInteger, primary_key=True, autoincrement=False),
+        Column("span", BigInteger, primary_key=True, autoincrement=False),
         _text("key", key=True),
         Column("value", Double, primary_key=True),
+        Column("hour", BigInteger, primary_key=True, autoincrement=False),
         _integer("times"),
         sqlite_with_rowid=False,
     )
 
 
-# How often metrics had a value, rounded. hour, key: as in the rollups.
+# How often metrics had a value, rounded. hour, key: as in the rollups. span: the begin of the 30 hours or days that
+# hour is one of: within them all rows of a value stand together, so that they are added up without being sorted.
 VALUE_COUNTS: Final = _value_counts("value_counts")
 DAILY_VALUE_COUNTS: Final = _value_counts("daily_value_counts")
 

@@ -1,18 +1,24 @@
 """Figures of the overview, from the counts of hours."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
+from evald.catalog import EvaluatorType
 from evald.records import read_verdict
 from evald.result import Verdict
 from evald.v1 import evaluator_pb2, run_service_pb2, suite_service_pb2
 from evald_server.pages.formats import Mark, mark
 from evald_server.pages.plots import Bar, bar, spark
-from evald_server.store.rollups import ASSERTION, RUN, Rollup
+from evald_server.store.rollups import ASSERTION, METRIC, RUN, Rollup
 from evald_server.suites.reports.case_view import title
 from evald_server.suites.reports.report import is_metric
 from evald_server.suites.statistics import wilson
+
+from .evaluator_types import unit_of
 
 # Rows of each table, those with most failures first.
 _ROWS: Final = 50
@@ -49,13 +55,22 @@ class AssertionRow(NamedTuple):
 
 
 class MetricRow(NamedTuple):
-    """A metric over a period. mean: None where nothing was measured."""
+    """A metric over a period. name: in results. mean: None where nothing was measured. unit: "" if it is not known."""
 
+    name: str
     title: str
     measured: int
     error: int
     mean: float | None
+    unit: str
     spark: str
+
+
+class Spread(NamedTuple):
+    """What a metric's counted values say. p95: that 95 % of them do not exceed, as it was rounded."""
+
+    counted: int
+    p95: float
 
 
 class Figures(NamedTuple):
@@ -86,39 +101,46 @@ class Period(NamedTuple):
     width: int
     size: int
 
+    def begins(self) -> range:
+        """Return the begins of its pieces."""
+        return range(self.since, self.since + self.size * self.width, self.width)
+
     def spark(self, values: Mapping[int, float], most: float | None = None) -> str:
         """Draw values, given by the begins of their pieces. most: as for `plots.spark`."""
-        return spark([values.get(self.since + place * self.width) for place in range(self.size)], most)
+        return spark([values.get(begin) for begin in self.begins()], most)
 
 
-def figures(found: Iterable[Rollup], period: Period, labels: Mapping[str, str]) -> Figures:
-    """Return what the counts of a period's pieces say. labels: of evaluators, by type."""
-    runs: list[Rollup] = []
-    assertions: dict[str, list[Rollup]] = {}
-    metrics: dict[str, list[Rollup]] = {}
+def figures(found: Iterable[Rollup], period: Period, types: Mapping[str, EvaluatorType]) -> Figures:
+    """Return what the counts of a period's pieces say. types: of evaluators, by name."""
+    counts: dict[str, dict[str, list[Rollup]]] = {RUN: {}, ASSERTION: {}, METRIC: {}}
     for one in found:
-        if one.scope == RUN:
-            runs.append(one)
-        else:
-            (assertions if one.scope == ASSERTION else metrics).setdefault(one.key, []).append(one)
+        counts[one.scope].setdefault(one.key, []).append(one)
+    assertions, metrics = counts[ASSERTION], counts[METRIC]
 
     def shown(name: str) -> str:
         base = name.partition("#")[0]
-        return title(name, base, labels.get(base, ""))
+        return title(name, base, types[base].label if base in types else "")
+
+    def unit(name: str) -> str:
+        known = types.get(name.partition("#")[0])
+        return unit_of(known) if known is not None else ""
 
     def failures(name: str) -> int:
         return sum(one.failed + one.error for one in assertions[name])
 
     worst = sorted(assertions, key=lambda name: (-failures(name), shown(name)))
     return Figures(
-        _runs(runs, period),
+        _runs([one for rows in counts[RUN].values() for one in rows], period),
         [_assertion(name, shown(name), assertions[name], period) for name in worst[:_ROWS]],
-        [_metric(shown(name), metrics[name], period) for name in sorted(metrics, key=shown)[:_ROWS]],
+        [
+            _metric(name, shown(name), unit(name), metrics[name], period)
+            for name in sorted(metrics, key=shown)[:_ROWS]
+        ],
         max(len(assertions) - _ROWS, 0) + max(len(metrics) - _ROWS, 0),
     )
 
 
-def _runs(counts: Iterable[Rollup], period: Period) -> RunFigures:
+def _runs(counts: Sequence[Rollup], period: Period) -> RunFigures:
     ended: dict[int, int] = defaultdict(int)
     passed = failed = error = 0
     for one in counts:
@@ -130,19 +152,31 @@ def _runs(counts: Iterable[Rollup], period: Period) -> RunFigures:
 
 
 def _assertion(name: str, shown: str, counts: Sequence[Rollup], period: Period) -> AssertionRow:
-    passed, failed = sum(one.passed for one in counts), sum(one.failed for one in counts)
-    rates = {one.hour: one.passed / (one.passed + one.failed) for one in counts if one.passed or one.failed}
-    error = sum(one.error for one in counts)
-    return AssertionRow(
-        name, shown, passed, failed, error, _rate(passed, failed), period.spark(rates, most=1.0)
-    )
+    hours, _, _, passed, failed, error, *_ = zip(*counts, strict=True)
+    rates = {hour: yes / (yes + no) for hour, yes, no in zip(hours, passed, failed, strict=True) if yes or no}
+    rate = _rate(sum(passed), sum(failed))
+    plot = period.spark(rates, most=1.0)
+    return AssertionRow(name, shown, sum(passed), sum(failed), sum(error), rate, plot)
 
 
-def _metric(shown: str, counts: Sequence[Rollup], period: Period) -> MetricRow:
-    measured = sum(one.value_count for one in counts)
-    mean = sum(one.value_sum for one in counts) / measured if measured else None
-    means = {one.hour: one.value_sum / one.value_count for one in counts if one.value_count}
-    return MetricRow(shown, measured, sum(one.error for one in counts), mean, period.spark(means))
+def _metric(name: str, shown: str, unit: str, counts: Sequence[Rollup], period: Period) -> MetricRow:
+    hours, _, _, _, _, error, _, counted, sums = zip(*counts, strict=True)
+    means = {hour: total / n for hour, n, total in zip(hours, counted, sums, strict=True) if n}
+    measured = sum(counted)
+    mean = sum(sums) / measured if measured else None
+    return MetricRow(name, shown, measured, sum(error), mean, unit, period.spark(means))
+
+
+def spreads(values: Iterable[tuple[str, float, int]]) -> dict[str, Spread]:
+    """Return how the values of metrics are spread. values: name, value, how often; the smallest of each name first."""
+    found = {}
+    for name, rows in groupby(values, itemgetter(0)):
+        _, measured, times = zip(*rows, strict=True)
+        counted = sum(times)
+        # The first place up to which there are 19 of 20.
+        place = bisect_left(list(accumulate(times)), counted * 19 / 20)
+        found[name] = Spread(counted, measured[place])
+    return found
 
 
 def _rate(passed: int, failed: int) -> Rate | None:

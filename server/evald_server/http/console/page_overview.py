@@ -12,11 +12,11 @@ from starlette.responses import Response
 from evald.result import Verdict
 from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.http.site import Site
-from evald_server.store.rollups import DAY, HOUR
+from evald_server.store.rollups import DAY, HOUR, ROUNDING
 from evald_server.store.runs import RunStore
 
-from .figures import Period, figures, problems
-from .labels import labels
+from .evaluator_types import evaluator_types
+from .figures import Period, figures, problems, spreads
 from .page_runs import choice
 from .rendering import render
 from .suite_view import suite_rows
@@ -67,9 +67,12 @@ async def overview(site: Site, request: Request) -> Response:
         suite_service_pb2.ListSuiteRunsResponse,
         caller,
     )
-    counts = await RunStore(site.database).rollups(pieces.since, now, width)
+    store = RunStore(site.database)
+    counts = await store.rollups(pieces.since, now, width)
     # Callers choose how many names evaluators have: 2,000 of them take 30 ms.
-    found = await asyncio.to_thread(figures, counts, pieces, await labels(site, caller))
+    found = await asyncio.to_thread(figures, counts, pieces, await evaluator_types(site, caller))
+    names = [row.name for row in found.metrics]
+    spread = spreads(await store.metric_values(pieces.since, now, width, names))
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     running, queued = site.telemetry.runs.now()
     return render(
@@ -80,6 +83,9 @@ async def overview(site: Site, request: Request) -> Response:
         periods=list(_PERIODS),
         now=Timestamp(seconds=now // 1_000_000),
         found=found,
+        spreads=spread,
+        uncounted=sum(row.measured for row in found.metrics) > sum(one.counted for one in spread.values()),
+        p95_error=ROUNDING,
         problems=problems(newest),
         problem_runs=len(newest),
         running=running,

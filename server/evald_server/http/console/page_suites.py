@@ -20,8 +20,8 @@ from evald_server.suites.reports.page import (
     trial_plot,
 )
 
+from .evaluator_types import evaluator_types
 from .failures import BadAddress, NotThere, gone_is_gone
-from .labels import labels
 from .page_runs import VERDICTS, choice
 from .rendering import link, render
 from .suite_view import SuiteRun, rate_bar, suite_mark, suite_rows, suite_status
@@ -73,13 +73,14 @@ async def suite_run(site: Site, request: Request) -> Response:
     same = suite_service_pb2.ListSuiteRunsRequest(page_size=_HISTORY, suite=run.suite, target=run.target)
     history = (await site.calls.ask(_LIST, same, _ANSWER, caller)).suite_runs
     past = past_runs(run, history)
-    known = await labels(site, caller)
+    types = await evaluator_types(site, caller)
     names = {}
     for used in run.provenance:
         totals = run.evaluators.get(used.name)
         measures = totals is not None and totals.HasField("mean_value")
         judged = totals is not None and bool(totals.passed_count + totals.failed_count)
-        names[used.name] = title(used.name, used.type, known.get(used.type, "")), measures and not judged
+        label = types[used.type].label if used.type in types else ""
+        names[used.name] = title(used.name, used.type, label), measures and not judged
     assertions, metrics = evaluator_rows(run, names)
     choice(request, "verdict", VERDICTS)
     only = request.query_params.get("verdict", "")

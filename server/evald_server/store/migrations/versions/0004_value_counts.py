@@ -18,10 +18,11 @@ def upgrade() -> None:
     for name in ("value_counts", "daily_value_counts"):
         op.create_table(
             name,
-            sa.Column("hour", sa.BigInteger(), nullable=False),
+            sa.Column("span", sa.BigInteger(), nullable=False),
             sa.Column("key", TEXT, nullable=False),
             sa.Column("value", sa.Double(), nullable=False),
+            sa.Column("hour", sa.BigInteger(), nullable=False),
             sa.Column("times", sa.BigInteger(), nullable=False),
-            sa.PrimaryKeyConstraint("hour", "key", "value"),
+            sa.PrimaryKeyConstraint("span", "key", "value", "hour"),
             sqlite_with_rowid=False,
         )
