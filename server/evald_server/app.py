@@ -189,7 +189,7 @@ class App:
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
         try:
-            self._connectors = Connectors(settings)
+            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.runner = Runner(
@@ -200,6 +200,7 @@ class App:
             self.admission,
             self.telemetry,
             max_runs=settings.max_runs,
+            give_way=self._rpc.give_way,
         )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect

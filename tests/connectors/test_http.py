@@ -8,7 +8,8 @@ import pytest
 
 from evald.structs import duration_ms
 from evald.v1 import context_pb2
-from evald_server.connectors.build import try_connector
+from evald_server.config import Settings
+from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import AgentRequest, ConnectorOptions
 from evald_server.connectors.headers import HeaderSecrets, ResolvedHeaders
 from evald_server.connectors.network_agent import NetworkAgent
@@ -67,6 +68,20 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         [("assistant", "fine")],
     ),
 }
+
+
+async def test_an_answer_is_read_when_others_had_their_turn() -> None:
+    times = 0
+
+    async def give_way() -> None:
+        nonlocal times
+        times += 1
+
+    async with wire(answer(200, {"text": "fine"})) as server:
+        agent = Connectors(Settings(), give_way=give_way).build(stored("http", server.base_url))
+        assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+        await agent.aclose()
+    assert times == 1
 
 
 @pytest.mark.parametrize("name", USUAL)

@@ -2,9 +2,13 @@
 
 import asyncio
 import random
+import time
+from typing import Any
 
 import pytest
 
+from evald_server.monitoring import Telemetry
+from evald_server.rpc.server import RpcServer
 from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks, StreamTurns
 
 
@@ -65,3 +69,43 @@ async def test_tasks_of_one_stream_wait_for_one_turn_at_a_time() -> None:
     turns = StreamTurns(next_turn)
     await asyncio.gather(*(turns.pause() for _ in range(64)))
     assert most == 1
+
+
+def rpc_server() -> RpcServer:
+    return RpcServer(Telemetry(), max_message_bytes=1000, max_streams=1)
+
+
+async def test_pieces_that_give_way_are_done_one_at_a_time() -> None:
+    rpc, rounds = rpc_server(), 0
+    seen: list[int] = []
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def piece() -> None:
+        await rpc.give_way()
+        seen.append(rounds)
+
+    counting = asyncio.create_task(count())
+    gone, *pieces = [asyncio.create_task(piece()) for _ in range(64)]
+    gone.cancel()
+    await asyncio.wait_for(asyncio.gather(*pieces), 30)
+    counting.cancel()
+    assert len(set(seen)) == 63  # each in an iteration of its own
+    assert seen == sorted(seen)
+
+
+async def test_beside_calls_there_is_time_for_one_between_two_pieces() -> None:
+    rpc = rpc_server()
+
+    async def handle(data: bytes, _context: Any) -> bytes:
+        return data
+
+    called: Any = rpc.unary("evald.v1.Service", "Call", handle).unary_unary
+    assert await called(b"data", None) == b"data"
+    began = time.perf_counter()
+    await asyncio.gather(*(rpc.give_way() for _ in range(20)))
+    assert time.perf_counter() - began > 0.015

@@ -21,7 +21,15 @@ from evald_server.remote.build import read_tls_profiles
 from evald_server.remote.dial_allowlist import Resolve
 from evald_server.remote.errors import Refusal
 
-from .connector import AgentConnector, AgentRequest, Connector, ConnectorFailure, ConnectorOptions
+from .connector import (
+    AgentConnector,
+    AgentRequest,
+    Connector,
+    ConnectorFailure,
+    ConnectorOptions,
+    GiveWay,
+    give_way,
+)
 from .grpc_agent import GrpcAgent
 from .headers import HeaderSecrets
 from .http_endpoint import HttpEndpoint
@@ -38,7 +46,9 @@ _INDEX: Final = re.compile(r"\.(\d+)(?=[.\[]|$)")
 class Connectors:
     """The connector types of a server. Raises ValueError, which names the wrong setting."""
 
-    def __init__(self, settings: Settings, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, settings: Settings, resolve: Resolve | None = None, give_way: GiveWay = give_way
+    ) -> None:
         rules = settings.connector_allowed
         if rules is None:
             rules = ["*"] if is_loopback(split_address(settings.listen)[0]) else []
@@ -48,7 +58,7 @@ class Connectors:
             raise ValueError(f"connector_allowed: {problem}") from None
         self.secrets = HeaderSecrets(settings.connector_secrets)
         self._options = ConnectorOptions(
-            targets, self.secrets, read_tls_profiles(settings), settings.max_messages
+            targets, self.secrets, read_tls_profiles(settings), settings.max_messages, give_way
         )
         self._types = {one.type_name: one for one in _TYPES}
 

@@ -1,7 +1,8 @@
 """What a run knows of a connector: one turn in, one `Invocation` out."""
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from pydantic import BaseModel
@@ -80,16 +81,26 @@ class ConnectorConfig(BaseModel):
     model_config = CONFIG_MODEL
 
 
+GiveWay: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits until work may hold the event loop for about half a millisecond."""
+
+
+async def give_way() -> None:
+    """Wait for nothing but what is ready already."""
+    await asyncio.sleep(0)
+
+
 class ConnectorOptions(NamedTuple):
     """What all connectors of a server share.
 
-    tls: TLS profiles by name. max_messages: most messages of an answer.
+    tls: TLS profiles by name. max_messages: most messages of an answer. give_way: awaited before an answer is read.
     """
 
     targets: AgentTargets
     secrets: HeaderSecrets
     tls: Mapping[str, DialTls]
     max_messages: int
+    give_way: GiveWay = give_way
 
 
 class AgentConnector(Connector):

@@ -117,6 +117,7 @@ class GrpcAgent(NetworkAgent):
         except grpc.aio.AioRpcError as problem:
             raise self._failed(problem, headers.redactor) from None
         seconds = time.monotonic() - began
+        await self._options.give_way()
         if len(data) > MAX_ANSWER_BYTES:
             raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
         try:

@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -17,7 +17,7 @@ from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
 from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
-from .connector import ConnectorConfig, ConnectorFailure, FailureCode
+from .connector import ConnectorConfig, ConnectorFailure, FailureCode, GiveWay
 from .headers import ResolvedHeaders
 from .http_connection import BROKEN, HttpConnection
 from .streams import EventLines
@@ -93,10 +93,12 @@ class _Unreachable(Exception):
 class AgentHttp:
     """Sends requests to one agent, over connections of its own."""
 
-    def __init__(self, url: HttpUrl, resolver: Resolver, config: HttpConfig) -> None:
+    def __init__(self, url: HttpUrl, resolver: Resolver, config: HttpConfig, give_way: GiveWay) -> None:
+        """give_way: see ConnectorOptions."""
         self._url = url
         self._resolver = resolver
         self._config = config
+        self._give_way = give_way
         self._backoff = RetryBackoff()
         parts = urlsplit(url.text)
         self._host, self._path = parts.netloc, parts.path
@@ -173,7 +175,7 @@ class AgentHttp:
                     if not 200 <= status < 300:
                         said = excerpt(await _read_some(connection), redactor)
                         raise self._refused(status, fields, said)
-                    return await self._read(connection, fields, began, stream, redactor)
+                    answer = await self._read(connection, fields, began, stream, redactor)
                 finally:
                     if connection.finish():
                         self._idle.append(connection)
@@ -195,6 +197,8 @@ class AgentHttp:
             kind = type(problem).__name__
             text = f"the connection ended without an answer in HTTP ({kind})"
             raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
+        await self._give_way()
+        return answer._replace(data=await run_sized(answer.size, answer.data))
 
     async def _connect(self) -> HttpConnection:
         """Return a connection to a checked address, idle or new. Raises _Unreachable."""
@@ -229,6 +233,7 @@ class AgentHttp:
         stream: EventLines | None,
         redactor: Redactor,
     ) -> HttpAnswer:
+        """Return the answer with a function in place of its data, which parses them."""
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise bad_answer("the answer is compressed, although the request allows no compression")
         content = bytearray()
@@ -247,10 +252,9 @@ class AgentHttp:
                 break
         seconds = time.monotonic() - began
         if stream is not None:
-            return HttpAnswer(await run_sized(size, stream.finish), size, seconds, first)
+            return HttpAnswer(stream.finish, size, seconds, first)
         media = headers.get("content-type", "")
-        data = await run_sized(size, parse_body, bytes(content), media, redactor)
-        return HttpAnswer(data, size, seconds)
+        return HttpAnswer(partial(parse_body, bytes(content), media, redactor), size, seconds)
 
     def _refused(self, status: int, headers: Mapping[str, str], said: str) -> _AttemptFailure:
         retry_after = parse_retry_after(headers)

@@ -7,6 +7,7 @@ when the table is built, because an interceptor costs 6 % of the calls.
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,10 @@ _RESTLESS_SECONDS: Final = 0.5
 
 _TICK_SECONDS: Final = 0.01
 
+# How long calls are waited for after the last one, and how long one takes that nothing holds up.
+_LATELY_SECONDS: Final = 0.25
+_CALL_SECONDS: Final = 0.001
+
 
 def parse(kind: type[M], data: bytes, name: str) -> M:
     """Parse a message. Raises CallError for bytes that are none."""
@@ -110,6 +115,8 @@ class RpcServer:
         self._stopping = False
         self._holding = False
         self._last_held = 0.0
+        self._last_call = -math.inf
+        self._giving_way = asyncio.Lock()
         self.draining = False
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
@@ -222,6 +229,16 @@ class RpcServer:
             if task is not None:
                 task.cancel()
 
+    async def give_way(self) -> None:
+        """Wait before work that holds the event loop for as long as a small call takes, and that is in less of a hurry.
+
+        All such work goes on one piece at a time, and while calls come with time for one between two pieces: a call
+        goes through the loop several times, and would wait for a piece each time.
+        """
+        async with self._giving_way:
+            is_busy = time.perf_counter() - self._last_call < _LATELY_SECONDS
+            await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
+
     def _in_flight(self) -> bool:
         """Whether there are calls that a drain waits for."""
         return bool(self._calls) or not self._streams <= self._endless
@@ -263,7 +280,7 @@ class RpcServer:
         in_flight = self._streams if open_streams else self._calls
 
         async def handler(request: Any, context: Context) -> T:
-            began = time.perf_counter()
+            began = self._last_call = time.perf_counter()
             tally.started()
             task = asyncio.current_task()
             try:

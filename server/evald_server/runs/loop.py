@@ -3,7 +3,6 @@
 Everything is saved before it counts: a run that is loaded again goes on where it stood.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -16,7 +15,7 @@ from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
-from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
+from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure, GiveWay, give_way
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
@@ -75,11 +74,16 @@ class EvaluationAdmission(Protocol):
 
 
 class LoopParts(NamedTuple):
-    """What all runs of a server share. on_turn: called with every evaluation of a turn."""
+    """What all runs of a server share.
+
+    on_turn: called with every evaluation of a turn. give_way: awaited before each piece of work that takes about half
+    a millisecond.
+    """
 
     engine: Engine
     admission: EvaluationAdmission
     on_turn: Callable[[EvaluationRun], None] = lambda _run: None
+    give_way: GiveWay = give_way
 
 
 class RunLoop:
@@ -99,7 +103,7 @@ class RunLoop:
         save: Save,
     ) -> None:
         self.run = run
-        self._engine, self._admission, self._on_turn = parts
+        self._engine, self._admission, self._on_turn, self._give_way = parts
         self._connector = connector
         self._user = user
         self._save = save
@@ -208,9 +212,9 @@ class RunLoop:
             if not self._calls and self._count >= self._rules.max_messages:
                 break
             while not self._has_answered:
+                await self._give_way()
                 await self._call_agent()
-            # Reading an answer and evaluating it take a millisecond each: other callers in between.
-            await asyncio.sleep(0)
+            await self._give_way()
             if await self._evaluate():
                 return
         await self._end(self._end_cause or StopCause.SILENCE)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from evald.foreign import raised_by
 from evald.result import Verdict
 from evald.v1 import connector_service_pb2, result_pb2, run_service_pb2
-from evald_server.connectors.connector import Connector, ConnectorFailure
+from evald_server.connectors.connector import Connector, ConnectorFailure, GiveWay, give_way
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
 from evald_server.judge.prompt_request import JudgeModels
@@ -131,7 +131,7 @@ class Runner:
     """Plays the stored runs of a server. Call `start` first, then `begin`, and `drain` last.
 
     max_runs: how many at a time. store_seconds: how long a run waits for a store that cannot be written before it
-    is interrupted.
+    is interrupted. give_way: see LoopParts.
     """
 
     def __init__(
@@ -145,12 +145,13 @@ class Runner:
         *,
         max_runs: int = 64,
         store_seconds: float = 60.0,
+        give_way: GiveWay = give_way,
     ) -> None:
         self._store = store
         self._connectors = connectors
         self._models = models
         self._telemetry = telemetry
-        self._parts = LoopParts(engine, admission, self._count_turn)
+        self._parts = LoopParts(engine, admission, self._count_turn, give_way)
         self._max_runs = max_runs
         self._store_seconds = store_seconds
         self._queue = FairQueue()
