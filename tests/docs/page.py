@@ -5,7 +5,8 @@ console blocks, run in the same directory; a command of a console block must
 print the lines shown below it, numbers and widths aside. A block with file=NAME
 after its language is written to that file. Other languages are not run. What
 `evald serve` listens on by default is replaced by the addresses in
-EVALD_TEST_GRPC, EVALD_TEST_HTTP and EVALD_TEST_WEB.
+EVALD_TEST_GRPC, EVALD_TEST_HTTP and EVALD_TEST_WEB; the other ports of this
+machine by ones that are free.
 """
 
 import os
@@ -16,12 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.ports import free_address
+
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*) *(?P<info>.*)$")
-_DEFAULT_ADDRESSES = {
-    "EVALD_TEST_GRPC": re.compile(r"\b(?:localhost|127\.0\.0\.1):50051\b"),
-    "EVALD_TEST_HTTP": re.compile(r"\b(?:localhost|127\.0\.0\.1):9464\b"),
-    "EVALD_TEST_WEB": re.compile(r"\b(?:localhost|127\.0\.0\.1):50080\b"),
-}
+_ADDRESS = re.compile(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})\b")
+_OF_THE_SERVER = {"50051": "EVALD_TEST_GRPC", "9464": "EVALD_TEST_HTTP", "50080": "EVALD_TEST_WEB"}
+_OWN_PORTS: dict[str, str] = {}
 
 
 class Block(NamedTuple):
@@ -52,9 +54,16 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 
 def _localised(text: str) -> str:
-    for variable, default in _DEFAULT_ADDRESSES.items():
-        text = default.sub(os.environ[variable], text)
-    return text
+    return _ADDRESS.sub(_local, text)
+
+
+def _local(address: re.Match[str]) -> str:
+    host, port = address.groups()
+    if port in _OF_THE_SERVER and host != "0.0.0.0":
+        return os.environ[_OF_THE_SERVER[port]]
+    if port not in _OWN_PORTS:
+        _OWN_PORTS[port] = free_address().rpartition(":")[2]
+    return f"{host}:{_OWN_PORTS[port]}"
 
 
 def _shell(script: str, place: str) -> str:

@@ -104,6 +104,8 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
     environment |= {
         "PATH": f"{_commands(tmp_path)}:{Path(sys.executable).parent}:{environment['PATH']}",
         "COLUMNS": "120",  # what is printed wraps at the width of whoever runs the tests
+        # Of plugins that are installed here, but not where a reader of the page is; to import them takes long.
+        "PYTEST_ADDOPTS": "-pno:schemathesis -pno:hypothesispytest -pno:xdist -pno:anyio",
         "EVALD_SERVER": server_process.grpc,
         "EVALD_TEST_FORKS": str(forks),
         "EVALD_TEST_GRPC": server_process.grpc,
@@ -121,7 +123,7 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
             start_new_session=True,
         )
         try:
-            code = page.wait(timeout=120)
+            code = page.wait(timeout=300)
         finally:
             # What a page has started in the background, and would have stopped in its last block.
             with suppress(ProcessLookupError):
@@ -137,7 +139,7 @@ def test_the_first_command_prints_what_the_front_page_shows() -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     run = subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=True
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
     assert run.stdout == shown
 

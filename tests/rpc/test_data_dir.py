@@ -35,22 +35,33 @@ def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+async def starts_and_stops(directory: Path) -> None:
+    app = App(Settings(listen="127.0.0.1:0", http=None, web=None, data_dir=directory))
+    await app.start()
+    await app.stop(0)
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_second_server_is_refused_until_the_first_one_is_gone(
     tmp_path: Path, ended_by: signal.Signals
 ) -> None:
     directory = tmp_path / "data"
     with server_process("--data-dir", str(directory)) as first:
-        refused = second_server(directory)
-        assert refused.returncode == 2
-        assert not refused.stdout
-        for told in (str(directory), f"process {first.pid}", "EVALD_DATA_DIR"):
-            assert told in refused.stderr
-        assert "Traceback" not in refused.stderr
+        with pytest.raises(StartError, match=f"process {first.pid}"):
+            run(starts_and_stops(directory))
         first.process.send_signal(ended_by)
         first.process.wait(60)
-        with server_process("--data-dir", str(directory)):
-            pass
+        run(starts_and_stops(directory))
+
+
+def test_it_is_told_where_the_first_one_is_and_what_to_do(tmp_path: Path) -> None:
+    with server_process("--data-dir", str(tmp_path)) as first:
+        refused = second_server(tmp_path)
+        assert refused.returncode == 2
+        assert not refused.stdout
+        for told in (str(tmp_path), f"process {first.pid}", "EVALD_DATA_DIR"):
+            assert told in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: Path) -> None:
@@ -67,8 +78,6 @@ def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: P
             await taken.start()
         await first.stop(0)
         for directory in (tmp_path, tmp_path / "other"):
-            again = App(Settings(listen="127.0.0.1:0", http=None, web=None, data_dir=directory))
-            await again.start()
-            await again.stop(0)
+            await starts_and_stops(directory)
 
     run(asyncio.wait_for(main(), 60))

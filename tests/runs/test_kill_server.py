@@ -30,7 +30,7 @@ from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from tests.conftest import ENVIRONMENT
 
 # More of them: KILL_ROUNDS=60 pytest tests/runs/test_kill_server.py
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
 
 LINES = 12
 RUNS = 6

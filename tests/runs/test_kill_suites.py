@@ -26,7 +26,7 @@ from ..rpc.live import spec
 from .test_kill_server import server, slow_agent
 
 # More of them: KILL_ROUNDS=60 pytest tests/runs/test_kill_suites.py
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
 
 
 async def test_a_suite_run_survives_kills_of_the_server(tmp_path: Path) -> None:

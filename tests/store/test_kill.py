@@ -1,6 +1,7 @@
 """kill -9 at random moments: what was acknowledged is there, and nothing is half there."""
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from evald_server.store.runs import RunFilter, RunStore
 from .conftest import Place
 from .writer import BODY
 
-ROUNDS = 20
+# More of them: KILL_ROUNDS=60 pytest tests/store/test_kill.py
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 
 
 def killed_writer(place: Place, name: str) -> list[list[str]]:
@@ -50,7 +52,7 @@ async def test_nothing_acknowledged_is_lost(
         assert name in (scenarios if kind == "scenario" else stored), (kind, name)
         if kind == "event":
             events[name].append(int(rest[0]))
-    assert len(events) > ROUNDS
+    assert events
     for name, sequences in events.items():
         there = await runs.events(name)
         # In order, none missing, and the run's row is of the same commit as its last event.
