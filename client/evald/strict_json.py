@@ -64,12 +64,20 @@ def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     return found
 
 
-def refuse_huge_numbers(text: str) -> None:
-    """Raise TooLarge for JSON with a number beyond a double, which decoders read as infinity. text: valid JSON."""
-    if _PERHAPS_HUGE.search(text):
-        _read(_FINITE_JSON.decode, text)
+def refuse_huge_numbers(text: str, check: Callable[[], None]) -> None:
+    """Raise TooLarge for JSON with a number beyond a double, which decoders read as infinity.
+
+    text: valid JSON. check: called about every 2 ms; may raise.
+    """
+    for start in range(0, len(text), _PIECE):
+        if start:
+            check()
+        if _PERHAPS_HUGE.search(text, start, start + _PIECE + 400):
+            _read(_FINITE_JSON.decode, text)
+            return
 
 
+_PIECE: Final = 100_000
 _PERHAPS_HUGE: Final = re.compile(r"[0-9](?:[eE]\+?[0-9]{3}|[0-9]{308})")
 
 

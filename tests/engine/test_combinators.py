@@ -95,13 +95,19 @@ def test_a_formula_of_missing_data_fails_whatever_its_shape(engine: Engine) -> N
         assert f"{formula}: no number for a; first: No data" in summary.reason
 
 
+@pytest.mark.parametrize(("do", "wanted"), [("error", ERROR), ("blind", FAILED), ("fail", PASSED)])
+def test_inside_a_formula_no_error_is_outvoted(engine: Engine, do: str, wanted: Verdict) -> None:
+    half = _spec("at-least", _child("pass"), _child(do), k=1)
+    formula = _spec("formula", {**half, "name": "half"}, formula="1 - half", threshold=0.5)
+    assert engine.verdict([formula]) is wanted, "with two that pass it would be 0"
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [
         ("any-of", {}),
         ("at-least", {"k": 1}),
         ("assert-set", {"threshold": 0.1}),
-        ("formula", {"formula": "a + b"}),
     ],
 )
 @pytest.mark.parametrize(
@@ -117,6 +123,13 @@ def test_a_required_child_decides_alone(
         assert result.score == 0
     if required == "fail":
         assert '"b" is required' in result.reason
+
+
+@pytest.mark.parametrize("required", ["fail", "error", "blind"])
+def test_without_a_required_child_nothing_is_left_of_the_score(engine: Engine, required: str) -> None:
+    children = [_child("pass"), _child("pass"), _child("fail"), _child(required, required=True)]
+    result = engine.run([_spec("at-least", *children, threshold=0.9)]).results[0]
+    assert (result.verdict, result.score) == (FAILED, 0.0)
 
 
 @pytest.mark.parametrize("name", ["all-of", "any-of", "at-least", "assert-set"])
@@ -153,6 +166,11 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
             _spec("any-of", _child("pass", required=True), negate=True),
             "/config/evaluators/0/required",
             "inside a negated combinator",
+        ),
+        (
+            _spec("formula", _child("pass", name="a", required=True), formula="1 - a"),
+            "/config/evaluators/0/required",
+            "or a formula",
         ),
         (_spec("all-of", _child("pass", weight=1e10)), "/config/evaluators/0", "from 1e-9 to 1e9"),
     ],

@@ -75,6 +75,8 @@ def test_a_number_beyond_a_double_keeps_to_no_bound_of_a_schema(number: str) -> 
     for schema in ({"maximum": 100}, {"minimum": -100}, {"type": ["number", "null"]}):
         bounded = {"type": "json-schema", "config": {"schema": {"properties": {"amount": schema}}}}
         _is_too_large(evaluate(_both_ways(bounded), answered(f'{{"amount": {number}}}')))
+        padded = f'{{"a": "{"e" * 99_980}", "amount": {number}}}'
+        _is_too_large(evaluate([bounded], answered(padded)))
 
 
 @pytest.mark.parametrize("text", ['{"amount": 1e308}', '{"id": "5e9999"}', '{"id": ' + "1" * 400 + "}"])

@@ -43,7 +43,8 @@ class Votes(NamedTuple):
     """The results of a combinator's children that count: neither skipped nor of shadow children.
 
     worth_of_error: score assumed for a child with an error: 0, or 1 when the combinator is negated, so that a high
-    score counts against the call. Either way an error never improves the outcome.
+    score counts against the call. Either way an error never improves the outcome. Inside a formula, which may rise or
+    fall with the score, no error is outvoted.
     """
 
     evaluators: list[PlannedEvaluator]
@@ -234,6 +235,10 @@ class ScoreFormula(_Combinator, type="formula"):
                 [ConfigProblem("/formula", f"{name!r} is the name of no evaluator; there are {known}")]
             )
 
+    def compared(self, scope: ChildScope) -> ChildScope:
+        """A formula rises or falls with the scores."""
+        return replace(scope, inverted=None)
+
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
         """Raise InvalidConfig for a shadow, because the formula cannot leave a name out."""
         for child in children:
@@ -291,7 +296,8 @@ class _Compile:
         evaluators = combinator.compared(scope).compile(combinator.evaluators)
         if len(evaluators) == len(combinator.evaluators):  # else some are refused already
             combinator.check_children(evaluators)
-        return CompiledCombinator(combinator, evaluators, self._threads, float(scope.inverted)).evaluate
+        worth_of_error = None if scope.inverted is None else float(scope.inverted)
+        return CompiledCombinator(combinator, evaluators, self._threads, worth_of_error).evaluate
 
 
 class CompiledCombinator:
@@ -302,7 +308,7 @@ class CompiledCombinator:
         combinator: _Combinator,
         evaluators: Sequence[PlannedEvaluator],
         threads: Threads,
-        worth_of_error: float,
+        worth_of_error: float | None,
     ) -> None:
         self._parts = combinator, evaluators, threads, worth_of_error
         settings = combinator.model_dump(exclude={"evaluators"})
@@ -317,7 +323,7 @@ def _evaluate(
     combinator: _Combinator,
     evaluators: Sequence[PlannedEvaluator],
     threads: Threads,
-    worth_of_error: float,
+    worth_of_error: float | None,
     ctx: EvaluatorContext,
 ) -> Any:
     results: list[Result | None] = []
@@ -355,7 +361,7 @@ async def _await(
     combinator: _Combinator,
     evaluators: Sequence[PlannedEvaluator],
     threads: Threads,
-    worth_of_error: float,
+    worth_of_error: float | None,
     ctx: EvaluatorContext,
     results: list[Result | None],
     waiting: Sequence[tuple[int, Any]],
@@ -385,9 +391,9 @@ def _combined(
     combinator: _Combinator,
     evaluators: Sequence[PlannedEvaluator],
     results: Sequence[Result],
-    worth_of_error: float,
+    worth_of_error: float | None,
 ) -> Result:
-    votes = Votes([], [], worth_of_error)
+    votes = Votes([], [], worth_of_error or 0.0)
     for evaluator, result in zip(evaluators, results, strict=True):
         if evaluator.enforced and result.verdict is not _SKIPPED:
             votes.evaluators.append(evaluator)
@@ -395,10 +401,12 @@ def _combined(
     if not votes.results:
         return skipped("All evaluators were skipped")
     verdict, score, reason = _decided(combinator, votes)
+    if worth_of_error is None and votes.count(_ERROR):
+        verdict, score = _ERROR, None
     unproven = pending = False
     if verdict is not _ERROR and any(result.unproven for result in votes.results):
         known = _decided(combinator, votes.without(lambda result: result.unproven))
-        if known[0] is _ERROR:
+        if known[0] is _ERROR or worth_of_error is None:
             # It hangs on what was never seen: negating it must not make it pass.
             verdict, score, unproven = _FAILED, 0.0, True
         else:
@@ -445,8 +453,9 @@ def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | No
     }
     if _FAILED in required:
         return _FAILED, 0.0, f'{reason}; "{required[_FAILED]}" is required'
-    if _ERROR in required and verdict is _PASSED:
-        return _ERROR, None, f'{reason}; "{required[_ERROR]}" is required'
+    if _ERROR in required and verdict is not _ERROR:
+        verdict, score = (_ERROR, None) if verdict is _PASSED else (_FAILED, 0.0)
+        reason = f'{reason}; "{required[_ERROR]}" is required'
     return verdict, score, reason
 
 

@@ -42,7 +42,8 @@ class ChildScope:
     """What a combinator needs to compile its children.
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
-    inverted: whether a high score counts against the call: an odd number of the specs around the children is negated.
+    inverted: whether a high score counts against the call: an odd number of the specs around the children is negated;
+    None where nobody knows, inside a formula.
     threshold: JSON Pointer to the threshold that the children's scores are compared with; None if none is.
     """
 
@@ -50,7 +51,7 @@ class ChildScope:
     index: int
     path: str
     depth: int
-    inverted: bool
+    inverted: bool | None
     threshold: str | None
 
     def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[PlannedEvaluator]:
@@ -160,13 +161,13 @@ class Compiler:
                     "got fail_open, which evaluators inside a combinator do not have: an error of theirs "
                     "decides nothing; set it on the combinator, whose error is then ignored",
                 )
-            if spec.required and scope.inverted:
+            if spec.required and scope.inverted is not False:
                 self._note(
                     scope.index,
                     f"{path}/required",
                     "NOT_ALLOWED",
-                    "not allowed inside a negated combinator, which passes when this one fails; put the "
-                    "required evaluator beside the combinator",
+                    "not allowed inside a negated combinator or a formula, which may pass because this one "
+                    "fails; put the required evaluator beside it",
                 )
             evaluator = self._compile(
                 spec,
@@ -245,7 +246,7 @@ class Compiler:
         names: set[str],
         position: int | None = None,
         *,
-        inverted: bool = False,
+        inverted: bool | None = False,
         threshold: str | None = None,
     ) -> PlannedEvaluator | None:
         before = len(self.violations)
@@ -275,9 +276,9 @@ class Compiler:
             threshold = f"{path}/threshold"
         if config is not None:
             try:
-                children = ChildScope(
-                    self, index, f"{path}/config/evaluators", depth, inverted != spec.negate, threshold
-                )
+                if inverted is not None:
+                    inverted = inverted != spec.negate
+                children = ChildScope(self, index, f"{path}/config/evaluators", depth, inverted, threshold)
                 evaluate = self._compiled(definition, config, children)
             except InvalidConfig as problem:
                 for found in problem.problems:

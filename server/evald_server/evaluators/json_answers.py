@@ -188,9 +188,8 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
         if isinstance(read, Result):
             return read
         text, data = read
-        refuse_huge_numbers(
-            text
-        )  # the library takes infinity for null, which keeps to every bound of numbers
+        # The library takes infinity for null, which keeps to every bound of numbers.
+        refuse_huge_numbers(text, ctx.check_time)
         if len(text) > self._compiled.inline_bytes:
             return self._evaluate_in_worker(text)
         return self._check(text, data)

@@ -379,7 +379,7 @@ type EvaluatorSpec struct {
 	// verdict to FAILED, whatever the aggregation policy. One that errors makes
 	// the summary ERROR even where its error policy is FAIL_OPEN. Inside a
 	// combinator it does the same to the combinator's result; inside a negated
-	// one it is refused.
+	// one, and inside a formula, it is refused.
 	Required bool `protobuf:"varint,9,opt,name=required,proto3" json:"required,omitempty"`
 	// Lowest score with which this assertion passes, from 0 to 1. Absent leaves
 	// the decision to the evaluator. An explicit 0 counts. Refused for a judge of
