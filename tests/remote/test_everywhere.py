@@ -4,17 +4,21 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
-from evald.v1 import evaluation_service_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, result_pb2, suite_service_pb2
+from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.config import Settings
 
 from ..attempts import attempts
 from ..loop import run
+from ..rpc import suite_floor
 from ..rpc.live import EVALUATION, request, serving, spec, until
 from .scripted import WORD, Worker, active, answers, evaluator_type, hangs, listening, register, worker
 
@@ -81,6 +85,49 @@ async def test_a_type_that_has_changed_since_its_session_began_passes_nothing(
         stream.cancel()
 
 
+@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+@pytest.mark.parametrize("way", ["batch", "suite"])
+async def test_where_an_assertion_has_become_a_metric_nothing_passes_any_more(way: str, version: str) -> None:
+    async with serving() as live, AsyncExitStack() as stack:
+        gating = await stack.enter_async_context(worker(live, "acme.word", behave=answers(verdict=2)))
+        known = live.app.remotes.instances.by_id
+        (session,) = known.values()
+
+        async def replaced() -> None:
+            await until(lambda: gating.tasks and not gating.running and not session.active)
+            await gating.stop()
+            await until(lambda: not known)
+            metric = evaluator_type("acme.word", kind=2, version=version)
+            await stack.enter_async_context(worker(live, metric, behave=answers(verdict=1, value=1)))
+
+        async def items() -> AsyncIterator[bytes]:
+            sent = evaluation_service_pb2.EvaluateBatchRequest(open={"evaluators": [WORD]})
+            sent.items.add(item_id="before", context=request().context)
+            yield sent.SerializeToString()
+            await replaced()
+            sent.ClearField("open")
+            sent.items[0].item_id = "after"
+            yield sent.SerializeToString()
+
+        async def cases() -> AsyncIterator[suite_service_pb2.RunSuiteRequest]:
+            yield suite_service_pb2.RunSuiteRequest(
+                open=suite_floor.opened(WORD), cases=[suite_floor.recorded("before", "hello")]
+            )
+            await replaced()
+            yield suite_service_pb2.RunSuiteRequest(cases=[suite_floor.recorded("after", "hello")])
+
+        verdicts: dict[str, int] = {}
+        if way == "batch":
+            async for data in live.channel.stream_stream(EVALUATION + "EvaluateBatch")(items()):
+                for answer in evaluation_service_pb2.EvaluateBatchResponse.FromString(data).answers:
+                    is_error = answer.error.code == "INVALID_ITEM"
+                    verdicts[answer.item_id] = suite_floor.ERROR if is_error else answer.summary.verdict
+        else:
+            async for response in SuiteServiceStub(live.channel).RunSuite(cases()):
+                verdicts |= {result.case_id: result.verdict for result in response.results}
+        assert verdicts == {"before": suite_floor.FAILED, "after": suite_floor.ERROR}
+
+
 async def test_every_item_of_a_batch_has_its_own_answer() -> None:
     async def echo(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         return task_pb2.EvaluationOutput(verdict=1, reason=task.context.messages[-1].text)
@@ -139,7 +186,7 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
 ) -> None:
     async def main() -> None:
         async with (
-            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.05) as live,
+            serving(remote_allowed=LOOPBACK, remote_health_seconds=0.5) as live,
             listening("acme.word") as plugin,
         ):
             await register(live, plugin)

@@ -58,6 +58,23 @@ class InvalidPlan(ValueError):
         super().__init__("; ".join(v.message for v in violations))
 
 
+def check_kinds(began: "Plan", plan: "Plan") -> None:
+    """Raise InvalidPlan if an assertion has become a metric, with which nothing could fail any more.
+
+    began, plan: of the same specs, when a stream began and now.
+    """
+    if plan is began:
+        return
+    kinds = {evaluator.name: evaluator.is_metric for evaluator in began.evaluators}
+    for evaluator in plan.evaluators:
+        if evaluator.is_metric and not kinds.get(evaluator.name, True):
+            message = (
+                f'"{evaluator.name}" was an assertion when this began, and its type is a metric now; begin again if '
+                "that is meant"
+            )
+            raise InvalidPlan([Violation(evaluator.index, "/type", "NOT_AN_ASSERTION", message)])
+
+
 @dataclass(slots=True, eq=False)
 class PlannedEvaluator:
     """One compiled spec.

@@ -21,7 +21,7 @@ from evald.threads import Threads
 from .aggregate import Aggregate, Policy, aggregate, is_lost
 from .invoke import discard, invoke
 from .plan import Plan, PlannedEvaluator
-from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
+from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed, is_score
 
 _SECOND_NANOS: Final = 1_000_000_000
 
@@ -129,7 +129,12 @@ class EvaluationRun:
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(evaluator, problem)
             now = _clock()
-            if outcome.__class__ is Result and not evaluator.adjusted and not fail_fast:
+            if (
+                outcome.__class__ is Result
+                and not evaluator.adjusted
+                and not fail_fast
+                and is_score(outcome.score)
+            ):
                 outcomes[evaluator.index] = (outcome, now - began, 0)
             elif inspect.isawaitable(outcome):
                 self.pending.append(PendingEvaluator(evaluator, outcome))

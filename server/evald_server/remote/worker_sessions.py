@@ -6,11 +6,12 @@ import secrets
 from typing import Final
 
 from evald_server.auth.audit import record
+from evald_server.auth.current_call import need
 from evald_server.auth.principal import LOCAL, Principal
 
 from .errors import Refusal, invalid
 from .instance import InstanceState, Mode
-from .instances import InstanceRegistry, check_instance_id
+from .instances import InstanceRegistry, check_instance_id, check_types
 from .plugin_type import CONTRACT, read_plugin
 from .session import Frames, WorkerSession, read_frame
 
@@ -75,6 +76,7 @@ class WorkerSessions:
         instances = self._instances
         old = instances.replaced_by(hello.instance_id, Mode.CONNECTED, principal)
         instances.check(plugin, old, "hello.plugin", principal)
+        need(lambda current: check_types(plugin, current, "hello.plugin"))
         if isinstance(old, WorkerSession):
             instances.remove(old)
             # One that drains finishes its tasks and ends by itself. Else its connection broke unnoticed, or a second

@@ -14,7 +14,7 @@ from evald_server.batch.pool import BatchPool
 from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
@@ -104,8 +104,7 @@ class _Batch:
         self._specs = tuple(opened.evaluators)
         self._options = opened.options
         self._brief = opened.brief
-        if self._specs:
-            engine.plan(self._specs, self._options, _Item().context)
+        self._began = engine.plan(self._specs, self._options, _Item().context) if self._specs else None
         self._plan: Plan | None = None
         self._generation = -1
         self._results = BatchResults(engine, self._count, brief=opened.brief)
@@ -223,8 +222,10 @@ class _Batch:
         """The plan of items that have nothing of their own, looked up again only when the registry has changed."""
         generation = self._engine.planner.generation
         if self._plan is None or self._generation != generation:
-            self._plan = self._engine.plan(self._specs, self._options, _Item().context)
-            self._generation = generation
+            plan = self._engine.plan(self._specs, self._options, _Item().context)
+            if self._began is not None:
+                check_kinds(self._began, plan)
+            self._plan, self._generation = plan, generation
         return self._plan
 
     async def _wait(self, run: EvaluationRun, item_id: str) -> None:

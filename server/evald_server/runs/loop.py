@@ -19,7 +19,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Plan
+from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.store.runs import RunEvent, RunEventKind
@@ -308,7 +308,14 @@ class RunLoop:
     def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
         specs = tuple(self._plan.template.specs[index] for index in indexes)
         options = evaluation_service_pb2.EvaluateOptions(skip_auto_evaluators=True)
-        return self._engine.planner.plan(specs, options.SerializeToString())
+        try:
+            plan = self._engine.planner.plan(specs, options.SerializeToString())
+            check_kinds(self._plan, plan)
+        except InvalidPlan as problem:
+            raise RunFailure(
+                "INVALID_SCENARIO", f"The scenario can no longer be evaluated: {problem}"
+            ) from None
+        return plan
 
     def _open_turn(self) -> run_service_pb2.RunTurn:
         """Return the turn that is to be evaluated, and make it the context's."""
