@@ -448,14 +448,14 @@ class App:
     def _is_withdrawn(self, principal: Principal) -> bool:
         """Return whether the credentials of a principal no longer count.
 
-        A token that has expired was not withdrawn: the next call brings a new one.
+        A token or certificate that has expired was not withdrawn: the next call brings a new one.
         """
         if self._authenticator is None:
             return False
         try:
             self._authenticator.current(principal)
         except AccessDenied as problem:
-            return principal.kind != "jwt" or problem.reason != "CREDENTIALS_EXPIRED"
+            return principal.kind == "key" or problem.reason != "CREDENTIALS_EXPIRED"
         return False
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:

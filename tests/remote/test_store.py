@@ -161,6 +161,28 @@ async def test_a_restarted_server_knows_its_plugins_and_their_leases(tmp_path: P
             assert (await renew(live, gone.lease_id)).state == 2
 
 
+async def test_of_two_stored_registrations_of_an_instance_the_later_one_counts(tmp_path: Path) -> None:
+    async with listening("acme.word") as plugin, listening("acme.word") as replaced:
+        async with serving(remote_allowed=LOOPBACK, data_dir=tmp_path) as live:
+            await register(live, plugin)
+            store = LeaseStore(live.app.database)
+            (row,) = await store.load()
+            await store.put(
+                row._replace(lease_id="older", target=replaced.address, registered=row.registered - 1)
+            )
+        async with serving(remote_allowed=LOOPBACK, data_dir=tmp_path) as live:
+            await active(live, "listening-1")
+            assert (await live.unary(request(WORD))).summary.success
+            assert len(live.app.remotes.instances.pools["acme.word", "1.0.0"].instances) == 1
+            assert (await renew(live, "older")).state == 2
+
+            async def is_alone() -> bool:
+                return await LeaseStore(live.app.database).load() == [row]
+
+            await until(is_alone)
+        assert not replaced.tasks
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"remote_allowed": ["10.0.0.0/8"]}, {"remote_allowed": LOOPBACK, "remote_blocked": ["acme.tests"]}, {}],

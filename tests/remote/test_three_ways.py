@@ -1,6 +1,7 @@
 """Plugins come in over Connect, Register and the config file, and all are evaluators like any other."""
 
 import asyncio
+import functools
 import json
 from typing import Any
 
@@ -262,6 +263,20 @@ async def test_two_versions_live_side_by_side_and_most_instances_make_the_defaul
         assert '"1.0.0", "1.10.0"' in refused.message
         async with worker(live, new, instance_id="d"), worker(live, new, instance_id="e"):
             assert (await live.unary(request(WORD))).summary.results[0].version == "1.10.0"
+
+
+async def test_what_the_next_instance_says_of_its_type_takes_the_place_of_what_the_last_one_said() -> None:
+    async with serving() as live:
+        says = functools.partial(evaluator_type, "acme.word")
+        async with worker(live, says(label="Old", final_turn_only=True), behave=answers(verdict=2)):
+            assert (await live.unary(request(WORD))).summary.verdict == result_pb2.VERDICT_SKIPPED
+        await until(lambda: not live.app.remotes.instances.by_id)
+        async with worker(live, says(label="New"), behave=answers(verdict=2)):
+            assert (await live.unary(request(WORD))).summary.verdict == result_pb2.VERDICT_FAILED
+            assert (await catalogue(live))["acme.word"].label == "New"
+            # Of two at a time the first one's word counts.
+            async with worker(live, says(label="Newest", final_turn_only=True), instance_id="worker-2"):
+                assert (await catalogue(live))["acme.word"].label == "New"
 
 
 async def test_one_plugin_offers_several_types() -> None:

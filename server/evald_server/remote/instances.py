@@ -184,7 +184,7 @@ class InstanceRegistry:
     def bind(self, instance: Instance, plugin: Plugin) -> None:
         """Set what an instance offers. Raises Refusal if there is no room for its types."""
         before = [pool for pool in self._pools_of(instance) if instance in pool.instances]
-        pools = [self._pool(plugin_type) for plugin_type in plugin.types]
+        pools = [self._pool(plugin_type, instance) for plugin_type in plugin.types]
         instance.plugin = plugin
         instance.waiting = pools
         for pool in before:
@@ -282,12 +282,13 @@ class InstanceRegistry:
         types = instance.plugin.types if instance.plugin else ()
         return [self.pools[one.key] for one in types if one.key in self.pools]
 
-    def _pool(self, plugin_type: PluginType) -> InstancePool:
-        """Return the pool of a type. Raises Refusal if there is no room for another type."""
+    def _pool(self, plugin_type: PluginType, instance: Instance) -> InstancePool:
+        """Return the pool of a type that an instance offers. Raises Refusal if there is no room for another type."""
         key = plugin_type.key
         pool = self.pools.get(key)
         if pool is not None:
-            if pool.plugin_type.fingerprint != plugin_type.fingerprint:
+            # What several say of it may differ in its label and the like: the first one's word counts.
+            if pool.plugin_type.digest != plugin_type.digest and not set(pool.instances) - {instance}:
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))
             return pool

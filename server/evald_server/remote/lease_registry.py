@@ -278,6 +278,10 @@ class LeaseRegistry:
         if row.revoked:
             self._leases.revoke(row.lease_id)
             return
+        older = self._instances.by_id.get(row.instance_id)
+        if older is not None and older.lease is not None:
+            # The server was killed while a registration was replaced by a later one.
+            self._withdraw(older.lease.id, "registered again later")
         try:
             plugin = read_plugin(task_pb2.PluginInfo.FromString(row.plugin))
             if plugin.name in self._blocked:

@@ -47,7 +47,7 @@ class PluginType:
     """One evaluator type in one version.
 
     fingerprint: hash of the kind and of the schema as data, because two processes may write the keys of
-    the same schema in another order. It must be equal on all instances.
+    the same schema in another order. It must be equal on all instances. digest: of all that the plugin says of it.
     """
 
     name: str
@@ -63,6 +63,7 @@ class PluginType:
     metric: Metric | None
     required_data: tuple[str, ...]
     fingerprint: str
+    digest: str
 
     @property
     def key(self) -> Key:
@@ -193,6 +194,7 @@ def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
         metric=_read_metric(pb, kind, f"{path}.metric"),
         required_data=tuple(text[:MAX_TEXT] for text in pb.required_data[:MAX_BUCKETS]),
         fingerprint=sha256(f"{int(kind)} {json.dumps(schema, sort_keys=True)}".encode()).hexdigest(),
+        digest=sha256(pb.SerializeToString(deterministic=True)).hexdigest(),
     )
 
 

@@ -417,7 +417,8 @@ func (x *EvaluationStarted) GetPlan() []*EvaluatorSpec {
 	return nil
 }
 
-// EvaluationProgress is an interim message of one evaluator.
+// EvaluationProgress is an interim message of one evaluator. A caller that takes
+// messages slower than they come gets the latest of each evaluator.
 type EvaluationProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Index of the evaluator in the plan.

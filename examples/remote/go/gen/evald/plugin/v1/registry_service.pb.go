@@ -484,7 +484,8 @@ func (x *TaskCompleted) GetOutput() *EvaluationOutput {
 	return nil
 }
 
-// TaskProgress is an interim message about a task.
+// TaskProgress is an interim message about a task. The latest counts: earlier
+// ones may be passed over.
 type TaskProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the task.
