@@ -17,6 +17,7 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
+from evald_server.auth.principal import Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
@@ -179,7 +180,9 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(settings, self.registry, self.telemetry, LeaseStore(self.database))
+            self.remotes = build_remotes(
+                settings, self.registry, self.telemetry, LeaseStore(self.database), self._is_withdrawn
+            )
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
@@ -440,6 +443,19 @@ class App:
         except AccessDenied as problem:
             return 403 if problem.reason == "ROLE_MISSING" else 401
         return 200
+
+    def _is_withdrawn(self, principal: Principal) -> bool:
+        """Return whether the credentials of a principal no longer count.
+
+        A token that has expired was not withdrawn: the next call brings a new one.
+        """
+        if self._authenticator is None:
+            return False
+        try:
+            self._authenticator.current(principal)
+        except AccessDenied as problem:
+            return principal.kind != "jwt" or problem.reason != "CREDENTIALS_EXPIRED"
+        return False
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Use certificates for new connections when their files change, if they work."""

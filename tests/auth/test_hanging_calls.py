@@ -44,7 +44,7 @@ def _waiting(live: Live) -> int:
 async def test_a_message_that_does_not_come_ends_its_call(method: str, asked: bool, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     key = make_key(path, "ci", Role.CALLER)
-    async with serving(message_timeout=0.1, **({"keys_file": path} if asked else {})) as live:
+    async with serving(message_timeout=0.5, **({"keys_file": path} if asked else {})) as live:
         ended = await _ended(_begun(live, method, bearer(key)))
         assert (ended.code, ended.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "MESSAGE_TIMEOUT")
         text = live.app.telemetry.exposition("")[0].decode()
@@ -54,7 +54,7 @@ async def test_a_message_that_does_not_come_ends_its_call(method: str, asked: bo
 
 
 async def test_streams_may_wait_for_their_first_message() -> None:
-    async with serving(message_timeout=0.1) as live:
+    async with serving(message_timeout=0.5) as live:
         session, call = _begun(live, SESSION), _begun(live, UNARY)
         assert (await _ended(call)).reason == "MESSAGE_TIMEOUT"
         assert not session.done()

@@ -76,7 +76,7 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
     """Raise Refusal if an instance belongs to another principal. A restored one belongs to none yet."""
-    if instance.owner is not None and not principal.owns(instance.owner):
+    if instance.owner is not None and not principal.owns(instance.owner.name):
         raise Refusal("NOT_OWNER", f"{field}: belongs to another principal", field)
 
 

@@ -78,9 +78,11 @@ class WorkerSessions:
         instances.check(plugin, old, "hello.plugin", principal)
         need(lambda current: check_types(plugin, current, "hello.plugin"))
         if isinstance(old, WorkerSession):
-            # Its connection broke unnoticed, or a second process has copied its id.
             instances.remove(old)
-            old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
+            # One that drains finishes its tasks and ends by itself. Else its connection broke unnoticed, or a second
+            # process has copied its id.
+            if old.state is not InstanceState.DRAINING:
+                old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
         session = WorkerSession(
             hello.instance_id,
             secrets.token_hex(16),
@@ -91,7 +93,7 @@ class WorkerSessions:
             instances.task_ids,
             instances.changed,
         )
-        session.owner = principal.name
+        session.owner = principal
         session.welcome(CONTRACT, self._server_id)
         instances.add(session)
         self._sessions[session.session_id] = session

@@ -37,9 +37,8 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_token
-from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
@@ -66,7 +65,7 @@ _MAX_COMPARISONS: Final = 2
 _AWAY_SECONDS: Final = 1.0
 
 # Of SuiteOpen: what may differ when a suite run is resumed.
-_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency")
+_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
 
 
 class SuiteService:
@@ -148,6 +147,8 @@ class SuiteService:
             setup = self._setup(run.id, opened, connector, stream)
             if setup.specs:
                 await check_specs(self._engine.planner, setup.specs, setup.options, "open")
+            if opened.validate_only:
+                return
             await self._take_over(run.id, resume=opened.resume)
             over = self._running[run.id] = asyncio.Event()
             try:
