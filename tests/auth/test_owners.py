@@ -7,7 +7,13 @@ import grpc
 import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
-from evald.v1 import suite_service_pb2
+from evald.v1 import run_service_pb2, suite_service_pb2
+from evald.v1.connector_service_pb2 import Connector, CreateConnectorRequest
+from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
+from evald.v1.context_pb2 import Scenario
+from evald.v1.run_service_pb2_grpc import RunServiceStub
+from evald.v1.scenario_service_pb2 import CreateScenarioRequest
+from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from evald_server.auth.keys import revoke_key
 from evald_server.auth.principal import Role
 from evald_server.store.leases import LeaseStore
@@ -221,6 +227,31 @@ async def test_only_who_may_write_connectors_sends_the_servers_secrets_with_a_su
                 assert (await refusal(_drained(stream))).reason == wanted
             else:
                 assert await _drained(stream)
+
+
+async def test_request_ids_of_runs_belong_to_their_principal(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    one, again = make_key(path, "one", Role.CALLER, Role.ADMIN), make_key(path, "one", Role.CALLER)
+    two = make_key(path, "two", Role.CALLER)
+    async with guarded(path) as live:
+        scenarios, connectors = ScenarioServiceStub(live.channel), ConnectorServiceStub(live.channel)
+        scenario = Scenario(name="s", evaluators=[{"type": "response-length"}])
+        made = await scenarios.CreateScenario(CreateScenarioRequest(scenario=scenario), metadata=bearer(one))
+        connector = Connector(name="c", type="replay")
+        said = [{"role": role, "content": "hello"} for role in ("user", "assistant")]
+        connector.config.update({"messages": said})
+        reached = await connectors.CreateConnector(
+            CreateConnectorRequest(connector=connector), metadata=bearer(one)
+        )
+        request = run_service_pb2.StartRunRequest(
+            scenario_id=made.scenario.id, connector_id=reached.connector.id, request_id="same"
+        )
+        first, repeated, others = [
+            (await RunServiceStub(live.channel).StartRun(request, metadata=bearer(key))).run.id
+            for key in (one, again, two)
+        ]
+        assert first == repeated, "another key of the same principal"
+        assert first != others
 
 
 async def _drained(stream: Any) -> list[bytes]:

@@ -21,7 +21,7 @@ FAMILIES: Final = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "Ed25519": "OK
 # Of a set: that of a large issuer has 10 KB.
 MAX_BYTES: Final = 1 << 20
 
-# A large issuer has 20. All are read by one thread, and looked through for every stream that a token has opened.
+# A large issuer has 20. All are read by one thread.
 _MAX_KEYS: Final = 200
 _CURVES: Final = ("P-256", "Ed25519")
 # Keys of fewer can be broken.

@@ -65,6 +65,8 @@ class TokenVerifier:
         self._lock = threading.Lock()
         # What was verified with these keys, by digest of the token, with the time until which it counts.
         self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
+        # Of these keys: what a token has opened is looked through every half second, and at each message.
+        self._ids: tuple[KeySet, frozenset[str]] = ({}, frozenset())
 
     def cached(self, token: str) -> Principal | None:
         """Return whose token this is, if it was verified within the last minute by a key that still counts."""
@@ -93,7 +95,10 @@ class TokenVerifier:
 
     def check(self, principal: Principal) -> None:
         """Raise AccessDenied if what a token has opened has to end."""
-        if all(principal.key_id != key.id for key in self.source.keys.values()):
+        keys = self.source.keys
+        if keys is not self._ids[0]:
+            self._ids = (keys, frozenset(key.id for key in keys.values()))
+        if principal.key_id not in self._ids[1]:
             raise denied("its key has left the set", principal)
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
             raise denied("expired", principal)

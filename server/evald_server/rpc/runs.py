@@ -11,6 +11,7 @@ from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.run_service_pb2 import Run
+from evald_server.auth.current_call import caller
 from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
@@ -332,12 +333,14 @@ class RunService:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
-        """Store runs and have them played. Returns those of an earlier call with the same request_id. Raises CallError
-        when that one asked for others."""
+        """Store runs and have them played. Returns those of the caller's earlier call with the same request_id. Raises
+        CallError when that one asked for others."""
         check_length(request_id)
+        name = caller().name
+        key = f"{name}\n{request_id}" if request_id and name else request_id
 
         async def create() -> list[Run]:
-            stored = await self._store.create(runs, request_id)
+            stored = await self._store.create(runs, key)
             if request_id and _asked(stored[0]) != _asked(runs[0]):
                 raise reused()
             return stored
