@@ -203,7 +203,7 @@ REFUSED = [
     (HEAD + "- {id: a, input: x, output: y, inherit: false}", "inherit: false, and no evaluators of its own"),
     (
         HEAD + "- {id: a, input: x, output: y, weight: -1}",
-        "a.yaml:3: cases[0].weight: got -1 (int), wanted 0, or 1e-09 to 1e+09",
+        "a.yaml:3: cases[0].weight: got -1 (int), wanted 0, or a number from 1e-9 to 1e9",
     ),
     (HEAD + "- {id: a, minPassed: 1, min_passed: 1}", "min_passed is given twice"),
     (HEAD, "a.yaml:2: cases: got null, wanted a list of cases"),

@@ -13,6 +13,7 @@ from ..suites.documents import (
     InvalidDocument,
     decode,
     parse_json_document,
+    parse_json_lines,
     parse_json_text,
     parse_yaml,
     read_text,
@@ -176,10 +177,8 @@ def _text(path: Path) -> str:
 
 
 def _read_lines(content: str, name: str, word: str) -> Iterator[FileRecord]:
-    # Not splitlines(): it also splits at characters that JSON strings may hold.
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            yield _record(parse_json_text(line, name, number), word, f"{name}:{number}")
+    for number, data in parse_json_lines(content, name):
+        yield _record(data, word, f"{name}:{number}")
 
 
 def _document(document: Document, word: str) -> Iterator[FileRecord]:

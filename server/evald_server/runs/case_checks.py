@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from evald.fields import WEIGHTS, is_weight
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
-from evald_server.suites.verdicts import MAX_WEIGHT, MIN_WEIGHT
 
 from .recorded import CaseSetup
 
@@ -34,8 +34,8 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
         return CaseProblem("turns", "empty, wanted at least one")
     for found in number_problems(case):
         return found
-    if case.weight and not MIN_WEIGHT <= case.weight <= MAX_WEIGHT:  # nor NaN
-        return CaseProblem("weight", f"got {case.weight}, wanted 0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    if not is_weight(case.weight):
+        return CaseProblem("weight", f"got {case.weight}, wanted {WEIGHTS}")
     if not case.recorded_trials:
         if not asks_agent:
             return CaseProblem("recorded_trials", "empty, and open names no connector that reaches an agent")

@@ -143,6 +143,14 @@ def parse_json_text(text: str, file: str, line: int = 1) -> Any:
         raise InvalidDocument(file, line, f"not valid JSON: {problem}") from None
 
 
+def parse_json_lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
+    """Yield the values of JSON Lines with their lines. Raises InvalidDocument."""
+    # Not splitlines: texts hold U+2028 and others that end no line of JSON.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, parse_json_text(line, file, number)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):

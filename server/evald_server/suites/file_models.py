@@ -15,10 +15,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from evald.convert.json_shapes import camel
-from evald.fields import shown, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, shown, snake
 from evald.spec import spec_keys
-
-from .verdicts import MAX_WEIGHT, MIN_WEIGHT
 
 MAX_ID_BYTES: Final = 256
 MAX_TRIALS: Final = 100
@@ -123,12 +121,8 @@ def _name(value: Any) -> Any:
 
 
 def _weight(value: float) -> float:
-    if value and not MIN_WEIGHT <= value <= MAX_WEIGHT:
-        raise PydanticCustomError(
-            "weight",
-            "wanted 0, or {least} to {most}",
-            {"least": f"{MIN_WEIGHT:g}", "most": f"{MAX_WEIGHT:g}"},
-        )
+    if not is_weight(value):
+        raise PydanticCustomError("weight", "wanted {wanted}", {"wanted": WEIGHTS})
     return value
 
 
@@ -144,7 +138,7 @@ Weight = Annotated[
     float,
     AfterValidator(_weight),
     WithJsonSchema(
-        {"anyOf": [{"const": 0}, {"type": "number", "minimum": MIN_WEIGHT, "maximum": MAX_WEIGHT}]}
+        {"anyOf": [{"const": 0}, {"type": "number", "minimum": LEAST_WEIGHT, "maximum": MOST_WEIGHT}]}
     ),
 ]
 

@@ -10,7 +10,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from evald.v1 import suite_service_pb2
 
-from .documents import InvalidDocument, parse_json_text, read_text
+from .documents import InvalidDocument, parse_json_lines, parse_json_text, read_text
 from .reports.report import SuiteReport, WrongCases, checked_cases
 
 
@@ -57,11 +57,7 @@ def _json(text: str, name: str) -> Iterator[SuiteResults]:
 
 def _json_lines(text: str, name: str) -> Iterator[SuiteResults]:
     cases: list[suite_service_pb2.CaseResult] = []
-    # Not splitlines: texts hold U+2028 and others that end no line of JSON.
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        data = parse_json_text(line, name, number)
+    for number, data in parse_json_lines(text, name):
         if isinstance(data, dict) and "suiteRun" in data:
             yield SuiteResults(_message(data["suiteRun"], suite_service_pb2.SuiteRun(), name, number), cases)
             cases = []

@@ -18,10 +18,6 @@ _FAILED: Final = result_pb2.VERDICT_FAILED
 _ERROR: Final = result_pb2.VERDICT_ERROR
 _SKIPPED: Final = result_pb2.VERDICT_SKIPPED
 
-MIN_WEIGHT: Final = 1e-9
-MAX_WEIGHT: Final = 1e9
-"""Between these a weight has to be, unless it is 0: sums of a million of them are exact enough, and finite."""
-
 # Shares that should equal the threshold are off by rounding when weights are fractions.
 _ROUNDING: Final = 1e-9
 

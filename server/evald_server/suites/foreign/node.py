@@ -10,7 +10,7 @@ from ..documents import (
     Document,
     InvalidDocument,
     InvalidDocuments,
-    parse_json_text,
+    parse_json_lines,
     parse_yaml,
     read_document,
     read_text,
@@ -169,11 +169,8 @@ class Node:
 
     def json_lines(self, path: Path) -> Iterator["Node"]:
         """Yield the values of a JSON Lines file. Raises InvalidDocument."""
-        # Not splitlines(): JSON may hold U+2028 and others of its line ends in a text.
-        for number, line in enumerate(read_text(path).split("\n"), 1):
-            if line.strip():
-                data = parse_json_text(line, str(path), number)
-                yield Node(Document(data, {(): number}, str(path)), data, (), self.warnings)
+        for number, data in parse_json_lines(read_text(path), str(path)):
+            yield Node(Document(data, {(): number}, str(path)), data, (), self.warnings)
 
     def open(self, name: str | None = None) -> "Node":
         """Return the root of the document that the text names. Raises InvalidDocument."""
