@@ -286,6 +286,10 @@ async def test_a_form_that_is_sent_twice_does_what_it_says_once(browser: Browser
         told = await browser.press(path, "save", {**typed, "/name": "other"}, form)
         assert told.status_code == 412
         assert 'value="twice"' in await browser.page(address)
+        assert f'href="{address}" target="_blank">Open the stored one</a>' in told.text
+        assert f'class="edit" action="{address}"' in told.text
+        again = await browser.press(address, "save", {"/headers/0/value": "blue"}, told.text)
+        assert again.status_code == 412, "still, until somebody says so"
         (anyway,) = re.findall(r'value="(save:[^"]+)"', told.text)
         # Values of headers do not come back.
         once_more = {**typed, "/name": "other"} if kind == "connectors" else {}

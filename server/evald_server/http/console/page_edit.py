@@ -189,6 +189,10 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
                 overtaken = Overtaken(action, Timestamp())
                 overtaken.time.FromJsonString(info.metadata["update_time"])
                 values: dict[str, Any] = {"overtaken": overtaken}
+                if not resource_id:
+                    # The form has created one already, and is sent again with other data.
+                    resource_id = posted["form"]
+                    form = form._replace(sent={**posted, "read": Timestamp().ToJsonString()})
             elif info.reason == "RESOURCE_NOT_FOUND" and info.metadata["field"] == f"{kind.word}_id":
                 # It is kept as a new one, if it is saved again.
                 resource_id, values = "", {"gone": True}
