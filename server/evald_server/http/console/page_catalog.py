@@ -14,9 +14,10 @@ from evald.v1 import catalog_service_pb2
 from evald_server.http.api.catalog import DEREGISTER, authorise, stored_cards
 from evald_server.http.site import Site
 
+from .evaluator_types import evaluator_types
 from .failures import gone_is_gone
 from .forms import fields_of
-from .page_edit import evaluator_types, read_posted
+from .page_edit import read_posted
 from .rendering import link, render
 
 _PAGE: Final = 50
@@ -27,7 +28,7 @@ _MODES: Final = {1: "its session", 2: "registering", 3: "the config"}
 
 async def evaluators(site: Site, request: Request) -> Response:
     """Show all evaluator types."""
-    types = await evaluator_types(site, request)
+    types = await evaluator_types(site, site.access.caller(request))
     return render(site, request, "evaluators.html", types=types.values(), origins=_ORIGINS)
 
 

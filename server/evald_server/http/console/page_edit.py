@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from evald.catalog import EvaluatorType
-from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
+from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
 from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 
+from .evaluator_types import evaluator_types, parsed
 from .failures import BadAddress
 from .forms import Field, Posted, Problems, data_of, fields_of, unescape
 from .rendering import link, render
@@ -247,7 +248,7 @@ def _filled(store: Resources, stored: Any) -> Form:
 
 async def _types(kind: Editable, site: Site, request: Request) -> Types:
     if kind is SCENARIOS:
-        return Types(evaluators=await evaluator_types(site, request))
+        return Types(evaluators=await evaluator_types(site, site.access.caller(request)))
     return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
 
 
@@ -370,7 +371,9 @@ def read_specs(
         pointer = f"/evaluators/{len(found)}"
         known = types.get(type_name)
         fields = own[pointer]
-        config = data_of(known.config_schema if known else {}, fields, problems, f"{pointer}/config")
+        config = data_of(
+            parsed(known.config_schema_json) if known else {}, fields, problems, f"{pointer}/config"
+        )
         more = data_of(SPEC_FORM, fields, problems, pointer) or {}
         found.append({"type": type_name, **({"config": config} if config else {}), **more})
     return found
@@ -386,9 +389,8 @@ def spec_field(
     """Return the fields of one evaluator."""
     pointer = f"/evaluators/{index}"
     known = types.get(str(spec.get("type", "")))
-    config = fields_of(
-        known.config_schema if known else {}, spec.get("config", {}), f"{pointer}/config", problems, boxed
-    )
+    schema = parsed(known.config_schema_json) if known else {}
+    config = fields_of(schema, spec.get("config", {}), f"{pointer}/config", problems, boxed)
     settings = {key: value for key, value in spec.items() if key not in ("type", "config")}
     settings["shadow"] = settings.pop("enforcement", "") == "shadow" or settings.get("shadow", False)
     more = fields_of(SPEC_FORM, settings, pointer, problems)
@@ -398,23 +400,6 @@ def spec_field(
     return EvaluatorField(pointer, str(spec.get("type", "")), known, config, more, is_boxed, errors, given)
 
 
-async def evaluator_types(site: Site, request: Request) -> dict[str, EvaluatorType]:
-    """Return the evaluator types of the server by name, those of all pages."""
-    found: dict[str, EvaluatorType] = {}
-    token = ""
-    while True:
-        answer = await site.calls.ask(
-            "evald.v1.CatalogService/ListEvaluatorTypes",
-            catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=token),
-            catalog_service_pb2.ListEvaluatorTypesResponse,
-            site.access.caller(request),
-        )
-        found |= {pb.type: EvaluatorType.from_pb(pb) for pb in answer.evaluator_types}
-        token = answer.next_page_token
-        if not token:
-            return found
-
-
 async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
     answer = await site.calls.ask(
         "evald.v1.ConnectorService/ListConnectorTypes",
@@ -422,7 +407,7 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
         connector_service_pb2.ListConnectorTypesResponse,
         site.access.caller(request),
     )
-    return {one.type: json.loads(one.config_schema_json) for one in answer.connector_types}
+    return {one.type: parsed(one.config_schema_json) for one in answer.connector_types}
 
 
 async def _choices(

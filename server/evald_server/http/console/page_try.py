@@ -19,12 +19,12 @@ from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
 
+from .evaluator_types import evaluator_types
 from .forms import Posted, Problems, read_json
 from .page_edit import (
     Form,
     Types,
     boxes_of,
-    evaluator_types,
     read_posted,
     read_specs,
     rearrange,
@@ -86,7 +86,7 @@ async def try_it(site: Site, request: Request) -> Response:
     """Show the empty page, with the evaluator that the address names."""
     wanted = request.query_params.get("type", "")
     form = Form({"evaluators": [{"type": wanted}] if wanted else []})
-    types = await evaluator_types(site, request)
+    types = await evaluator_types(site, site.access.caller(request))
     return _show(site, request, {"conversation": _EXAMPLE}, form, types, Problems())
 
 
@@ -94,7 +94,7 @@ async def change_try(site: Site, request: Request) -> Response:
     """Do what a button of the page says."""
     posted = await read_posted(request)
     action, _, place = posted.pop("do", "evaluate").partition(":")
-    types = await evaluator_types(site, request)
+    types = await evaluator_types(site, site.access.caller(request))
     problems = Problems()
     form = Form({"evaluators": read_specs(posted, problems, types)}, boxes_of(posted, action, place))
     if action == "scenario":
@@ -116,7 +116,7 @@ async def results(site: Site, request: Request) -> Response:
     """Answer with one line of JSON for each result as it is there, and with the summary or an error as the last."""
     posted = await read_posted(request)
     posted.pop("do", None)
-    types = await evaluator_types(site, request)
+    types = await evaluator_types(site, site.access.caller(request))
     problems = Problems()
     asked = _request(posted, read_specs(posted, problems, types), problems)
     if asked is None:
