@@ -13,6 +13,7 @@ from evald.catalog import EvaluatorType
 from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
+from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall
 from evald_server.pages.formats import Mark, mark
@@ -32,7 +33,7 @@ from .page_edit import (
     spec_field,
 )
 from .rendering import render
-from .resources import SCENARIOS, Resources, note
+from .resources import Resources, note
 
 _EVALUATE: Final = "evald.v1.EvaluationService/Evaluate"
 _SPEAKER: Final = re.compile(r"(?i)^(user|assistant|system|tool|developer)\s*:\s?")
@@ -86,7 +87,7 @@ async def try_it(site: Site, request: Request) -> Response:
     """Show the empty page, with the evaluator that the address names."""
     wanted = request.query_params.get("type", "")
     form = Form({"evaluators": [{"type": wanted}] if wanted else []})
-    types = await evaluator_types(site, site.access.caller(request))
+    types = await evaluator_types(site, request)
     return _show(site, request, {"conversation": _EXAMPLE}, form, types, Problems())
 
 
@@ -94,7 +95,7 @@ async def change_try(site: Site, request: Request) -> Response:
     """Do what a button of the page says."""
     posted = await read_posted(request)
     action, _, place = posted.pop("do", "evaluate").partition(":")
-    types = await evaluator_types(site, site.access.caller(request))
+    types = await evaluator_types(site, request)
     problems = Problems()
     form = Form({"evaluators": read_specs(posted, problems, types)}, boxes_of(posted, action, place))
     if action == "scenario":
@@ -116,7 +117,7 @@ async def results(site: Site, request: Request) -> Response:
     """Answer with one line of JSON for each result as it is there, and with the summary or an error as the last."""
     posted = await read_posted(request)
     posted.pop("do", None)
-    types = await evaluator_types(site, site.access.caller(request))
+    types = await evaluator_types(site, request)
     problems = Problems()
     asked = _request(posted, read_specs(posted, problems, types), problems)
     if asked is None:
@@ -156,12 +157,7 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.EvaluateRequest) -> Outcome:
-    answer = await site.calls.ask(
-        "evald.v1.EvaluationService/EvaluateUnary",
-        evaluation_service_pb2.EvaluateUnaryRequest(request=asked),
-        evaluation_service_pb2.EvaluateUnaryResponse,
-        site.access.caller(request),
-    )
+    answer = await site.ask(request, evaluation_service_pb2.EvaluateUnaryRequest(request=asked))
     summary = answer.summary
     rows = [(is_metric(result), result_view(result)) for result in summary.results]
     return Outcome(
@@ -211,7 +207,7 @@ async def _as_scenario(
     while spoken and spoken[-1].get("role") != "user":
         spoken.pop()
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
-    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    store = Resources(SCENARIOS, site, request)
     scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
     return await show_form(site, request, store, "", scenario, Types(types), problems, unsaved=True)
 
