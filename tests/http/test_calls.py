@@ -17,7 +17,7 @@ async def test_a_method_answers_and_a_fault_has_the_status_of_grpc() -> None:
     try:
         calls = Calls(app._gate, 192)
         request = catalog_service_pb2.ListEvaluatorTypesRequest()
-        answer = await calls.ask(LIST, request, catalog_service_pb2.ListEvaluatorTypesResponse, HttpCaller())
+        answer = await calls.ask(request, HttpCaller())
         assert answer.evaluator_types
         with pytest.raises(CallFailed) as failed:
             await calls.unary("evald.v1.CatalogService/GetEvaluatorType", b"\xff", HttpCaller())

@@ -6,16 +6,17 @@ Admission, limits, draining, credentials and metrics are thereby the same, which
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
+from functools import cache
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import grpc
+from google.protobuf.descriptor import Descriptor, MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
-
-M = TypeVar("M", bound=Message)
 
 # Below what proxies take for a connection that is dead.
 BEAT_SECONDS: Final = 15.0
@@ -132,9 +133,13 @@ class Calls:
         assert answer is not None
         return answer
 
-    async def ask(self, method: str, request: Message, answer: type[M], caller: HttpCaller) -> M:
-        """Return the answer to a request, as a message of this type."""
-        return answer.FromString(await self.unary(method, request.SerializeToString(), caller))
+    async def ask(self, request: Message, caller: HttpCaller) -> Any:
+        """Return the answer to a request, as a message. The request says by its type which method is called."""
+        method = _taking(cast("Descriptor", request.DESCRIPTOR))
+        answer = await self.unary(
+            f"{method.containing_service.full_name}/{method.name}", request.SerializeToString(), caller
+        )
+        return GetMessageClass(method.output_type).FromString(answer)
 
     async def stream(
         self,
@@ -182,6 +187,13 @@ class Calls:
         handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer())
         answer: bytes | None = await _function(handler)(request, context)
         return answer
+
+
+@cache
+def _taking(request: Descriptor) -> MethodDescriptor:
+    """Return the method that takes a request: each has one of its own, in the file of its service."""
+    services = request.file.services_by_name.values()
+    return next(one for service in services for one in service.methods if one.input_type is request)
 
 
 def _function(handler: Handler) -> Any:

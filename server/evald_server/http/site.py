@@ -1,6 +1,9 @@
 """What the handlers of HTTP requests share."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from starlette.requests import Request
 
 from evald_server.config import Settings
 from evald_server.monitoring import Telemetry
@@ -19,3 +22,7 @@ class Site(NamedTuple):
     access: WebAccess
     database: Database
     telemetry: Telemetry
+
+    async def ask(self, request: Request, message: Message) -> Any:
+        """Return the answer to a message, for the sender of a request. Raises CallFailed."""
+        return await self.calls.ask(message, self.access.caller(request))

@@ -113,27 +113,24 @@ def choice_of(request: Request, name: str, choices: Sequence[str]) -> Any:
 async def list_answer(
     site: Site,
     request: Request,
-    method: str,
     page_request: Message,
-    page: type[Message],
     field: str,
     write: Callable[[Any], Any],
     *,
     reverse: bool = False,
 ) -> Response:
-    """Answer with what a method lists, all pages of it as far as the limit reaches, and a link to the rest.
+    """Answer with what the method of a request lists, all pages of it as far as the limit reaches, and a link to the rest.
 
     field: of a page, with its items. reverse: the answer has them in the other order.
     """
     left = whole_number(request, "limit", MOST, MOST)
     asked: Any = page_request
     asked.page_token = request.query_params.get("cursor", "")
-    caller = site.access.caller(request)
     found: list[bytes] = []
     size = 0
     while True:
         asked.page_size = left
-        got: Any = await site.calls.ask(method, asked, page, caller)
+        got: Any = await site.ask(request, asked)
         items = getattr(got, field)
         found += await converted(got.ByteSize(), lambda items=items: [dumped(write(one)) for one in items])  # type: ignore[misc]
         left -= len(items)

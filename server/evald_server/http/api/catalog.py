@@ -40,8 +40,7 @@ _CARDS: Final = "calibrations"
 async def authorise(site: Site, request: Request) -> None:
     """Raise CallFailed for a caller who may not even list the catalogue."""
     asked = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1)
-    answered = catalog_service_pb2.ListEvaluatorTypesResponse
-    await site.calls.ask(LIST, asked, answered, site.access.caller(request))
+    await site.ask(request, asked)
 
 
 async def status(site: Site, request: Request) -> Response:
@@ -74,19 +73,13 @@ async def config(site: Site, request: Request) -> Response:
 async def list_types(site: Site, request: Request) -> Response:
     """List what can be evaluated."""
     asked = catalog_service_pb2.ListEvaluatorTypesRequest()
-    page = catalog_service_pb2.ListEvaluatorTypesResponse
-    return await list_answer(site, request, LIST, asked, page, "evaluator_types", type_to_json)
+    return await list_answer(site, request, asked, "evaluator_types", type_to_json)
 
 
 async def get_type(site: Site, request: Request) -> Response:
     """Show one evaluator type."""
     asked = catalog_service_pb2.GetEvaluatorTypeRequest(type=text_of(request, "type"))
-    found = await site.calls.ask(
-        "evald.v1.CatalogService/GetEvaluatorType",
-        asked,
-        catalog_service_pb2.GetEvaluatorTypeResponse,
-        site.access.caller(request),
-    )
+    found = await site.ask(request, asked)
     return await written(found.evaluator_type, type_to_json)
 
 
@@ -95,9 +88,7 @@ async def list_remotes(site: Site, request: Request) -> Response:
     return await list_answer(
         site,
         request,
-        "evald.plugin.v1.RegistryService/ListRegistrations",
         registry_service_pb2.ListRegistrationsRequest(),
-        registry_service_pb2.ListRegistrationsResponse,
         "registrations",
         REGISTRATION.write,
     )
@@ -108,8 +99,7 @@ async def deregister(site: Site, request: Request) -> Response:
     asked = registry_service_pb2.DeregisterRequest(
         instance_id=text_of(request, "instanceId"), drain=choice_of(request, "drain", ("true", "false")) == 1
     )
-    answered = registry_service_pb2.DeregisterResponse
-    await site.calls.ask(DEREGISTER, asked, answered, site.access.caller(request))
+    await site.ask(request, asked)
     return Response(status_code=204)
 
 

@@ -46,12 +46,7 @@ async def evaluate(site: Site, request: Request) -> Response:
     if media:
         return lines(_stream(site, request, "Evaluate", asked.SerializeToString()), media, _results())
     with _about_the_body():
-        found = await site.calls.ask(
-            f"{SERVICE}/EvaluateUnary",
-            _pb.EvaluateUnaryRequest(request=asked),
-            _pb.EvaluateUnaryResponse,
-            site.access.caller(request),
-        )
+        found = await site.ask(request, _pb.EvaluateUnaryRequest(request=asked))
     return await written(found, lambda done: evaluation_to_json(done.summary, done.evaluation_id))
 
 
@@ -130,12 +125,7 @@ async def validate(site: Site, request: Request) -> Response:
     def specs(data: Any) -> _pb.ValidateSpecsRequest:
         return validate_request(read_keys(data, {"evaluators": "evaluators"}, "").get("evaluators") or ())
 
-    found = await site.calls.ask(
-        f"{SERVICE}/ValidateSpecs",
-        await read(request, specs),
-        _pb.ValidateSpecsResponse,
-        site.access.caller(request),
-    )
+    found = await site.ask(request, await read(request, specs))
     return await written(
         found, lambda done: {"violations": [derived(_pb.SpecViolation).write(one) for one in done.violations]}
     )

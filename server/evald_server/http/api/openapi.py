@@ -1,16 +1,19 @@
-"""The OpenAPI document, made from the table of routes."""
+"""What a route below /api is, and the OpenAPI document of all of them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, SSE
 
 from .shapes import Schema, record
 
-if TYPE_CHECKING:
-    from .routes import ApiRoute
+ApiHandler: TypeAlias = Callable[[Site, Request], Awaitable[Response]]
 
 _JSON: Final = "application/json"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
@@ -38,7 +41,31 @@ _ERROR: Final = record(
 )
 
 
-def document(routes: "Sequence[ApiRoute]") -> dict[str, Any]:
+class ApiRoute(NamedTuple):
+    """One method of one path below /api.
+
+    calls: the method of gRPC. answers, takes: schemas of answer and body; None for none. query: schemas of parameters.
+    status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
+    a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
+    versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
+    """
+
+    method: str
+    path: str
+    handle: ApiHandler
+    calls: str = ""
+    answers: Schema | None = None
+    takes: Schema | None = None
+    query: Mapping[str, Schema] = {}
+    status: int = 200
+    refusals: tuple[int, ...] = ()
+    lines: Schema | None = None
+    events: bool = False
+    takes_lines: bool = False
+    versioned: bool = False
+
+
+def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     """Return the document."""
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
@@ -67,7 +94,7 @@ def document(routes: "Sequence[ApiRoute]") -> dict[str, Any]:
     }
 
 
-def _operation(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
     words = re.sub(r"\W+", " ", route.path.replace("/projects/{projectId}/", "/project/", 1)).split()
     parameters = [_parameter(name, "path", {"type": "string"}) for name in _PARAMETER.findall(route.path)]
     parameters += [_parameter(name, "query", schema) for name, schema in route.query.items()]
@@ -96,11 +123,11 @@ def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "in": place, "schema": schema} | ({"required": True} if place == "path" else {})
 
 
-def _takes_version(route: "ApiRoute") -> bool:
+def _takes_version(route: ApiRoute) -> bool:
     return route.versioned and route.method in ("PUT", "DELETE")
 
 
-def _responses(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
+def _responses(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
     refused = {
         *_ALWAYS,
         *route.refusals,

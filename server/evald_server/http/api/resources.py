@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -11,9 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evald.convert import resources
-from evald.convert.json_shapes import Shape, message_to_json
+from evald.convert.json_shapes import message_to_json
 from evald.v1 import connector_service_pb2, scenario_service_pb2
+from evald_server.http import kinds
 from evald_server.http.calls import CallFailed
+from evald_server.http.kinds import Kind
 from evald_server.http.site import Site
 
 from .answers import answer, list_answer, read, text_of, written, wrong
@@ -34,33 +35,26 @@ _CONNECTOR_KEYS: Final = ("id", "name", "type", "baseUrl")
 
 
 class ResourceRoutes(NamedTuple):
-    """The standard methods of one kind of what is stored by name. kind: "Scenario". plural: "Scenarios"."""
+    """The routes of the standard methods of one kind of what is stored by name."""
 
-    kind: str
-    plural: str
-    shape: Shape[Any]
-
-    def method(self, verb: str) -> str:
-        """Return the full name of a method."""
-        return f"evald.v1.{self.kind}Service/{verb}{self.plural if verb == 'List' else self.kind}"
+    kind: Kind
 
     async def list(self, site: Site, request: Request) -> Response:
         """List what is stored."""
-        asked, page = self._messages("List")
         return await list_answer(
-            site, request, self.method("List"), asked(), page, self.plural.lower(), self.shape.write
+            site, request, self.kind.request("List"), self.kind.plural, self.kind.shape.write
         )
 
     async def create(self, site: Site, request: Request) -> Response:
         """Store one."""
 
         def new(data: Any) -> Any:
-            resource = self.shape.read(data)
+            resource = self.kind.shape.read(data)
             resource.ClearField("id")
             resources.check_masks(resource)
             return resource
 
-        stored = await self._ask(site, request, "Create", {self._field: await read(request, new)})
+        stored = await self._ask(site, request, "Create", {self.kind.word: await read(request, new)})
         return await self._written(stored, 201)
 
     async def get(self, site: Site, request: Request) -> Response:
@@ -71,49 +65,34 @@ class ResourceRoutes(NamedTuple):
         """Change the keys that the body has."""
 
         def change(data: Any) -> tuple[Any, list[str]]:
-            return self.shape.read(data), self.shape.given(data)
+            return self.kind.shape.read(data), self.kind.shape.given(data)
 
         resource, fields = await read(request, change)
         resource.id = text_of(request, "id")
         if not fields:
             return await self.get(site, request)
-        asked = {self._field: resource, "update_mask": {"paths": fields}, **_expected(request)}
+        asked = {self.kind.word: resource, "update_mask": {"paths": fields}, **_expected(request)}
         return await self._written(await self._ask(site, request, "Update", asked))
 
     async def delete(self, site: Site, request: Request) -> Response:
         """Delete one."""
-        asked = {f"{self._field}_id": text_of(request, "id"), **_expected(request)}
+        asked = {f"{self.kind.word}_id": text_of(request, "id"), **_expected(request)}
         await self._ask(site, request, "Delete", asked)
         return Response(status_code=204)
 
     async def load(self, site: Site, request: Request, resource_id: str) -> Any:
         """Return one."""
-        return await self._ask(site, request, "Get", {f"{self._field}_id": resource_id})
+        return await self._ask(site, request, "Get", {f"{self.kind.word}_id": resource_id})
 
     async def _written(self, stored: Any, status: int = 200) -> Response:
-        return await written(stored, self.shape.write, status, etag(stored))
-
-    @property
-    def _field(self) -> str:
-        return self.kind.lower()
-
-    def _messages(self, verb: str) -> tuple[Any, Any]:
-        module = import_module(f"evald.v1.{self._field}_service_pb2")
-        name = self.method(verb).rpartition("/")[2]
-        return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
+        return await written(stored, self.kind.shape.write, status, etag(stored))
 
     async def _ask(self, site: Site, request: Request, verb: str, fields: Mapping[str, Any]) -> Any:
-        asked, answered = self._messages(verb)
-        found = await site.calls.ask(
-            self.method(verb), asked(**fields), answered, site.access.caller(request)
-        )
-        return getattr(found, self._field, None)
+        found = await site.ask(request, self.kind.request(verb, **fields))
+        return getattr(found, self.kind.word, None)
 
 
-SCENARIOS: Final = ResourceRoutes("Scenario", "Scenarios", resources.SCENARIO)
-PERSONAS: Final = ResourceRoutes("Persona", "Personas", resources.PERSONA)
-CONNECTORS: Final = ResourceRoutes("Connector", "Connectors", resources.CONNECTOR)
-EVALS: Final = ResourceRoutes("Experiment", "Experiments", resources.EXPERIMENT)
+EVALS: Final = ResourceRoutes(kinds.EXPERIMENTS)
 
 
 def etag(stored: Any) -> dict[str, str]:
@@ -140,35 +119,22 @@ async def scenario_prompt(site: Site, request: Request) -> Response:
     asked = scenario_service_pb2.GetScenarioPromptRequest(
         scenario_id=text_of(request, "id"), persona_id=request.query_params.get("personaId", "")
     )
-    found = await site.calls.ask(
-        "evald.v1.ScenarioService/GetScenarioPrompt",
-        asked,
-        scenario_service_pb2.GetScenarioPromptResponse,
-        site.access.caller(request),
-    )
+    found = await site.ask(request, asked)
     messages = [message_to_json(message) for message in found.messages]
     return answer({"systemPrompt": found.system_prompt, "messages": messages})
 
 
 async def connector_types(site: Site, request: Request) -> Response:
     """List the types of connectors."""
-    found = await site.calls.ask(
-        "evald.v1.ConnectorService/ListConnectorTypes",
-        connector_service_pb2.ListConnectorTypesRequest(),
-        connector_service_pb2.ListConnectorTypesResponse,
-        site.access.caller(request),
-    )
+    found = await site.ask(request, connector_service_pb2.ListConnectorTypesRequest())
     types = [resources.connector_type_to_json(one) | {"builtin": True} for one in found.connector_types]
     return answer(types)
 
 
 async def test_connector(site: Site, request: Request) -> Response:
     """Send one message to an agent, and say what came of it."""
-    found = await site.calls.ask(
-        "evald.v1.ConnectorService/TestConnector",
-        connector_service_pb2.TestConnectorRequest(connector_id=text_of(request, "id")),
-        connector_service_pb2.TestConnectorResponse,
-        site.access.caller(request),
+    found = await site.ask(
+        request, connector_service_pb2.TestConnectorRequest(connector_id=text_of(request, "id"))
     )
     return answer(resources.connector_test_to_json(found))
 
@@ -177,22 +143,20 @@ async def get_eval(site: Site, request: Request) -> Response:
     """Show an eval, with `expand=true` its scenarios and its connector too."""
     found = await EVALS.load(site, request, text_of(request, "id"))
     if request.query_params.get("expand") != "true":
-        return answer(EVALS.shape.write(found), headers=etag(found))
-    data = EVALS.shape.write(found)
-    scenarios = [await _there(SCENARIOS, site, request, one) for one in found.scenario_ids]
+        return answer(EVALS.kind.shape.write(found), headers=etag(found))
+    data = EVALS.kind.shape.write(found)
+    scenarios = [await _there(kinds.SCENARIOS, site, request, one) for one in found.scenario_ids]
     data["scenarios"] = [_part(one, _SCENARIO_KEYS) for one in scenarios if one is not None]
-    connector = await _there(CONNECTORS, site, request, found.connector_id)
+    connector = await _there(kinds.CONNECTORS, site, request, found.connector_id)
     if connector is not None:
         data["connector"] = _part(connector, _CONNECTOR_KEYS)
     return answer(data)
 
 
-async def _there(
-    kind: ResourceRoutes, site: Site, request: Request, resource_id: str
-) -> dict[str, Any] | None:
+async def _there(kind: Kind, site: Site, request: Request, resource_id: str) -> dict[str, Any] | None:
     """Return what an eval refers to; None if it was deleted since."""
     try:
-        return kind.shape.write(await kind.load(site, request, resource_id))
+        return kind.shape.write(await ResourceRoutes(kind).load(site, request, resource_id))
     except CallFailed as problem:
         if problem.code is not grpc.StatusCode.NOT_FOUND:
             raise

@@ -3,7 +3,7 @@ OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,20 +11,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from evald.convert import json_shapes as shape
-from evald.convert.resources import CONNECTOR, EXPERIMENT, PERSONA, SCENARIO
 from evald.convert.runs import STATUSES, evaluation_schema, run_schema, turn_schema
 from evald.errors import InvalidInput
 from evald.fields import nearest
 from evald.v1 import suite_service_pb2
 from evald_server.calibration.card import CalibrationCard
+from evald_server.http import kinds
 from evald_server.http.errors import failed
+from evald_server.http.kinds import Kind
 from evald_server.http.site import Site
 from evald_server.http.streams import answer_to
 from evald_server.rpc.errors import BadField, CallError, refusal
 
 from . import catalog, evaluate, resources, runs, suites
 from .answers import MOST, dumped, refused
-from .openapi import document
+from .openapi import ApiHandler, ApiRoute, document
 from .shapes import (
     CONNECTOR_TEST,
     CONNECTOR_TYPE,
@@ -42,7 +43,6 @@ from .shapes import (
     TIME,
     VERDICTS,
     VIOLATIONS,
-    Schema,
     derived,
     eval_schema,
     line_of,
@@ -52,58 +52,33 @@ from .shapes import (
     request_of,
 )
 
-ApiHandler: TypeAlias = Callable[[Site, Request], Awaitable[Response]]
-
 PROJECT_ID: Final = "default"
 
 _ID: Final = "/{id}"
 
 
-class ApiRoute(NamedTuple):
-    """One method of one path below /api.
-
-    calls: the method of gRPC. answers, takes: schemas of answer and body; None for none. query: schemas of parameters.
-    status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
-    a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
-    versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
-    """
-
-    method: str
-    path: str
-    handle: ApiHandler
-    calls: str = ""
-    answers: Schema | None = None
-    takes: Schema | None = None
-    query: Mapping[str, Schema] = {}
-    status: int = 200
-    refusals: tuple[int, ...] = ()
-    lines: Schema | None = None
-    events: bool = False
-    takes_lines: bool = False
-    versioned: bool = False
-
-
-def _stored(
-    path: str, kind: resources.ResourceRoutes, schema: Schema, get: ApiHandler | None = None
-) -> list[ApiRoute]:
+def _stored(path: str, kind: Kind, get: ApiHandler | None = None) -> list[ApiRoute]:
     """Return the routes of one kind of what is stored by name."""
+    schema, handle = kind.shape.schema(), resources.ResourceRoutes(kind)
     body = request_of(schema)
     one = [
-        ApiRoute("POST", path, kind.create, kind.method("Create"), schema, body, status=201, refusals=(409,)),
+        ApiRoute(
+            "POST", path, handle.create, kind.method("Create"), schema, body, status=201, refusals=(409,)
+        ),
         ApiRoute(
             "GET",
             path + _ID,
-            get or kind.get,
+            get or handle.get,
             kind.method("Get"),
             eval_schema() if get else schema,
             query=_EXPAND if get else {},
         ),
         ApiRoute(
-            "PUT", path + _ID, kind.update, kind.method("Update"), schema, patch_of(schema), refusals=(409,)
+            "PUT", path + _ID, handle.update, kind.method("Update"), schema, patch_of(schema), refusals=(409,)
         ),
-        ApiRoute("DELETE", path + _ID, kind.delete, kind.method("Delete"), status=204),
+        ApiRoute("DELETE", path + _ID, handle.delete, kind.method("Delete"), status=204),
     ]
-    listed = ApiRoute("GET", path, kind.list, kind.method("List"), list_of(schema), query=_PAGE)
+    listed = ApiRoute("GET", path, handle.list, kind.method("List"), list_of(schema), query=_PAGE)
     return [listed, *(route._replace(versioned=True) for route in one)]
 
 
@@ -144,7 +119,7 @@ async def _openapi(site: Site, request: Request) -> Response:
 
 
 _IN_PROJECT: Final = (
-    *_stored("/scenarios", resources.SCENARIOS, SCENARIO.schema()),
+    *_stored("/scenarios", kinds.SCENARIOS),
     ApiRoute(
         "GET",
         "/scenarios/{id}/prompt",
@@ -153,7 +128,7 @@ _IN_PROJECT: Final = (
         PROMPT,
         query={"personaId": TEXT},
     ),
-    *_stored("/personas", resources.PERSONAS, PERSONA.schema()),
+    *_stored("/personas", kinds.PERSONAS),
     ApiRoute(
         "GET",
         "/connectors/types",
@@ -161,7 +136,7 @@ _IN_PROJECT: Final = (
         "evald.v1.ConnectorService/ListConnectorTypes",
         list_of(CONNECTOR_TYPE),
     ),
-    *_stored("/connectors", resources.CONNECTORS, CONNECTOR.schema()),
+    *_stored("/connectors", kinds.CONNECTORS),
     ApiRoute(
         "POST",
         "/connectors/{id}/test",
@@ -169,7 +144,7 @@ _IN_PROJECT: Final = (
         "evald.v1.ConnectorService/TestConnector",
         CONNECTOR_TEST,
     ),
-    *_stored("/evals", resources.EVALS, EXPERIMENT.schema(), resources.get_eval),
+    *_stored("/evals", kinds.EXPERIMENTS, resources.get_eval),
     ApiRoute("GET", "/runs", runs.list_runs, f"{runs.SERVICE}/ListRuns", list_of(_RUN), query=_RUNS),
     ApiRoute(
         "POST",

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -68,9 +67,7 @@ async def list_runs(site: Site, request: Request) -> Response:
     return await list_answer(
         site,
         request,
-        f"{SERVICE}/ListRuns",
         asked,
-        pb.ListRunsResponse,
         "runs",
         run_to_json,
         reverse=not ids,
@@ -89,7 +86,7 @@ async def start_runs(site: Site, request: Request) -> Response:
     """Queue the runs of an eval."""
     found = await read(request, lambda data: _texts(data, "evalId"))
     asked = pb.StartRunsRequest(experiment_id=found["evalId"], request_id=_request_id(request))
-    started = await _ask(site, request, "StartRuns", asked, pb.StartRunsResponse)
+    started = await site.ask(request, asked)
     return await written(started, lambda answered: [run_to_json(run) for run in answered.runs], 201)
 
 
@@ -102,7 +99,7 @@ async def start_run(site: Site, request: Request) -> Response:
         persona_id=found.get("personaId", ""),
         request_id=_request_id(request),
     )
-    started = await _ask(site, request, "StartRun", asked, pb.StartRunResponse)
+    started = await site.ask(request, asked)
     return await written(started.run, run_to_json, 201)
 
 
@@ -119,8 +116,7 @@ async def list_turns(site: Site, request: Request) -> Response:
 
 async def delete_run(site: Site, request: Request) -> Response:
     """Delete a run that has ended."""
-    asked = pb.DeleteRunRequest(run_id=text_of(request, "id"))
-    await _ask(site, request, "DeleteRun", asked, pb.DeleteRunResponse)
+    await site.ask(request, pb.DeleteRunRequest(run_id=text_of(request, "id")))
     return Response(status_code=204)
 
 
@@ -163,18 +159,13 @@ async def _change(site: Site, request: Request, verb: str) -> Response:
     # EvalStudio's client sends options with a retry; here a run that starts over always forgets what was said.
     await read(request, lambda data: read_keys(data, {"clear_messages": "clear_messages"}, ""), b"{}")
     asked = getattr(pb, f"{verb}RunRequest")(run_id=text_of(request, "id"))
-    changed = await _ask(site, request, f"{verb}Run", asked, getattr(pb, f"{verb}RunResponse"))
+    changed = await site.ask(request, asked)
     return await written(changed.run, run_to_json)
 
 
 async def _load(site: Site, request: Request) -> pb.Run:
-    asked = pb.GetRunRequest(run_id=text_of(request, "id"))
-    found: pb.Run = (await _ask(site, request, "GetRun", asked, pb.GetRunResponse)).run
+    found: pb.Run = (await site.ask(request, pb.GetRunRequest(run_id=text_of(request, "id")))).run
     return found
-
-
-async def _ask(site: Site, request: Request, method: str, asked: Message, answered: type[Message]) -> Any:
-    return await site.calls.ask(f"{SERVICE}/{method}", asked, answered, site.access.caller(request))
 
 
 def _texts(data: Any, *keys: str) -> Mapping[str, str]:

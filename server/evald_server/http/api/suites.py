@@ -46,9 +46,7 @@ async def list_suite_runs(site: Site, request: Request) -> Response:
     return await list_answer(
         site,
         request,
-        f"{SERVICE}/ListSuiteRuns",
         asked,
-        pb.ListSuiteRunsResponse,
         "suite_runs",
         SUITE_RUN.write,
     )
@@ -56,9 +54,7 @@ async def list_suite_runs(site: Site, request: Request) -> Response:
 
 async def get_suite_run(site: Site, request: Request) -> Response:
     """Show a suite run."""
-    asked = pb.GetSuiteRunRequest(suite_run_id=text_of(request, "id"))
-    caller = site.access.caller(request)
-    found = await site.calls.ask(f"{SERVICE}/GetSuiteRun", asked, pb.GetSuiteRunResponse, caller)
+    found = await site.ask(request, pb.GetSuiteRunRequest(suite_run_id=text_of(request, "id")))
     return await written(found.suite_run, SUITE_RUN.write)
 
 
@@ -73,9 +69,7 @@ async def list_cases(site: Site, request: Request) -> Response:
     return await list_answer(
         site,
         request,
-        f"{SERVICE}/ListCaseResults",
         asked,
-        pb.ListCaseResultsResponse,
         "results",
         CASE_RESULT.write,
     )
@@ -91,8 +85,7 @@ async def compare(site: Site, request: Request) -> Response:
     most = request.query_params.get("maxDrop")
     if most is not None:
         asked.max_drop = _share(most)
-    caller = site.access.caller(request)
-    found = await site.calls.ask(f"{SERVICE}/CompareSuiteRuns", asked, pb.CompareSuiteRunsResponse, caller)
+    found = await site.ask(request, asked)
     return await written(found.comparison, COMPARISON.write)
 
 

@@ -6,9 +6,11 @@ from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from starlette.requests import Request
+
 from evald.catalog import EvaluatorType
 from evald.v1 import catalog_service_pb2
-from evald_server.http.calls import Calls, HttpCaller
+from evald_server.http.calls import Calls
 from evald_server.http.site import Site
 
 # By server: the catalogue's revision, and the types at it. Reading all of them takes longer than the rest of a page.
@@ -17,28 +19,20 @@ _KNOWN: Final[WeakKeyDictionary[Calls, tuple[int, Mapping[str, EvaluatorType]]]]
 _PAGE: Final = 1000
 
 
-async def evaluator_types(site: Site, caller: HttpCaller) -> Mapping[str, EvaluatorType]:
+async def evaluator_types(site: Site, request: Request) -> Mapping[str, EvaluatorType]:
     """Return the evaluator types by name. Raises CallFailed."""
-
-    async def page(size: int, token: str = "") -> catalog_service_pb2.ListEvaluatorTypesResponse:
-        return await site.calls.ask(
-            "evald.v1.CatalogService/ListEvaluatorTypes",
-            catalog_service_pb2.ListEvaluatorTypesRequest(page_size=size, page_token=token),
-            catalog_service_pb2.ListEvaluatorTypesResponse,
-            caller,
-        )
-
+    wanted = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1)
     # Asked each time, because it also says whether the caller may see them.
-    revision = (await page(1)).revision
+    revision = (await site.ask(request, wanted)).revision
     known = _KNOWN.get(site.calls)
     if known is None or known[0] != revision:
         found: dict[str, EvaluatorType] = {}
-        token = ""
+        wanted.page_size = _PAGE
         while True:
-            answer = await page(_PAGE, token)
+            answer = await site.ask(request, wanted)
             found |= {pb.type: EvaluatorType.from_pb(pb) for pb in answer.evaluator_types}
-            token = answer.next_page_token
-            if not token:
+            wanted.page_token = answer.next_page_token
+            if not wanted.page_token:
                 break
         known = _KNOWN[site.calls] = (revision, found)
     return known[1]

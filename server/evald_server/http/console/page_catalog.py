@@ -11,12 +11,13 @@ from starlette.responses import RedirectResponse, Response
 from evald.catalog import EvaluatorType
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
-from evald_server.http.api.catalog import DEREGISTER, authorise, stored_cards
+from evald_server.http.api.catalog import authorise, stored_cards
 from evald_server.http.site import Site
 
+from .evaluator_types import evaluator_types
 from .failures import gone_is_gone
 from .forms import fields_of
-from .page_edit import evaluator_types, read_posted
+from .page_edit import read_posted
 from .rendering import link, render
 
 _PAGE: Final = 50
@@ -33,11 +34,8 @@ async def evaluators(site: Site, request: Request) -> Response:
 
 async def evaluator(site: Site, request: Request) -> Response:
     """Show one evaluator type, its config as a form."""
-    answer = await site.calls.ask(
-        "evald.v1.CatalogService/GetEvaluatorType",
-        catalog_service_pb2.GetEvaluatorTypeRequest(type=request.path_params["type"]),
-        catalog_service_pb2.GetEvaluatorTypeResponse,
-        site.access.caller(request),
+    answer = await site.ask(
+        request, catalog_service_pb2.GetEvaluatorTypeRequest(type=request.path_params["type"])
     )
     one = EvaluatorType.from_pb(answer.evaluator_type)
     schema = json.dumps(one.config_schema, ensure_ascii=False, indent=2)
@@ -49,11 +47,8 @@ async def evaluator(site: Site, request: Request) -> Response:
 async def remotes(site: Site, request: Request) -> Response:
     """Show a page of the instances of remote evaluators."""
     token = request.query_params.get("page", "")
-    answer = await site.calls.ask(
-        "evald.plugin.v1.RegistryService/ListRegistrations",
-        registry_service_pb2.ListRegistrationsRequest(page_size=_PAGE, page_token=token),
-        registry_service_pb2.ListRegistrationsResponse,
-        site.access.caller(request),
+    answer = await site.ask(
+        request, registry_service_pb2.ListRegistrationsRequest(page_size=_PAGE, page_token=token)
     )
     following = answer.next_page_token
     now = Timestamp()
@@ -75,12 +70,7 @@ async def deregister(site: Site, request: Request) -> Response:
     """Remove an instance; its open tasks may finish."""
     instance_id = (await read_posted(request)).get("instance", "")
     with gone_is_gone():
-        await site.calls.ask(
-            DEREGISTER,
-            registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True),
-            registry_service_pb2.DeregisterResponse,
-            site.access.caller(request),
-        )
+        await site.ask(request, registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True))
     return RedirectResponse("/console/remotes", 303)
 
 

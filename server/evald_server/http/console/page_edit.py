@@ -14,23 +14,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from evald.catalog import EvaluatorType
-from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
+from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, Kind
 from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 
+from .evaluator_types import evaluator_types, parsed
 from .failures import BadAddress
 from .forms import Field, Posted, Problems, data_of, fields_of, unescape
 from .rendering import link, render
 from .resources import (
-    CONNECTORS,
-    PERSONAS,
+    FORMS,
     SCENARIO_CRITERIA,
-    SCENARIOS,
     SPEC_FORM,
-    Editable,
     Resources,
     without_secrets,
 )
@@ -124,19 +123,13 @@ def _fields(data: bytes) -> dict[str, str]:
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-async def resources(kind: Editable, site: Site, request: Request) -> Response:
+async def resources(kind: Kind, site: Site, request: Request) -> Response:
     """Show a page of the resources of a kind."""
-    caller = site.access.caller(request)
     token = request.query_params.get("page", "")
-    found, following = await Resources(kind, site.calls, caller).page(token)
+    found, following = await Resources(kind, site, request).page(token)
     marks: dict[str, list[Any]] = {}
     if kind is SCENARIOS:
-        recent = await site.calls.ask(
-            "evald.v1.RunService/ListRuns",
-            run_service_pb2.ListRunsRequest(page_size=_RECENT_RUNS),
-            run_service_pb2.ListRunsResponse,
-            caller,
-        )
+        recent = await site.ask(request, run_service_pb2.ListRunsRequest(page_size=_RECENT_RUNS))
         for run in recent.runs:
             seen = marks.setdefault(run.scenario_id, [])
             if run.status not in UNFINISHED and len(seen) < _VERDICTS_EACH:
@@ -156,10 +149,10 @@ async def resources(kind: Editable, site: Site, request: Request) -> Response:
     )
 
 
-async def edit(kind: Editable, site: Site, request: Request) -> Response:
+async def edit(kind: Kind, site: Site, request: Request) -> Response:
     """Show the form of a resource, new or stored."""
     resource_id = request.path_params.get("id", "")
-    store = Resources(kind, site.calls, site.access.caller(request))
+    store = Resources(kind, site, request)
     if resource_id:
         form = _filled(store, await store.get(resource_id))
     else:
@@ -170,11 +163,11 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     return await show_form(site, request, store, resource_id, form, types, Problems(), saved=saved)
 
 
-async def change(kind: Editable, site: Site, request: Request) -> Response:
+async def change(kind: Kind, site: Site, request: Request) -> Response:
     """Do what a button of a form says."""
     resource_id = request.path_params.get("id", "")
     await authorise(site, request)
-    store = Resources(kind, site.calls, site.access.caller(request))
+    store = Resources(kind, site, request)
     posted = await read_posted(request)
     action, _, place = posted.pop("do", "save").partition(":")
     problems = Problems()
@@ -249,7 +242,7 @@ def _filled(store: Resources, stored: Any) -> Form:
     return Form(store.data(stored), sent={"read": stored.update_time.ToJsonString()})
 
 
-async def _types(kind: Editable, site: Site, request: Request) -> Types:
+async def _types(kind: Kind, site: Site, request: Request) -> Types:
     if kind is SCENARIOS:
         return Types(evaluators=await evaluator_types(site, request))
     return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
@@ -276,19 +269,12 @@ async def _after(
             # A form that is sent twice starts one run, and one for every change and for every agent.
             parts = (key, saved.update_time.ToJsonString(), saved.id, start.persona_id, start.connector_id)
             start.request_id = str(uuid5(NAMESPACE_URL, json.dumps(parts)))
-        answer = await site.calls.ask(
-            "evald.v1.RunService/StartRun",
-            start,
-            run_service_pb2.StartRunResponse,
-            site.access.caller(request),
-        )
+        answer = await site.ask(request, start)
         return RedirectResponse(link(f"/console/runs/{answer.run.id}"), 303)
     if action == "test":
-        tested = await site.calls.ask(
-            "evald.v1.ConnectorService/TestConnector",
+        tested = await site.ask(
+            request,
             connector_service_pb2.TestConnectorRequest(connector_id=saved.id, message=posted.get("say", "")),
-            connector_service_pb2.TestConnectorResponse,
-            site.access.caller(request),
         )
         form = _filled(store, saved)
         return await show_form(site, request, store, saved.id, form, types, Problems(), tested=tested)
@@ -346,9 +332,9 @@ def _is_index(part: str, items: list[Any]) -> bool:
     return part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS and int(part) < len(items)
 
 
-def _data(kind: Editable, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
+def _data(kind: Kind, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
     """Return the data of a posted form."""
-    data: dict[str, Any] = data_of(kind.schema, posted, problems) or {}
+    data: dict[str, Any] = data_of(FORMS[kind.word], posted, problems) or {}
     if kind is SCENARIOS:
         data["personaIds"] = [name.removeprefix("persona:") for name in posted if name.startswith("persona:")]
         data["evaluators"] = read_specs(posted, problems, types.evaluators)
@@ -374,7 +360,9 @@ def read_specs(
         pointer = f"/evaluators/{len(found)}"
         known = types.get(type_name)
         fields = own[pointer]
-        config = data_of(known.config_schema if known else {}, fields, problems, f"{pointer}/config")
+        config = data_of(
+            parsed(known.config_schema_json) if known else {}, fields, problems, f"{pointer}/config"
+        )
         more = data_of(SPEC_FORM, fields, problems, pointer) or {}
         found.append({"type": type_name, **({"config": config} if config else {}), **more})
     return found
@@ -390,9 +378,8 @@ def spec_field(
     """Return the fields of one evaluator."""
     pointer = f"/evaluators/{index}"
     known = types.get(str(spec.get("type", "")))
-    config = fields_of(
-        known.config_schema if known else {}, spec.get("config", {}), f"{pointer}/config", problems, boxed
-    )
+    schema = parsed(known.config_schema_json) if known else {}
+    config = fields_of(schema, spec.get("config", {}), f"{pointer}/config", problems, boxed)
     settings = {key: value for key, value in spec.items() if key not in ("type", "config")}
     settings["shadow"] = settings.pop("enforcement", "") == "shadow" or settings.get("shadow", False)
     more = fields_of(SPEC_FORM, settings, pointer, problems)
@@ -402,36 +389,12 @@ def spec_field(
     return EvaluatorField(pointer, str(spec.get("type", "")), known, config, more, is_boxed, errors, given)
 
 
-async def evaluator_types(site: Site, request: Request) -> dict[str, EvaluatorType]:
-    """Return the evaluator types of the server by name, those of all pages."""
-    found: dict[str, EvaluatorType] = {}
-    token = ""
-    while True:
-        answer = await site.calls.ask(
-            "evald.v1.CatalogService/ListEvaluatorTypes",
-            catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=token),
-            catalog_service_pb2.ListEvaluatorTypesResponse,
-            site.access.caller(request),
-        )
-        found |= {pb.type: EvaluatorType.from_pb(pb) for pb in answer.evaluator_types}
-        token = answer.next_page_token
-        if not token:
-            return found
-
-
 async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
-    answer = await site.calls.ask(
-        "evald.v1.ConnectorService/ListConnectorTypes",
-        connector_service_pb2.ListConnectorTypesRequest(),
-        connector_service_pb2.ListConnectorTypesResponse,
-        site.access.caller(request),
-    )
-    return {one.type: json.loads(one.config_schema_json) for one in answer.connector_types}
+    answer = await site.ask(request, connector_service_pb2.ListConnectorTypesRequest())
+    return {one.type: parsed(one.config_schema_json) for one in answer.connector_types}
 
 
-async def _choices(
-    site: Site, request: Request, kind: Editable, sent: Posted, kept: Iterable[str]
-) -> Choices:
+async def _choices(site: Site, request: Request, kind: Kind, sent: Posted, kept: Iterable[str]) -> Choices:
     """Return resources to choose from: those that are kept, and those whose names contain what is looked for. None for
     callers who may not see them."""
     if not site.access.may(request, kind.method("List")):
@@ -466,8 +429,8 @@ async def show_form(
     values: dict[str, Any] = {}
     if status >= 400:
         data, hidden = without_secrets(kind, data)
-    known = {key: value for key, value in data.items() if key in kind.schema["properties"]}
-    group = fields_of(kind.schema, known, "", problems, form.boxed)
+    known = {key: value for key, value in data.items() if key in FORMS[kind.word]["properties"]}
+    group = fields_of(FORMS[kind.word], known, "", problems, form.boxed)
     fields = {field.pointer.removeprefix("/"): field for field in group.fields}
     if kind is SCENARIOS:
         values["evaluators"] = [

@@ -48,29 +48,23 @@ async def overview(site: Site, request: Request) -> Response:
     size, width = choice(request, "period", _PERIODS) or _PERIODS[period]
     now = time.time_ns() // 1000
     pieces = Period(now - now % width - (size - 1) * width, width, size)
-    caller = site.access.caller(request)
 
     async def listed(
         verdict: result_pb2.Verdict | None, status: run_service_pb2.RunStatus | None, size: int
     ) -> Sequence[run_service_pb2.Run]:
         wanted = run_service_pb2.ListRunsRequest(page_size=size, verdict=verdict, status=status)
         wanted.since.FromMicroseconds(pieces.since)
-        answer = run_service_pb2.ListRunsResponse
-        return (await site.calls.ask("evald.v1.RunService/ListRuns", wanted, answer, caller)).runs
+        found: Sequence[run_service_pb2.Run] = (await site.ask(request, wanted)).runs
+        return found
 
     # First, because they say whether the caller may see any of it.
     failed = await listed(result_pb2.VERDICT_FAILED, None, _FAILED)
     broken = await listed(None, run_service_pb2.RUN_STATUS_ERROR, _BROKEN)
-    suite_runs = await site.calls.ask(
-        "evald.v1.SuiteService/ListSuiteRuns",
-        suite_service_pb2.ListSuiteRunsRequest(page_size=_SUITE_RUNS),
-        suite_service_pb2.ListSuiteRunsResponse,
-        caller,
-    )
+    suite_runs = await site.ask(request, suite_service_pb2.ListSuiteRunsRequest(page_size=_SUITE_RUNS))
     store = RunStore(site.database)
     counts = await store.rollups(pieces.since, now, width)
     # Callers choose how many names evaluators have: 2,000 of them take 30 ms.
-    found = await asyncio.to_thread(figures, counts, pieces, await evaluator_types(site, caller))
+    found = await asyncio.to_thread(figures, counts, pieces, await evaluator_types(site, request))
     names = [row.name for row in found.metrics]
     spread = spreads(await store.metric_values(pieces.since, now, width, names))
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)

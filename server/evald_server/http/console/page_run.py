@@ -145,10 +145,8 @@ def _sent(event_id: str, kind: str, data: dict[str, Any]) -> bytes:
 async def load_run(site: Site, request: Request) -> run_service_pb2.Run:
     """Return the run that the address names."""
     wanted = run_service_pb2.GetRunRequest(run_id=request.path_params["run_id"])
-    found = await site.calls.ask(
-        "evald.v1.RunService/GetRun", wanted, run_service_pb2.GetRunResponse, site.access.caller(request)
-    )
-    return found.run
+    found: run_service_pb2.Run = (await site.ask(request, wanted)).run
+    return found
 
 
 def _number(text: str, name: str) -> int:

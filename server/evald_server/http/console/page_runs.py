@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -87,10 +87,7 @@ async def runs(site: Site, request: Request) -> Response:
     )
     if period := choice(request, "since", PERIODS):
         wanted.since.FromSeconds(int(time.time()) - period)
-    caller = site.access.caller(request)
-    found = await site.calls.ask(
-        "evald.v1.RunService/ListRuns", wanted, run_service_pb2.ListRunsResponse, caller
-    )
+    found = await site.ask(request, wanted)
     # Their names alone, to those who may read the scenarios.
     scenarios: dict[str, str] = {}
     if site.access.may(request, "evald.v1.ScenarioService/ListScenarios"):
@@ -124,19 +121,18 @@ def _row(run: run_service_pb2.Run) -> RunRow:
 async def change_run(action: str, site: Site, request: Request) -> Response:
     """Cancel, retry, resume or delete a run."""
     run_id = request.path_params["run_id"]
-    method = f"evald.v1.RunService/{action.capitalize()}Run"
-    wanted = ACTIONS[action](run_id=run_id).SerializeToString()
-    caller = site.access.caller(request)
+    wanted: Any = ACTIONS[action]()
+    wanted.run_id = run_id
     if action == "delete":
         with gone_is_gone():
-            await site.calls.unary(method, wanted, caller)
+            await site.ask(request, wanted)
         return RedirectResponse("/console/runs", 303)
     target = RedirectResponse(link(f"/console/runs/{run_id}"), 303)
     posted = await read_posted(request)
     if "attempt" in posted and str((await load_run(site, request)).attempt) != posted["attempt"]:
         return target  # the button was pressed twice: it has started over already
     try:
-        await site.calls.unary(method, wanted, caller)
+        await site.ask(request, wanted)
     except CallFailed as problem:
         if error_info(problem).reason != "RUN_STATUS":
             raise

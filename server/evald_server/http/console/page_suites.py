@@ -8,7 +8,6 @@ from starlette.responses import RedirectResponse, Response
 
 from evald.records import read_verdict
 from evald.v1 import suite_service_pb2
-from evald_server.http.calls import HttpCaller
 from evald_server.http.site import Site
 from evald_server.pages.formats import mark
 from evald_server.suites.reports.case_view import case_view, title
@@ -29,9 +28,6 @@ from .suite_view import SuiteRun, rate_bar, suite_mark, suite_rows, suite_status
 _PAGE: Final = 50
 _HISTORY: Final = 30
 
-_ANSWER: Final = suite_service_pb2.ListSuiteRunsResponse
-_LIST: Final = "evald.v1.SuiteService/ListSuiteRuns"
-
 # Cases that did not pass come first.
 _ORDER: Final = ("failed", "inconclusive", "passed", "skipped")
 
@@ -46,7 +42,7 @@ async def suites(site: Site, request: Request) -> Response:
         target=given.get("target", ""),
         verdict=choice(request, "verdict", VERDICTS),
     )
-    found = await site.calls.ask(_LIST, wanted, _ANSWER, site.access.caller(request))
+    found = await site.ask(request, wanted)
     filters = {name: value for name, value in given.items() if name != "page" and value}
     # One line: the history of one suite against one target.
     one_line = len({(run.suite, run.target) for run in found.suite_runs}) == 1
@@ -68,12 +64,11 @@ async def suites(site: Site, request: Request) -> Response:
 
 async def suite_run(site: Site, request: Request) -> Response:
     """Show a suite run and a page of its cases."""
-    caller = site.access.caller(request)
-    run = await _get(site, request, caller)
+    run = await _get(site, request)
     same = suite_service_pb2.ListSuiteRunsRequest(page_size=_HISTORY, suite=run.suite, target=run.target)
-    history = (await site.calls.ask(_LIST, same, _ANSWER, caller)).suite_runs
+    history = (await site.ask(request, same)).suite_runs
     past = past_runs(run, history)
-    types = await evaluator_types(site, caller)
+    types = await evaluator_types(site, request)
     names = {}
     for used in run.provenance:
         totals = run.evaluators.get(used.name)
@@ -84,7 +79,7 @@ async def suite_run(site: Site, request: Request) -> Response:
     assertions, metrics = evaluator_rows(run, names)
     choice(request, "verdict", VERDICTS)
     only = request.query_params.get("verdict", "")
-    cases, cursor = await _cases(site, request, caller, run.id)
+    cases, cursor = await _cases(site, request, run.id)
     path = f"/console/suites/{run.id}"
     return render(
         site,
@@ -109,9 +104,7 @@ async def suite_run(site: Site, request: Request) -> Response:
     )
 
 
-async def _cases(
-    site: Site, request: Request, caller: HttpCaller, run_id: str
-) -> tuple[list[suite_service_pb2.CaseResult], str]:
+async def _cases(site: Site, request: Request, run_id: str) -> tuple[list[suite_service_pb2.CaseResult], str]:
     """Return a page of cases, those that did not pass first, and where the next one begins."""
     only = request.query_params.get("verdict", "")
     stages = (only,) if only else _ORDER
@@ -127,8 +120,7 @@ async def _cases(
             verdict=VERDICTS[name],
             brief=True,
         )
-        answer = suite_service_pb2.ListCaseResultsResponse
-        found = await site.calls.ask("evald.v1.SuiteService/ListCaseResults", wanted, answer, caller)
+        found = await site.ask(request, wanted)
         cases += found.results
         if found.next_page_token:
             return cases, f"{name}:{found.next_page_token}"
@@ -141,12 +133,10 @@ async def _cases(
 
 async def case(site: Site, request: Request) -> Response:
     """Show one case with its conversations."""
-    caller = site.access.caller(request)
-    run = await _get(site, request, caller)
+    run = await _get(site, request)
     case_id = request.query_params.get("id", "")
     wanted = suite_service_pb2.ListCaseResultsRequest(suite_run_id=run.id, page_size=1, case_id=case_id)
-    answer = suite_service_pb2.ListCaseResultsResponse
-    found = await site.calls.ask("evald.v1.SuiteService/ListCaseResults", wanted, answer, caller)
+    found = await site.ask(request, wanted)
     if not case_id or not found.results:
         raise NotThere(f"The suite run has no case {case_id[:200]!r}.")
     one = found.results[0]
@@ -162,12 +152,7 @@ async def compare(site: Site, request: Request) -> Response:
     )
     if wanted.base_id == wanted.new_id:
         raise BadAddress("Two different suite runs are compared: choose a base and a new one.")
-    answer = suite_service_pb2.CompareSuiteRunsResponse
-    found = (
-        await site.calls.ask(
-            "evald.v1.SuiteService/CompareSuiteRuns", wanted, answer, site.access.caller(request)
-        )
-    ).comparison
+    found = (await site.ask(request, wanted)).comparison
     begin = given.get("from", "0")
     if not begin.isascii() or not begin.isdigit() or len(begin) > 9:
         raise BadAddress(f"from: got {begin[:100]!r}, wanted a whole number")
@@ -192,11 +177,8 @@ async def compare(site: Site, request: Request) -> Response:
 async def delete_suite_run(site: Site, request: Request) -> Response:
     """Delete a suite run."""
     with gone_is_gone():
-        await site.calls.ask(
-            "evald.v1.SuiteService/DeleteSuiteRun",
-            suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"]),
-            suite_service_pb2.DeleteSuiteRunResponse,
-            site.access.caller(request),
+        await site.ask(
+            request, suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"])
         )
     return RedirectResponse("/console/suites", 303)
 
@@ -205,8 +187,7 @@ def _case_address(run_id: str, case_id: str) -> str:
     return link(f"/console/suites/{run_id}/case", id=case_id)
 
 
-async def _get(site: Site, request: Request, caller: HttpCaller) -> SuiteRun:
+async def _get(site: Site, request: Request) -> SuiteRun:
     wanted = suite_service_pb2.GetSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"])
-    answer = suite_service_pb2.GetSuiteRunResponse
-    found = await site.calls.ask("evald.v1.SuiteService/GetSuiteRun", wanted, answer, caller)
-    return found.suite_run
+    run: SuiteRun = (await site.ask(request, wanted)).suite_run
+    return run

@@ -15,13 +15,14 @@ from evald.v1 import context_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info
+from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON
 
 from .forms import Problems, read_json
 from .page_edit import read_posted
 from .rendering import render
-from .resources import SCENARIOS, Resources, note
+from .resources import Resources, note
 
 # Lines of an import of which the page says what is wrong.
 _MOST_WRONG: Final = 100
@@ -31,7 +32,7 @@ _MOST_SHOWN: Final = 50_000
 
 async def export(site: Site, request: Request) -> Response:
     """Answer with all scenarios, one a line."""
-    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    store = Resources(SCENARIOS, site, request)
     first, token = await store.page()
     name = {"Content-Disposition": 'attachment; filename="scenarios.jsonl"'}
     return StreamingResponse(_lines(store, first, token), headers=name, media_type=NDJSON)
@@ -63,7 +64,7 @@ async def do_import(site: Site, request: Request) -> Response:
         problems.add("", "got nothing; wanted a scenario a line")
     if problems:
         return _show(site, request, key, text, 0, problems)
-    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    store = Resources(SCENARIOS, site, request)
     left: list[tuple[int, str, list[str]]] = []
     for number, line, scenario in scenarios:
         if key and not scenario.id:

@@ -13,18 +13,19 @@ from evald.catalog import EvaluatorType
 from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
+from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall
 from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
 
+from .evaluator_types import evaluator_types
 from .forms import Posted, Problems, read_json
 from .page_edit import (
     Form,
     Types,
     boxes_of,
-    evaluator_types,
     read_posted,
     read_specs,
     rearrange,
@@ -32,7 +33,7 @@ from .page_edit import (
     spec_field,
 )
 from .rendering import render
-from .resources import SCENARIOS, Resources, note
+from .resources import Resources, note
 
 _EVALUATE: Final = "evald.v1.EvaluationService/Evaluate"
 _SPEAKER: Final = re.compile(r"(?i)^(user|assistant|system|tool|developer)\s*:\s?")
@@ -156,12 +157,7 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.EvaluateRequest) -> Outcome:
-    answer = await site.calls.ask(
-        "evald.v1.EvaluationService/EvaluateUnary",
-        evaluation_service_pb2.EvaluateUnaryRequest(request=asked),
-        evaluation_service_pb2.EvaluateUnaryResponse,
-        site.access.caller(request),
-    )
+    answer = await site.ask(request, evaluation_service_pb2.EvaluateUnaryRequest(request=asked))
     summary = answer.summary
     rows = [(is_metric(result), result_view(result)) for result in summary.results]
     return Outcome(
@@ -211,7 +207,7 @@ async def _as_scenario(
     while spoken and spoken[-1].get("role") != "user":
         spoken.pop()
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
-    store = Resources(SCENARIOS, site.calls, site.access.caller(request))
+    store = Resources(SCENARIOS, site, request)
     scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
     return await show_form(site, request, store, "", scenario, Types(types), problems, unsaved=True)
 

@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
 import grpc
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
+from starlette.requests import Request
 
-from evald.convert.json_shapes import Shape
-from evald.convert.resources import CONNECTOR, PERSONA, SCENARIO
 from evald.errors import InvalidInput
-from evald.v1 import connector_service_pb2, persona_service_pb2, scenario_service_pb2
-from evald_server.http.calls import CallFailed, Calls, HttpCaller
+from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, status_of
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, Kind
+from evald_server.http.site import Site
 from evald_server.redaction import Redactor
 from evald_server.rpc.headers import may_be_shown
 
@@ -143,44 +141,20 @@ CONNECTOR_FORM: Final[dict[str, Any]] = {
 }
 
 
-class Editable(NamedTuple):
-    """A kind of resource. word: in English and in its methods. stub: module of its service's messages."""
-
-    word: str
-    plural: str
-    shape: Shape[Any]
-    stub: ModuleType
-    schema: Mapping[str, Any]
-
-    def method(self, verb: str) -> str:
-        """Return the full name of a standard method, as "evald.v1.PersonaService/GetPersona"."""
-        plural = "s" if verb == "List" else ""
-        return f"evald.v1.{self.word.title()}Service/{verb}{self.word.title()}{plural}"
-
-    def message(self, verb: str, kind: str) -> type[Message]:
-        """Return the message of a method. kind: "Request" or "Response"."""
-        return cast("type[Message]", getattr(self.stub, self.method(verb).partition("/")[2] + kind))
-
-
-SCENARIOS: Final = Editable("scenario", "scenarios", SCENARIO, scenario_service_pb2, SCENARIO_FORM)
-PERSONAS: Final = Editable("persona", "personas", PERSONA, persona_service_pb2, PERSONA_FORM)
-CONNECTORS: Final = Editable("connector", "connectors", CONNECTOR, connector_service_pb2, CONNECTOR_FORM)
+FORMS: Final = {SCENARIOS.word: SCENARIO_FORM, PERSONAS.word: PERSONA_FORM, CONNECTORS.word: CONNECTOR_FORM}
 
 
 class Resources:
-    """The resources of one kind, for one caller. All methods raise CallFailed."""
+    """The resources of one kind, for the sender of a request. All methods raise CallFailed."""
 
-    def __init__(self, kind: Editable, calls: Calls, caller: HttpCaller) -> None:
+    def __init__(self, kind: Kind, site: Site, request: Request) -> None:
         self.kind = kind
-        self._calls = calls
-        self._caller = caller
+        self._site = site
+        self._request = request
 
     async def call(self, verb: str, **fields: Any) -> Any:
         """Return the answer of a standard method."""
-        request = self.kind.message(verb, "Request")(**fields)
-        return await self._calls.ask(
-            self.kind.method(verb), request, self.kind.message(verb, "Response"), self._caller
-        )
+        return await self._site.ask(self._request, self.kind.request(verb, **fields))
 
     async def page(self, token: str = "", size: int = 50) -> tuple[list[Any], str]:
         """Return a page of them, and the token of the next."""
@@ -276,7 +250,7 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
         problems.add("", problem.message)
 
 
-def without_secrets(kind: Editable, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def without_secrets(kind: Kind, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the data of a form without what may be a secret, and whether anything is left out: values of headers that
     are no names of variables, and what looks like a key in the rest of a connector."""
     found = dict(data)

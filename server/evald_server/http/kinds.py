@@ -1,0 +1,40 @@
+"""The kinds of what is stored by name, and the requests of their standard methods."""
+
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from evald.convert import resources
+from evald.convert.json_shapes import Shape
+
+
+class Kind(NamedTuple):
+    """A kind of resource. word: in English and in its methods, as "scenario"."""
+
+    word: str
+    shape: Shape[Any]
+
+    @property
+    def plural(self) -> str:
+        """The word for several, as in answers of its List method."""
+        return f"{self.word}s"
+
+    def method(self, verb: str) -> str:
+        """Return the full name of a standard method, as "evald.v1.PersonaService/GetPersona"."""
+        return f"evald.v1.{self.word.title()}Service/{self._name(verb)}"
+
+    def request(self, verb: str, **fields: Any) -> Message:
+        """Return a request of a standard method."""
+        stubs = import_module(f"evald.v1.{self.word}_service_pb2")
+        message: Message = getattr(stubs, f"{self._name(verb)}Request")(**fields)
+        return message
+
+    def _name(self, verb: str) -> str:
+        return verb + (self.plural if verb == "List" else self.word).title()
+
+
+SCENARIOS: Final = Kind("scenario", resources.SCENARIO)
+PERSONAS: Final = Kind("persona", resources.PERSONA)
+CONNECTORS: Final = Kind("connector", resources.CONNECTOR)
+EXPERIMENTS: Final = Kind("experiment", resources.EXPERIMENT)
