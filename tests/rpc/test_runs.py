@@ -19,8 +19,10 @@ from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
+from evald.v1.message_pb2 import ChatMessage
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
-from evald.v1.run_service_pb2 import Run, WatchRunResponse
+from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
+from evald.v1.run_service_pb2 import Run, RunOutput, RunTurn, WatchRunResponse
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from evald_server.store.database import StoreProblem
@@ -462,6 +464,25 @@ async def test_a_run_is_imported_as_it_was() -> None:
         whole.id, whole.status = "other", runs_pb.RUN_STATUS_RUNNING
         refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=whole)))
         assert refused.fields == ["run.status"]
+
+
+async def test_an_imported_run_that_nobody_can_have_played_is_refused_before_it_is_looked_through() -> None:
+    async with serving(max_messages=50) as live:
+        floor = Floor(live)
+
+        async def refused(fields: list[str], **more: Any) -> None:
+            run = Run(id="many", status=runs_pb.RUN_STATUS_COMPLETED, verdict=1, **more)
+            found = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
+            assert (found.code, found.fields) == (grpc.StatusCode.INVALID_ARGUMENT, fields)
+
+        said = [ChatMessage(role="user", text="x")]
+        await refused(["run.messages"], messages=said * 51)
+        await refused(["run.turns"], messages=said, turns=[RunTurn()] * 500_000)
+        results = AggregatedEvaluation(results=[EvaluationResult()] * 60_000)
+        await refused(["run.turns"], messages=said * 2, turns=[RunTurn(evaluation=results)] * 2)
+        metrics = {str(number): 1.0 for number in range(10_001)}
+        await refused(["run.output.metrics"], output=RunOutput(metrics=metrics))
+        await refused(["run.output.evaluator_results"], output=RunOutput(evaluator_results=results.results))
 
 
 async def test_an_imported_run_that_was_interrupted_goes_on_and_is_watched_to_its_end() -> None:

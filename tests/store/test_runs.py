@@ -402,7 +402,7 @@ async def test_unfinished_runs_are_found_oldest_first_with_names(store: RunStore
         await store.create([run])
     found = await store.unfinished()
     assert [(run.id, run.scenario) for run in found] == [
-        (number, context_pb2.Scenario(name=f"of {number}")) for number in ("5", "2", "0")
+        (number, context_pb2.Scenario(name=f"of {number}")) for number in ("0", "2", "5")
     ]
 
 
@@ -423,6 +423,31 @@ async def test_retention_deletes_the_oldest_that_have_ended(store: RunStore) -> 
     assert await store.trim(max_age=None, max_count=250) == 0
     assert await store.trim(max_age=None, max_count=10) == 238
     assert await ids(store) == [*(str(number) for number in range(249, 239, -1)), "3", "1"]
+
+
+async def test_runs_after_a_clock_was_set_back_are_the_newest_and_found_by_their_time(
+    store: RunStore, database: Database
+) -> None:
+    now, year = time.time_ns() // 1000, 365 * DAY
+    await store.create([a_run(f"ahead-{n}", now + year + n, status=COMPLETED) for n in range(3)])
+    for n in range(3):
+        await store.create([a_run(f"now-{n}", now + n, status=COMPLETED)])
+    newest_first = ["now-2", "now-1", "now-0", "ahead-2", "ahead-1", "ahead-0"]
+    assert await ids(store) == newest_first
+    assert await ids(store, until=now + DAY) == newest_first[:3]
+    assert await ids(store, since=now, until=now + 2) == ["now-1", "now-0"]
+    assert await ids(store, since=now + DAY) == newest_first[3:]
+    # One more, from another server, which is as old as it says.
+    await store.import_run(a_run("older", now - DAY, status=COMPLETED), [])
+    assert await ids(store) == [*newest_first, "older"]
+    assert await store.trim(max_age=3600, max_count=None) == 1
+    assert await store.trim(max_age=None, max_count=4) == 2
+    assert await ids(store) == newest_first[:4]
+    # Once more, farther back.
+    await store.create([a_run("last", now - 2 * year, status=COMPLETED)])
+    assert await ids(store, until=now) == ["last"]
+    assert await store.trim(max_age=3600, max_count=None) == 1
+    assert await ids(store) == newest_first[:4]
 
 
 async def test_retention_goes_by_age(store: RunStore) -> None:

@@ -22,7 +22,7 @@ from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation, to_cost
+from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation, run_sized, to_cost
 from .connector import (
     AgentRequest,
     ConnectorConfig,
@@ -120,11 +120,15 @@ class GrpcAgent(NetworkAgent):
         await self._options.give_way()
         if len(data) > MAX_ANSWER_BYTES:
             raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+        return await run_sized(len(data), self._read, data, headers.secrets, seconds)
+
+    def _read(self, data: bytes, secrets: frozenset[str], seconds: float) -> context_pb2.Invocation:
+        """Read an answer, which took so many seconds. For threads too. Raises ConnectorFailure."""
         try:
             invocation = agent_service_pb2.InvokeResponse.FromString(data).invocation
         except DecodeError:
             raise bad_answer("the answer is no InvokeResponse: garbage, or text that is not UTF-8") from None
-        invocation = without_secrets(invocation, headers.secrets)
+        invocation = without_secrets(invocation, secrets)
         self._complete(invocation, seconds)
         return invocation
 

@@ -57,6 +57,10 @@ _LARGEST_VERDICT: Final = 4
 # Characters of an imported run's id.
 _MAX_ID: Final = 100
 
+# Results of all turns of an imported run together: 20 evaluators in each of 5,000 turns.
+_MAX_RESULTS: Final = 100_000
+_MAX_METRICS: Final = 10_000
+
 
 class RunService:
     """Handlers of RunService."""
@@ -241,16 +245,17 @@ class RunService:
     async def import_run(self, data: bytes, _context: Context) -> bytes:
         """Store a run that has ended elsewhere."""
         run = parse(pb.ImportRunRequest, data, "evald.v1.ImportRunRequest").run
-        found = self._import_problems(run)
+        found = self._size_problems(run) or await run_sized(len(data), self._import_problems, run)
         if found:
             raise refusal(found)
-        run = _shown(run)
+        row, events = await run_sized(len(data), _unfolded, run)
         try:
-            await self._store.import_run(*unfold(run))
+            await self._store.import_run(row, events)
         except IdTaken:
             problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
             raise refusal([problem], "RESOURCE_EXISTS") from None
-        return pb.ImportRunResponse(run=_shown(await self._whole(run.id))).SerializeToString()
+        run, events = await self._load(row.id), await self._events(row.id)
+        return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a run that has ended."""
@@ -261,6 +266,26 @@ class RunService:
         except RunGoesOn:
             raise _wrong_status("the run goes on; cancel it, and then delete it") from None
         return pb.DeleteRunResponse().SerializeToString()
+
+    def _size_problems(self, run: Run) -> list[BadField]:
+        """Return what a run has too many of: nobody has played such a one, and looking at each would take minutes."""
+        sizes = {
+            "messages": (len(run.messages), self._max_messages),
+            "turns": (len(run.turns), self._max_messages),
+            "output.metrics": (len(run.output.metrics), _MAX_METRICS),
+            "output.evaluator_results": (len(run.output.evaluator_results), _MAX_METRICS),
+        }
+        found = [
+            BadField(f"run.{name}", f"got {size}, wanted at most {most}")
+            for name, (size, most) in sizes.items()
+            if size > most
+        ]
+        if not found:
+            results = sum(len(turn.evaluation.results) for turn in run.turns)
+            if results > _MAX_RESULTS:
+                problem = f"got {results} results in all of them, wanted at most {_MAX_RESULTS}"
+                found.append(BadField("run.turns", problem))
+        return found
 
     def _import_problems(self, run: Run) -> list[BadField]:
         """Return what is wrong with a run that another server played."""
@@ -374,9 +399,6 @@ class RunService:
                 "resume it where it was played, or start a new run with a connector and a persona that have them"
             )
 
-    async def _whole(self, run_id: str) -> Run:
-        return fold(await self._load(run_id), await self._events(run_id))
-
     async def _events(self, run_id: str) -> list[RunEvent]:
         return await all_events(partial(self._store.events, run_id))
 
@@ -414,9 +436,18 @@ def _add_messages(run: Run, events: list[RunEvent]) -> None:
             run.messages.append(pb.RunMessage.FromString(event.body).message)
 
 
-def _response(run: Run, events: list[RunEvent]) -> bytes:
-    """Return the answer to GetRun. For threads too: nobody else has what is given."""
-    response = pb.GetRunResponse(run=fold(run, events))
+def _unfolded(run: Run) -> tuple[Run, list[RunEvent]]:
+    """Return the row and the events of a run as a caller may see it. For threads too."""
+    return unfold(_shown(run))
+
+
+def _response(
+    run: Run,
+    events: list[RunEvent],
+    kind: type[pb.GetRunResponse] | type[pb.ImportRunResponse] = pb.GetRunResponse,
+) -> bytes:
+    """Return an answer with the whole run. For threads too: nobody else has what is given."""
+    response = kind(run=fold(run, events))
     _mask(response.run)
     return response.SerializeToString()
 

@@ -9,13 +9,17 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BindParameter,
+    ColumnElement,
     Connection,
     Row,
     Select,
+    and_,
     bindparam,
     delete,
+    func,
     insert,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -59,6 +63,7 @@ _SET_STATE: Final = PreparedStatement(
     .where(RUN_STATES.c.number == bindparam("run"))
     .values(last_sequence=bindparam("sequence"), body=bindparam("new_body"))
 )
+_LAST: Final = select(func.max(RUNS.c.number))
 _BETWEEN: Final = (
     select(RUNS.c.number).where(RUNS.c.number.between(bindparam("first"), bindparam("last"))).limit(1)
 )
@@ -83,8 +88,13 @@ _INSERT_FAILURE: Final = PreparedInsert(RUN_FAILURES, lambda insert: insert.on_c
 # Runs deleted in one commit, so that others wait for milliseconds.
 _TRIM: Final = 100
 
-# A run's number is at most so far after its time of creation, when other runs have the same.
+# A run's number is at most so far after its time of creation, when other runs have the same, and farther only where
+# the counter says so: the clock was set back.
 _MAX_SKEW: Final = 600_000_000
+_SKEW: Final = "runs_skew"
+_KNOWN_SKEW: Final = func.coalesce(
+    select(COUNTERS.c.value).where(COUNTERS.c.name == _SKEW).scalar_subquery(), _MAX_SKEW
+)
 
 
 class RunEventKind(IntEnum):
@@ -160,7 +170,7 @@ class RunStore:
         def work(connection: Connection) -> list[Run]:
             earlier = _of_request(connection, request_id) if request_id else []
             if not earlier:
-                _insert(connection, prepared, request_id)
+                _insert(connection, prepared, request_id, newest=True)
             return earlier or [run for run, _ in prepared]
 
         return await self._database.write(work)
@@ -259,22 +269,23 @@ class RunStore:
 
         max_age: seconds since the creation. max_count: runs to keep.
         """
-        before = [] if max_age is None else [_now() - round(1_000_000 * max_age)]
+        columns = RUNS.c
+        old: list[ColumnElement[bool]] = []
+        if max_age is not None:
+            before = _now() - round(1_000_000 * max_age)
+            old.append(and_(columns.number < before + _KNOWN_SKEW, columns.created < before))
         if max_count is not None:
-            newest = select(RUNS.c.number).order_by(RUNS.c.number.desc()).offset(max_count).limit(1)
+            newest = select(columns.number).order_by(columns.number.desc()).offset(max_count).limit(1)
             last = await self._database.read(lambda connection: connection.scalar(newest))
-            before += [] if last is None else [last + 1]
-        if not before:
+            if last is not None:
+                old.append(columns.number <= last)
+        if not old:
             return 0
-        old = (
-            select(RUNS.c.number)
-            .where(RUNS.c.number < max(before), RUNS.c.status.not_in(UNFINISHED))
-            .order_by(RUNS.c.number)
-            .limit(_TRIM)
-        )
+        wanted = select(columns.number).where(or_(*old), columns.status.not_in(UNFINISHED))
+        wanted = wanted.order_by(columns.number).limit(_TRIM)
 
         def work(connection: Connection) -> int:
-            numbers = connection.scalars(old).all()
+            numbers = connection.scalars(wanted).all()
             _delete(connection, numbers)
             return len(numbers)
 
@@ -371,12 +382,21 @@ def _add_events(
     rollups.count(connection, counts)
 
 
-def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]]], request_id: str) -> None:
-    """Store new runs with their events. Raises IdTaken."""
+def _insert(
+    connection: Connection,
+    runs: Sequence[tuple[Run, Sequence[RunEvent]]],
+    request_id: str,
+    *,
+    newest: bool = False,
+) -> None:
+    """Store runs with their events. newest: after all others, whatever the clock says. Raises IdTaken."""
     if not runs:
         return
     created = [run.create_time.ToMicroseconds() if run.HasField("create_time") else _now() for run, _ in runs]
-    first = _free_numbers(connection, max(created), len(runs))
+    if newest:
+        first = _next_number(connection, created)
+    else:
+        first = _free_numbers(connection, max(created), len(runs))
     rows: list[dict[str, Any]] = []
     states, snapshots = [], []
     for number, ((run, _), at) in enumerate(zip(runs, created, strict=True), start=first):
@@ -396,8 +416,19 @@ def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]
         _add_events(connection, row["number"], events, at, counts)
 
 
+def _next_number(connection: Connection, created: Sequence[int]) -> int:
+    """Return the first of the numbers of new runs. created: when each was created."""
+    last: int | None = connection.scalar(_LAST)
+    first = max(*created, (last or 0) + 1)
+    skew = first + len(created) - min(created)
+    if skew > _MAX_SKEW and skew > (connection.scalar(select(_KNOWN_SKEW)) or 0):
+        connection.execute(delete(COUNTERS).where(COUNTERS.c.name == _SKEW))
+        connection.execute(insert(COUNTERS), {"name": _SKEW, "value": skew})
+    return first
+
+
 def _free_numbers(connection: Connection, wanted: int, count: int) -> int:
-    """Return the first of `count` free numbers in a row, `wanted` or soon after it.
+    """Return the first of `count` free numbers in a row, `wanted` or soon after it: for runs that are not new.
 
     Of many imported runs with the same second each finds one after a few tries, because it looks at random and
     ever farther.
@@ -446,7 +477,7 @@ def _listing(given: frozenset[str], *, oldest_first: bool) -> "Select[int, bytes
         statement = statement.where(number >= since, columns.created >= since)
     if "until" in given:
         until: BindParameter[int] = bindparam("until")
-        statement = statement.where(number < until + _MAX_SKEW, columns.created < until)
+        statement = statement.where(number < until + _KNOWN_SKEW, columns.created < until)
     if "after" in given:
         after: BindParameter[int] = bindparam("after")
         statement = statement.where(number > after if oldest_first else number < after)

@@ -68,7 +68,8 @@ RESOURCES: Final = Table(
 )
 
 # What runs are found by, and nothing else, so that a filter without an index of its own reads few pages.
-# number: the time of creation, made unique; it orders the runs.
+# number: orders the runs. The time of creation, or one more than the largest there is, when the clock was set back; of
+# a run that was played elsewhere the first free one after its time.
 RUNS: Final = Table(
     "runs",
     METADATA,

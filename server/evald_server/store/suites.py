@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from evald.v1 import result_pb2, suite_service_pb2
@@ -314,14 +314,17 @@ class SuiteStore:
         old = select(_RUN.number).where(there, _RUN.status != RUNNING)
 
         def work(connection: Connection) -> int:
-            before = [] if max_age is None else [time.time_ns() // 1000 - round(1_000_000 * max_age)]
+            before: list[ColumnElement[bool]] = []
+            if max_age is not None:
+                before.append(_RUN.created < time.time_ns() // 1000 - round(1_000_000 * max_age))
             if max_count is not None:
                 newest = select(_RUN.number).where(there).order_by(_RUN.number.desc())
                 last = connection.scalar(newest.offset(max_count).limit(1))
-                before += [] if last is None else [last + 1]
+                if last is not None:
+                    before.append(_RUN.number <= last)
             if not before:
                 return 0
-            numbers = connection.scalars(old.where(_RUN.number < max(before))).all()
+            numbers = connection.scalars(old.where(or_(*before))).all()
             _bury(connection, numbers)
             return len(numbers)
 
