@@ -195,6 +195,12 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
 """
     talk = _file(tmp_path, "evaluators: [response-length]\n" + talk, "talk.yaml")
     assert f'{talk}:10: case "d": evaluator "regex": config.pattern' in cli("test", talk, code=2)
+    # More than is kept in memory.
+    rows = [{"id": str(number), "input": "x", "output": "y" * (1 << 20)} for number in range(20)]
+    rows.append({"id": "e", "input": "x", "output": "y", "evaluators": [{"type": "regex"}]})
+    header = {"suite": {"evaluators": ["response-length"]}}
+    large = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in (header, *rows)), "large.jsonl")
+    assert f'{large}:22: case "e": evaluator "regex": config.pattern' in cli("test", large, code=2)
     assert not agent.asked
 
 

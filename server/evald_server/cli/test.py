@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from evald.convert.resources import CONNECTOR
 from evald.errors import EvaldError, InvalidInput, InvalidRequest, Unavailable
-from evald.v1 import connector_service_pb2, suite_service_pb2
+from evald.v1 import connector_service_pb2, evaluator_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
@@ -379,23 +379,15 @@ def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
 
 
 async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Problem]:
-    """Return what is wrong with evaluators. Those of a large suite are checked as they arrive."""
+    """Return what is wrong with evaluators. Those that suites have not kept are checked as they arrive."""
     places: dict[bytes, str] = {}
-    specs = []
     for suite in {id(one): one for one in suites}.values():
-        listed = [
-            (suite.part_place(("evaluators", index)), spec)
-            for index, spec in enumerate(suite.open.evaluators)
-        ]
-        for case in () if suite.cases.are_many else suite.cases:
-            found = [*case.evaluators, *(spec for turn in case.turns for spec in turn.evaluators)]
-            for place, spec in zip(suite.evaluator_places(case.case_id), found, strict=True):
-                listed.append((f'{place}: case "{case.case_id}"', spec))
-        for place, spec in listed:
+        for index, spec in enumerate(suite.open.evaluators):
             data = spec.SerializeToString(deterministic=True)
-            if data not in places:
-                places[data] = place
-                specs.append(spec)
+            places.setdefault(data, suite.part_place(("evaluators", index)))
+        for data, place in suite.case_specs.items():
+            places.setdefault(data, place)
+    specs = [evaluator_pb2.EvaluatorSpec.FromString(data) for data in places]
     where = list(places.values())
     problems = []
     for one in await client.violations(specs):

@@ -34,6 +34,8 @@ _KEPT_BYTES: Final = 16 << 20
 _CASE_BYTES: Final = 200
 # Ids that are kept to name the nearest one.
 _KEPT_IDS: Final = 10_000
+# Different evaluators of cases that are kept to be checked before anything runs.
+_KEPT_SPECS: Final = 10_000
 _SHOWN_UNUSED: Final = 3
 
 _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)[:\]]")
@@ -65,9 +67,9 @@ class Suite(NamedTuple):
 
     targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
     target. cases: those that the filters let through. skipped: (id, why).
-    place: FILE:LINE of a case; the file alone for those of a large suite. evaluator_places: those of the evaluators of
-    a case, in the order of its message. part_place: FILE:LINE of a part of the suite beside its cases, by its path.
-    case_count: of cases.
+    place: FILE:LINE of a case; the file alone for those of a large suite. case_specs: the serialised
+    evaluators of cases, each once and the first 10,000 of them, with the place and the case of the first that has it.
+    part_place: FILE:LINE of a part of the suite beside its cases, by its path. case_count: of cases.
     """
 
     name: str
@@ -79,17 +81,10 @@ class Suite(NamedTuple):
     cases: "KeptCases"
     skipped: list[tuple[str, str]]
     place: Callable[[str], str]
-    evaluator_places: Callable[[str], Sequence[str]]
+    case_specs: Mapping[bytes, str]
     part_place: Callable[[Sequence[str | int]], str]
     case_count: int
     warnings: list[str]
-
-
-class _CaseLines(NamedTuple):
-    """The lines of a case and of its evaluators, in the order of its message."""
-
-    line: int
-    evaluators: Sequence[int]
 
 
 class CaseFilter(NamedTuple):
@@ -197,6 +192,7 @@ class _SuiteReader:
         self._problems = problems
         self._warnings: list[str] = []
         self._document: Document | None = None  # of what is not JSON Lines
+        self._case_specs: dict[bytes, str] = {}
 
     def suite(self) -> Suite | None:
         """Return the suite; None when something is wrong with it, and then the problems say what."""
@@ -245,10 +241,6 @@ class _SuiteReader:
         file = self.name
         head = Document({"suite": header} if root else header, places, file)
 
-        def evaluator_places(case_id: str) -> list[str]:
-            found = lines[case_id].evaluators if case_id in lines else ()
-            return [f"{file}:{line}" for line in found]
-
         return Suite(
             name,
             file,
@@ -258,8 +250,8 @@ class _SuiteReader:
             opening,
             kept,
             skipped,
-            lambda case_id: f"{file}:{lines[case_id].line}" if case_id in lines else file,
-            evaluator_places,
+            lambda case_id: f"{file}:{lines[case_id]}" if case_id in lines else file,
+            self._case_specs,
             lambda path: f"{file}:{_line(head, root, path)}",
             count,
             self._warnings,
@@ -302,13 +294,13 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple["KeptCases", dict[str, _CaseLines], list[tuple[str, str]], int, str]:
+    ) -> tuple["KeptCases", dict[str, int], list[tuple[str, str]], int, str]:
         """Check all cases. Returns them, their lines if they are few, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
         kept = KeptCases()
-        lines: dict[str, _CaseLines] = {}
+        lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
         for raw in self._raw_cases():
@@ -341,16 +333,27 @@ class _SuiteReader:
                 raise InvalidDocument(
                     self.name, 0, f"cannot be kept in {gettempdir()}, which TMPDIR sets: {problem.strerror}"
                 ) from None
+            lines[entry.id] = raw.document.line(raw.path)
             if kept.are_many:
                 lines.clear()
-            else:
-                lines[entry.id] = _lines_of(raw, entry, pb, shared)
+            if shared is not None:
+                self._note_specs(raw, entry, pb, shared)
         if not any_case:
             self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
         return kept, lines, skipped, count, cases_digest.hexdigest()
 
-    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, _CaseLines]) -> None:
-        where = f", as in line {lines[case_id].line}" if case_id in lines else ""
+    def _note_specs(
+        self, raw: _Raw, entry: CaseEntry, pb: suite_service_pb2.SuiteCase, shared: CaseShared
+    ) -> None:
+        """Note the evaluators of a case, beside those of the suite."""
+        specs = [*pb.evaluators, *(spec for turn in pb.turns for spec in turn.evaluators)]
+        for path, spec in zip(evaluator_paths(entry, shared) if specs else (), specs, strict=True):
+            if path and len(self._case_specs) < _KEPT_SPECS:
+                place = f'{raw.document.file}:{_line(raw.document, raw.path, path)}: case "{entry.id}"'
+                self._case_specs.setdefault(spec.SerializeToString(deterministic=True), place)
+
+    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
+        where = f", as in line {lines[case_id]}" if case_id in lines else ""
         line = raw.document.line((*raw.path, "id"))
         self._problems.append(Problem(self.name, line, f'the id "{case_id}" a second time{where}'))
 
@@ -515,16 +518,6 @@ def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str |
         else:
             break
     return document.line(path)
-
-
-def _lines_of(
-    raw: _Raw, entry: CaseEntry, pb: suite_service_pb2.SuiteCase, shared: CaseShared | None
-) -> _CaseLines:
-    line = raw.document.line(raw.path)
-    if shared is None or not (pb.evaluators or any(turn.evaluators for turn in pb.turns)):
-        return _CaseLines(line, ())
-    paths = evaluator_paths(entry, shared)
-    return _CaseLines(line, [_line(raw.document, raw.path, path) for path in paths])
 
 
 def _canonical(key: str) -> str:
