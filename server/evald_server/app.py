@@ -17,7 +17,7 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import Principal
+from evald_server.auth.principal import Principal, Role
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
@@ -181,7 +181,7 @@ class App:
         )
         try:
             self.remotes = build_remotes(
-                settings, self.registry, self.telemetry, LeaseStore(self.database), self._is_withdrawn
+                settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
         except ValueError as problem:
             raise StartError(str(problem)) from None
@@ -445,18 +445,19 @@ class App:
             return 403 if problem.reason == "ROLE_MISSING" else 401
         return 200
 
-    def _is_withdrawn(self, principal: Principal) -> bool:
-        """Return whether the credentials of a principal no longer count.
+    def _current_plugin(self, principal: Principal) -> Principal | None:
+        """Return a principal as it is now; None if it may bring no evaluators any longer.
 
-        A token or certificate that has expired was not withdrawn: the next call brings a new one.
+        One whose token or certificate has expired still may: the next call brings a new one.
         """
         if self._authenticator is None:
-            return False
+            return principal
         try:
-            self._authenticator.current(principal)
+            current = self._authenticator.current(principal)
         except AccessDenied as problem:
-            return principal.kind == "key" or problem.reason != "CREDENTIALS_EXPIRED"
-        return False
+            expired = principal.kind != "key" and problem.reason == "CREDENTIALS_EXPIRED"
+            return principal if expired else None
+        return current if Role.PLUGIN in current.roles else None
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Use certificates for new connections when their files change, if they work."""

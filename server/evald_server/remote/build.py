@@ -19,7 +19,7 @@ def build_remotes(
     catalogue: Catalogue,
     observer: RemoteObserver,
     store: LeaseStore,
-    is_withdrawn: Callable[[Principal], bool],
+    current: Callable[[Principal], Principal | None],
 ) -> Remotes:
     """Build the remote evaluators. Raises ValueError, which names the wrong setting."""
     try:
@@ -49,7 +49,7 @@ def build_remotes(
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
-            is_withdrawn=is_withdrawn,
+            current=current,
         )
     except ValueError as problem:
         raise ValueError(f"remote_allowed: {problem}") from None

@@ -17,7 +17,7 @@ from .dial_allowlist import DialAllowlist, Resolve, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
-from .instances import InstanceRegistry, check_instance_id, check_owner
+from .instances import InstanceRegistry, check_instance_id, check_owner, check_types
 from .lease import Lease, Leases, LeaseState
 from .plugin_type import Plugin, read_plugin
 
@@ -51,7 +51,8 @@ class LeaseRegistry:
     """Grants and renews leases, and removes the instances whose lease is over.
 
     allowlist: without a rule nobody can register. blocked: names of plugins that the operator has removed.
-    expired: called for every lease that expires. is_withdrawn: whether the credentials of a principal no longer count.
+    expired: called for every lease that expires. current: returns a principal with the types
+    that it may offer now; None if it may offer none any longer.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class LeaseRegistry:
         tls_profiles: Mapping[str, DialTls],
         blocked: Container[str] = (),
         expired: Callable[[], None] = lambda: None,
-        is_withdrawn: Callable[[Principal], bool] = lambda _: False,
+        current: Callable[[Principal], Principal | None] = lambda principal: principal,
         resolve: Resolve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +74,7 @@ class LeaseRegistry:
         self._tls_profiles = tls_profiles
         self._blocked = blocked
         self._expired = expired
-        self._is_withdrawn = is_withdrawn
+        self._current = current
         self._resolver = Resolver(allowlist, resolve)
         self._leases = Leases(clock)
         self._ticking: asyncio.Task[None] | None = None
@@ -251,6 +252,17 @@ class LeaseRegistry:
         if instance.owner is None and instance.plugin is not None:
             self._instances.check(instance.plugin, instance, principal=principal)
 
+    def _check_rights(self, lease_id: str, owner: Principal, plugin: Plugin) -> None:
+        """End a lease at once whose owner may no longer offer its types."""
+        current = self._current(owner)
+        if current is None:
+            self._withdraw(lease_id, f"{owner.name} may no longer bring evaluators")
+            return
+        try:
+            check_types(plugin, current)
+        except Refusal as problem:
+            self._withdraw(lease_id, problem.message)
+
     def _withdraw(self, lease_id: str, why: str) -> None:
         """End a lease and its instance at once. Open tasks go to other instances."""
         lease = self._leases.end(lease_id)
@@ -347,10 +359,8 @@ class LeaseRegistry:
             for lease in self._leases.expire():
                 self._expire(lease)
             for instance in list(self._instances.by_id.values()):
-                if instance.lease and instance.owner and self._is_withdrawn(instance.owner):
-                    self._withdraw(
-                        instance.lease.id, f"the credentials of {instance.owner.name} were withdrawn"
-                    )
+                if instance.lease and instance.owner and instance.plugin:
+                    self._check_rights(instance.lease.id, instance.owner, instance.plugin)
             self._instances.forget_left()
 
     def _expire(self, lease: Lease) -> None:

@@ -95,7 +95,7 @@ class Remotes:
         targets: Iterable[StaticTarget] = (),
         tls_profiles: Mapping[str, DialTls] | None = None,
         blocked: Container[str] = (),
-        is_withdrawn: Callable[[Principal], bool] = lambda _: False,
+        current: Callable[[Principal], Principal | None] = lambda principal: principal,
         resolve: Resolve | None = None,
     ) -> None:
         self.server_id = secrets.token_hex(8)
@@ -109,7 +109,7 @@ class Remotes:
             tls_profiles=profiles,
             blocked=blocked,
             expired=observer.lease_expired,
-            is_withdrawn=is_withdrawn,
+            current=current,
             resolve=resolve,
         )
         self._static_targets = StaticTargets(self.instances, targets, profiles)

@@ -8,8 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.plugin.v1 import registry_service_pb2
 from evald_server.auth.audit import record
-from evald_server.auth.current_call import caller, need
-from evald_server.auth.principal import Principal
+from evald_server.auth.current_call import caller
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange, UnknownRevision
@@ -70,13 +69,6 @@ class RegistrationService:
 
     async def keep_alive(self, stream: RpcStream) -> None:
         """Renew leases, one answer per request, in order."""
-        renewed: set[str] = set()
-
-        def check(principal: Principal) -> None:
-            for lease_id in renewed:
-                self._remotes.leases.check(lease_id, principal)
-
-        need(check)
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
             state, ttl = self._renew(request.lease_id, request.active_tasks)
@@ -86,7 +78,6 @@ class RegistrationService:
                 server_id=self._remotes.server_id,
             )
             if ttl:
-                renewed.add(request.lease_id)
                 response.ttl.FromMilliseconds(round(ttl * 1000))
             await stream.send(response.SerializeToString())
 
