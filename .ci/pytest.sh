@@ -6,8 +6,11 @@
 set -euo pipefail
 bin=$1
 shift
+# What failed is noted in a place of this run's own: another one beside it would write over a common one.
+cache=$(mktemp -d)
+trap 'rm -rf "$cache"' EXIT
 code=0
-"$bin/python" -m pytest -q "$@" || code=$?
+"$bin/python" -m pytest -q -o cache_dir="$cache" "$@" || code=$?
 [ "$code" = 1 ] || exit "$code"
 printf '\n=== What failed runs once more, by itself\n'
-exec "$bin/python" -m pytest -q "$@" -n 0 --last-failed --last-failed-no-failures none
+"$bin/python" -m pytest -q -o cache_dir="$cache" "$@" -n 0 --last-failed --last-failed-no-failures none --maxfail 10

@@ -29,12 +29,12 @@ EVALD_REMOTE_ALLOWED=127.0.0.1 "$bin/evald" serve --listen 127.0.0.1:0 --http 12
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 address=
-for _ in $(seq 100); do # 10 s
+for _ in $(seq 600); do # 60 s, beside other steps
   address=$(grep -m 1 -oE 'gRPC on [^, ]+' server.log | cut -d ' ' -f 3) && [ -n "$address" ] && break
   kill -0 "$server" 2>/dev/null || fail "the server ended"
   sleep 0.1
 done
-[ -n "$address" ] || fail "the server was not ready within 10 s"
+[ -n "$address" ] || fail "the server was not ready within 60 s"
 
 echo '[{"role": "user", "content": "Where to?"}, {"role": "assistant", "content": "You fly to Lisbon, BK-12345."}]' >conversation.json
 "$bin/evald" evaluate conversation.json --server "$address" \
@@ -74,7 +74,7 @@ import evald
 conversation = json.loads(pathlib.Path("conversation.json").read_text(encoding="utf-8"))
 remote = [{"type": f"acme.{way}", "config": {"word": "Lisbon"}} for way in ("listening", "dialling")]
 with evald.Client(sys.argv[1]) as client:
-    for _ in range(100):  # 10 s
+    for _ in range(600):  # 60 s
         live = {found.type for found in client.evaluator_types() if found.instance_count}
         if {"acme.listening", "acme.dialling"} <= live:
             break

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from evald_server.auth.principal import Role
 from evald_server.cli import main
 from evald_server.config import Settings
 
+from ..ports import free_address
 from ..rpc.live import until
 from ..worker.evaluators import polite
 from ..worker.registry import registry, take
@@ -247,9 +247,7 @@ async def test_a_worker_serves_three_servers_and_a_fourth_that_starts_later(
 ) -> None:
     plugin, caller = (key_of(tmp_path, role) for role in (Role.PLUGIN, Role.CALLER))
     keys = tmp_path / "keys.toml"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        fourth = f"127.0.0.1:{probe.getsockname()[1]}"
+    fourth = free_address()
     async with secured(certs, keys) as one, secured(certs, keys) as two, secured(certs, keys) as three:
         apps = [one, two, three]
         server = "ipv4:" + ",".join([*(app.address for app in apps), fourth])

@@ -190,7 +190,7 @@ async def test_an_idle_process_ends() -> None:
 
 
 async def test_a_process_that_does_not_answer_is_killed() -> None:
-    async with pool(silent_seconds=0.3) as made:
+    async with pool(silent_seconds=1.0) as made:
         pid = await started(made)
         os.kill(pid, signal.SIGSTOP)
         assert await (await submitted(made)) is None

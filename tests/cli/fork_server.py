@@ -8,6 +8,7 @@ A request is a line of JSON: arguments, environment, directory, and the files of
 answer is a line with the exit code.
 """
 
+import gc
 import json
 import os
 import signal
@@ -39,6 +40,8 @@ def main() -> None:
 
     for evaluator in BUILT_INS.values():
         evaluator.definition()  # each class keeps its schema
+    gc.collect()
+    gc.freeze()  # so that no collection in a fork touches, and thereby copies, what all of them share
     for line in sys.stdin:
         child = os.fork()
         if not child:

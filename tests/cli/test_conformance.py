@@ -1,7 +1,6 @@
 """`evald conformance` says rule by rule what holds, to people, to programs and to CI."""
 
 import json
-import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from tests.ports import free_address
 
 SCRIPT = Path(__file__).parents[1] / "conformance/plugin_process.py"
 
@@ -90,9 +90,7 @@ def test_programs_get_json_and_ci_gets_junit(
 
 
 def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     start(address)
     done = evald("conformance", "--connect", "--listen", address, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -140,9 +138,7 @@ def test_other_endings_have_their_own_exit_code(
 def test_a_plugin_without_the_token_is_not_taken(evald: Any, start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("canary-token")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     start(address)
     done = evald("conformance", "--connect", "--listen", address, "--token-file", str(token), "--wait", "3")
     assert done.returncode == 4, done.stdout + done.stderr

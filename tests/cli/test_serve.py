@@ -72,10 +72,10 @@ ANY_PORT = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:
-    """Another process's doing: polled, for at most 10 s."""
-    give_up = time.monotonic() + 10
+    """Another process's doing: polled, for at most 30 s."""
+    give_up = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < give_up, "not within 10 s"
+        assert time.monotonic() < give_up, "not within 30 s"
         time.sleep(0.01)
 
 
@@ -86,7 +86,7 @@ def _processor_seconds(pid: int) -> float:
 
 def _is_ready(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=30) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, ConnectionError):
         return False
@@ -108,7 +108,7 @@ def test_it_is_ready_soon_on_ports_of_its_own_choice(serve: Serve) -> None:
 def test_a_signal_ends_it_with_0_and_one_line_of_output(serve: Serve, number: signal.Signals) -> None:
     with serve(*ANY_PORT) as server:
         server.process.send_signal(number)
-        stdout, stderr = server.process.communicate(timeout=15)
+        stdout, stderr = server.process.communicate(timeout=60)
     assert server.process.returncode == 0, stderr
     assert server.ready.count("\n") == 1
     assert not stdout
@@ -150,12 +150,12 @@ def test_sigterm_lets_open_calls_finish_and_refuses_new_ones(
         server.process.send_signal(signal.SIGTERM)
         _wait_until(lambda: not _is_ready(http))
         with Client(grpc) as client, pytest.raises(EvaldError) as refused:
-            client.evaluate(TURN, ["response-length"], timeout=5)
+            client.evaluate(TURN, ["response-length"], timeout=30)
         assert refused.value.code == "UNAVAILABLE"
         assert server.process.poll() is None
         release.touch()
-        thread.join(15)
-        assert server.process.wait(15) == 0
+        thread.join(60)
+        assert server.process.wait(60) == 0
     (evaluation,) = outcome
     assert isinstance(evaluation, Evaluation), evaluation
     assert evaluation.passed
@@ -171,7 +171,7 @@ def test_a_drain_ends_with_its_grace(serve: Serve, waiting: tuple[str, Path, Pat
         # Less than the 10 s of grace that there are by default.
         assert server.process.wait(9) == 0
         release.touch()
-        thread.join(15)
+        thread.join(60)
     assert len(outcome) == 1
 
 
@@ -183,9 +183,9 @@ def test_a_second_signal_ends_it_at_once(serve: Serve, waiting: tuple[str, Path,
         server.process.send_signal(signal.SIGTERM)
         _wait_until(lambda: not _is_ready(server.addresses[1]))
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(5) == -signal.SIGTERM
+        assert server.process.wait(30) == -signal.SIGTERM
         release.touch()
-        thread.join(15)
+        thread.join(60)
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(
@@ -239,7 +239,7 @@ def test_the_log_is_json_where_no_terminal_is(serve: Serve, tmp_path: Path) -> N
         with Client(server.addresses[0]) as client:
             evaluation = client.evaluate(TURN, ["acme.boom"])
         server.process.send_signal(signal.SIGTERM)
-        _, stderr = server.process.communicate(timeout=15)
+        _, stderr = server.process.communicate(timeout=60)
     entries = [json.loads(line) for line in stderr.splitlines()]
     (entry,) = [entry for entry in entries if entry["level"] == "error"]
     error = evaluation.results[0].error

@@ -42,7 +42,8 @@ def test_the_document_names_every_route_and_no_other(address: str) -> None:
             concrete = path.replace("{projectId}", "default").replace("{", "").replace("}", "")
             allowed = client.patch(concrete)
             assert allowed.status_code == 405, path
-            assert sorted(allowed.headers["allow"].split(", ")) == sorted(map(str.upper, methods)), path
+            taken = {*map(str.upper, methods), *(["HEAD"] if "get" in methods else [])}
+            assert set(allowed.headers["allow"].split(", ")) == taken, path
     served = {route.path for route in routes(None) if isinstance(route, Route)}  # type: ignore[arg-type]
     assert served == DOCUMENT["paths"].keys()
 
@@ -108,7 +109,7 @@ def _lines(_context: Any, value: Any) -> bytes:
 def test_no_request_gets_a_status_or_a_body_that_is_not_listed(method: str, path: str, address: str) -> None:
     operation = SCHEMA[path][method]
     # The routes in a project are those outside of it.
-    examples = 3 if path.startswith("/api/projects/{projectId}/") else 12
+    examples = 2 if path.startswith("/api/projects/{projectId}/") else 7
 
     @settings(
         max_examples=examples,

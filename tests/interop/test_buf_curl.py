@@ -38,7 +38,7 @@ def _curl(address: str, method: str, request: object, *options: str) -> list[dic
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr

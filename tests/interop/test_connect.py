@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interop
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
-    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -53,7 +53,7 @@ def test_buf_curl_shows_the_error_of_a_refused_call(server_process: Any) -> None
         '{"type": "regx"}',
         url,
     ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode != 0
     error = json.loads(run.stderr)
     assert error["code"] == "not_found"
@@ -92,7 +92,7 @@ def test_the_bridge_passes_the_conformance_suite_of_connect(tmp_path: Path) -> N
     module = "connectrpc.com/conformance"
     environment = os.environ | {"GOBIN": str(TOOLS)}
     command = [go, "install", f"{module}/cmd/connectconformance@{CONFORMANCE}"]
-    subprocess.run(command, env=environment, check=True, timeout=600)
+    subprocess.run(command, env=environment, check=True, timeout=3000)
     cached = json.loads(_run(go, "mod", "download", "-json", f"{module}@{CONFORMANCE}"))["Dir"]
     descriptors = tmp_path / "conformance.binpb"
     _run(BUF, "build", f"{cached}/proto", "--as-file-descriptor-set", "-o", str(descriptors))
@@ -106,7 +106,7 @@ def test_the_bridge_passes_the_conformance_suite_of_connect(tmp_path: Path) -> N
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stdout

@@ -5,7 +5,6 @@ import contextlib
 import http.client
 import json
 import shutil
-import socket
 import struct
 import subprocess
 import time
@@ -18,6 +17,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 import evald
 from evald.v1 import evaluation_service_pb2 as pb
+
+from ..ports import free_address
 
 pytestmark = pytest.mark.interop
 
@@ -40,13 +41,6 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _envoy() -> str:
     own = ROOT / "build/envoy/bin/envoy"
     found = str(own) if own.exists() else shutil.which("envoy")
@@ -57,7 +51,7 @@ def _envoy() -> str:
 @pytest.fixture(scope="module")
 def port(server_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Where Envoy listens, with the shipped config but for its addresses."""
-    chosen = _free_port()
+    chosen = int(free_address().rpartition(":")[2])
     text = CONFIG.read_text(encoding="utf-8")
     for old, new in (
         ("port_value: 8080", chosen),
@@ -72,7 +66,7 @@ def port(server_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=DEPLOY, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -84,14 +78,14 @@ def port(server_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(30)
 
 
 def _call(port: int, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request(method, path, body, headers)
         response = connection.getresponse()

@@ -27,7 +27,7 @@ def node(program: str, server_process: Any) -> str:
         cwd=CLIENTS,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -124,18 +124,18 @@ def test_neither_negation_nor_a_threshold_makes_a_fault_pass(more: dict[str, Any
 def test_a_judge_that_stalls_is_an_error_before_the_engine_gives_up() -> None:
     models = ScriptedModels(later(60, criteria(True)))
     began = time.monotonic()
-    summary = evaluate(models, {"type": "llm-judge", "config": {"successCriteria": "s"}}, seconds=0.3)
+    summary = evaluate(models, {"type": "llm-judge", "config": {"successCriteria": "s"}}, seconds=3)
     (result,) = summary.results
     assert result.error.code == "JUDGE_TIMEOUT"
     assert result.cost.amount == pytest.approx(0.001)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert models.default.cancelled == 1
 
 
 def test_judges_that_answered_in_time_still_decide_over_one_that_stalls() -> None:
     models = ScriptedModels(a=[criteria(False)], b=[later(60, criteria(True))])
     spec = {"type": "llm-judge", "config": {"successCriteria": "s", "judges": ["a", "b"]}}
-    assert Verdict(evaluate(models, spec, seconds=0.3).verdict) is FAILED
+    assert Verdict(evaluate(models, spec, seconds=2).verdict) is FAILED
 
 
 def test_a_caller_that_goes_away_ends_every_question() -> None:

@@ -180,9 +180,9 @@ async def test_a_question_that_is_too_long_is_told(llmock: LLMock) -> None:
 
 
 async def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
-    llmock.add(Delay(2.0))
+    llmock.add(Delay(4.0))
 
-    async with asking(llmock.base_url(), timeout_seconds=0.6) as judge:
+    async with asking(llmock.base_url(), timeout_seconds=2.0) as judge:
         with within(20):
             assert (await judge.model().ask(question(), CallSpending())).data
         assert judge.counted.outcomes == ["timeout", "ok"]
@@ -230,10 +230,10 @@ async def test_a_broken_stream_is_asked_for_again_and_then_told(llmock: LLMock, 
 
 
 def test_a_stream_that_stalls_is_given_up(llmock: LLMock) -> None:
-    llmock.stall(after_chunks=2, seconds=3.0)
+    llmock.stall(after_chunks=2, seconds=4.0)
 
     async def main() -> None:
-        async with asking(llmock.base_url(), stream=True, timeout_seconds=0.6) as judge:
+        async with asking(llmock.base_url(), stream=True, timeout_seconds=2.0) as judge:
             assert (await judge.model().ask(question(), CallSpending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
 

@@ -119,7 +119,7 @@ def missing_tools(language: Language) -> list[str]:
 def build(language: Language) -> str | None:
     """Build what a language needs; what went wrong, None when nothing did."""
     for command in language.builds:
-        ended = run(language, command, seconds=240)
+        ended = run(language, command, seconds=480)
         if ended.returncode != 0:
             return f"{' '.join(command)}:\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
     return None
@@ -128,7 +128,7 @@ def build(language: Language) -> str | None:
 def run(
     language: Language,
     command: Sequence[str],
-    seconds: float = 30,
+    seconds: float = 60,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command of a language's folder to its end."""
@@ -161,7 +161,7 @@ class Plugin:
                 self.output.append(line.rstrip())
                 self._printed.notify_all()
 
-    def line(self, part: str, timeout: float = 20) -> str:
+    def line(self, part: str, timeout: float = 30) -> str:
         """The first line with this part, printed by now or soon."""
 
         def found() -> str | None:
@@ -192,7 +192,7 @@ class Plugin:
 
     def wait(self) -> int:
         """Wait for its end; the exit code."""
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=30)
 
 
 @contextmanager

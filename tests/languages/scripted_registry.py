@@ -11,8 +11,10 @@ import grpc
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 
+from ..ports import free_address
+
 # Longest wait for anything that a plugin does at once; a JVM needs 2 s to start on a busy machine.
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 class Session:
@@ -77,13 +79,13 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
         self._server: grpc.Server | None = None
         self._open: list[Session] = []
 
-    def start(self, address: str = "127.0.0.1:0") -> str:
+    def start(self, address: str | None = None) -> str:
         """Listen; the address."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)]
         )
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port(address)
+        port = self._server.add_insecure_port(address or free_address())
         self._server.start()
         return f"127.0.0.1:{port}"
 
@@ -145,5 +147,5 @@ def task(task_id: str, type_: str, answer: str, **config: Any) -> task_pb2.Evalu
     made.context.messages.add(role="user", text="Well?")
     made.context.messages.add(role="assistant", text=answer)
     made.config.update({key.removesuffix("_"): value for key, value in config.items()})
-    made.timeout.FromSeconds(10)
+    made.timeout.FromSeconds(120)
     return made

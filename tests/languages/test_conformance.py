@@ -4,10 +4,10 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ..ports import free_address
 from .conftest import Certificates
 from .examples import ENVIRONMENT, Language, started
 
@@ -35,7 +35,7 @@ def kit(command: str, *arguments: str) -> "subprocess.Popen[str]":
 def findings(checking: "subprocess.Popen[str]") -> dict[str, list[str]]:
     """What the kit has found: rules and reasons by outcome."""
     try:
-        printed, complaints = checking.communicate(timeout=90)
+        printed, complaints = checking.communicate(timeout=240)
     finally:
         checking.kill()
         checking.communicate()
@@ -78,11 +78,10 @@ def test_a_plugin_that_dials_out_keeps_every_rule(
     language: Language,
     evald_command: str,
     waiting: bool,
-    free_port: int,
     certificates: Certificates,
     tmp_path: Path,
 ) -> None:
-    address = f"127.0.0.1:{free_port}"
+    address = free_address()
     environment: dict[str, str] = {}
     tls: list[str] = []
     if not waiting:
@@ -100,13 +99,3 @@ def certificate_options(certificates: Certificates, name: str) -> list[str]:
     """What the kit has to be told to show a certificate, and to require one of the plugin."""
     files = {"--ca": "ca.pem", "--cert": f"{name}.pem", "--key": f"{name}.key"}
     return [word for option, file in files.items() for word in (option, certificates.file(file))]
-
-
-@pytest.fixture
-def free_port() -> Any:
-    """A port on which nothing listens."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from evald_server.auth.principal import Role
 
 from ..auth.keyring import make_key
 from ..auth.test_workers import client_files, key_of, secured
+from ..ports import free_address
 from ..rpc.live import until as async_until
 from .conftest import Certificates
 from .examples import Language, run, started
@@ -81,7 +81,7 @@ def test_a_plugin_registers_over_tls_with_a_key_and_is_dialled_and_called_over_t
         )
         assert ended.returncode == 0, ended
         assert plugin.terminate() == 0
-        until(lambda: not is_active(client, language.assertion), seconds=5)
+        until(lambda: not is_active(client, language.assertion))
 
 
 async def test_a_plugin_serves_three_servers_and_a_fourth_that_starts_later(
@@ -89,9 +89,7 @@ async def test_a_plugin_serves_three_servers_and_a_fourth_that_starts_later(
 ) -> None:
     plugin, caller = (key_of(tmp_path, role) for role in (Role.PLUGIN, Role.CALLER))
     keys, folder = tmp_path / "keys.toml", certificates.folder
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        fourth = f"127.0.0.1:{probe.getsockname()[1]}"
+    fourth = free_address()
     async with secured(folder, keys) as one, secured(folder, keys) as two, secured(folder, keys) as three:
         apps = [one, two, three]
         arguments = [word for app in apps for word in ("--connect", app.address)]

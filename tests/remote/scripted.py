@@ -15,6 +15,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
 from evald.v1 import evaluator_pb2, result_pb2
 
+from ..ports import free_address
 from ..rpc.live import Live, request, spec, until
 
 Behave = Callable[[task_pb2.EvaluationTask], Awaitable[task_pb2.EvaluationOutput]]
@@ -90,8 +91,9 @@ class Listening:
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, address: str = "127.0.0.1:0", credentials: Any = None) -> str:
+    async def start(self, address: str | None = None, credentials: Any = None) -> str:
         """Listen. Returns the address."""
+        address = address or free_address()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         handlers = {
             "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
@@ -155,7 +157,7 @@ class Refused(Exception):
 async def listening(*types: Any, **fields: Any) -> AsyncIterator[Listening]:
     """A plugin that listens on a port of its own."""
     plugin = Listening(*types, **fields)
-    await plugin.start(fields.get("address", "127.0.0.1:0"))
+    await plugin.start(fields.get("address"))
     try:
         yield plugin
     finally:

@@ -90,12 +90,12 @@ async def test_a_plugin_that_hangs_is_timed_out_cancelled_and_then_left_alone() 
 
 async def test_hasty_callers_do_not_open_the_circuit_for_others() -> None:
     async def slow(_task: Any) -> task_pb2.EvaluationOutput:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.6)
         return PASSED
 
     async with serving() as live, worker(live, "acme.word", behave=slow, credit=50):
         assert not await code_of(live)
-        hasty = {"timeout": {"nanos": 110_000_000}}
+        hasty = {"timeout": {"nanos": 250_000_000}}
         assert {await code_of(live, **hasty) for _ in range(8)} == {"TIMEOUT"}
         assert not await code_of(live)
 

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import duration_pb2
 
 from evald.evaluator import EvaluatorDefinition, define_evaluator
-from evald.result import Kind
+from evald.result import Kind, Verdict
 from evald.scope import current_scope
 from evald.v1 import evaluation_service_pb2
 
@@ -46,11 +46,13 @@ class Gates:
 
 def parts(event: evaluation_service_pb2.EvaluateResponse) -> Arrival:
     """What a message brings."""
+    assert all(result.verdict == Verdict.PASSED for result in event.results)
     found = {result.name for result in event.results} | {f"progress {p.message}" for p in event.progress}
     if event.HasField("started"):
         found.add("plan")
     if event.HasField("summary"):
         found.add("summary")
+        assert event.summary.success
     return found
 
 

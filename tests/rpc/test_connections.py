@@ -32,7 +32,7 @@ def silent_sockets(address: str, count: int) -> Iterator[list[socket.socket]]:
     opened: list[socket.socket] = []
     try:
         for _ in range(count):
-            opened.append(socket.create_connection((host, int(port)), timeout=10))
+            opened.append(socket.create_connection((host, int(port)), timeout=30))
         yield opened
     finally:
         for one in opened:
@@ -48,12 +48,12 @@ def connect(address: str) -> grpc.aio.Channel:
 
 async def passes(channel: grpc.aio.Channel, **call: object) -> bool:
     data = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
-    answer = await channel.unary_unary(EVALUATION + "EvaluateUnary")(data, timeout=10, **call)
+    answer = await channel.unary_unary(EVALUATION + "EvaluateUnary")(data, timeout=30, **call)
     return evaluation_service_pb2.EvaluateUnaryResponse.FromString(answer).summary.success
 
 
 def read(address: str, path: str) -> tuple[int, bytes]:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
         return answer.status, answer.read()
 
 
@@ -79,7 +79,7 @@ def test_silent_sockets_stop_neither_calls_nor_metrics_and_are_closed() -> None:
     with server_process(preexec_fn=few_descriptors, EVALD_HANDSHAKE_TIMEOUT="2") as server:
         run(main(server))
         server.process.terminate()
-        assert server.process.wait(15) == 0
+        assert server.process.wait(60) == 0
         assert "Traceback" not in server.log()
 
 

@@ -30,7 +30,7 @@ def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":
         env={"EVALD_HTTP": "", "EVALD_WEB": ""},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
@@ -48,7 +48,7 @@ def test_a_second_server_is_refused_until_the_first_one_is_gone(
             assert told in refused.stderr
         assert "Traceback" not in refused.stderr
         first.process.send_signal(ended_by)
-        first.process.wait(15)
+        first.process.wait(60)
         with server_process("--data-dir", str(directory)):
             pass
 
@@ -71,4 +71,4 @@ def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: P
             await again.start()
             await again.stop(0)
 
-    run(asyncio.wait_for(main(), 30))
+    run(asyncio.wait_for(main(), 60))

@@ -49,17 +49,6 @@ async def test_a_call_whose_evaluators_answer_at_once_is_a_single_message() -> N
         assert dict(only.summary.metrics) == {"response-length": 5}
 
 
-async def test_results_come_as_they_finish_and_the_summary_comes_last() -> None:
-    async with serving([SLOW]) as live:
-        messages = await live.stream(
-            request(spec("slow", {"seconds": 0.3}, name="b"), CONTAINS, spec("slow", name="a"))
-        )
-        assert [[result.name for result in m.results] for m in messages] == [["contains"], ["a"], ["b"]]
-        assert [bool(m.started.plan) for m in messages] == [True, False, False]
-        assert [m.HasField("summary") for m in messages] == [False, False, True]
-        assert messages[-1].summary.passed_count == 3
-
-
 async def _telling(_ctx: Any) -> bool:
     scope = current_scope()
     scope.progress("asked", 0.25)

@@ -38,6 +38,7 @@ async def session(live: Live) -> None:
         frame.turn.turn_id = number
         frame.turn.new_messages.add(role="assistant", text="hello")
         await call.write(frame.SerializeToString())
+    await call.initial_metadata()
     await asyncio.sleep(0.3)
     call.cancel()
 

@@ -30,7 +30,7 @@ LARGEST_ANSWER: Final = 4 << 20
 CUT: Final = ("TIMEOUT", "INPUT_TOO_LARGE", "UNREADABLE_CONTENT", "UNEVALUABLE")
 
 # Hostile calls of a row are made one after the other for so long, at least two of them.
-SECONDS: Final = 0.5
+SECONDS: Final = 0.25
 
 # A small caller calls once a round.
 ROUND_SECONDS: Final = 0.01

@@ -86,7 +86,7 @@ def _watch_without_window(address: str) -> socket.socket:
     )
     settings, initial_window_size = 4, (4).to_bytes(2, "big") + bytes(4)
     host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection = socket.create_connection((host, int(port)), timeout=20)
     connection.sendall(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         + _frame(settings, 0, 0, initial_window_size)
@@ -98,7 +98,7 @@ def _watch_without_window(address: str) -> socket.socket:
 
 
 async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_change() -> None:
-    async with serving(drain_delay=1.0) as live:
+    async with serving(drain_delay=3.0) as live:
         with await asyncio.to_thread(_watch_without_window, live.app.address):
             await asyncio.sleep(0.2)  # the server has read it
             watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
@@ -146,7 +146,7 @@ async def test_stopping_turns_health_first_refuses_new_calls_and_lets_open_ones_
         return release.wait(30)
 
     waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
-    async with serving([waiting], drain_delay=1.0) as live:
+    async with serving([waiting], drain_delay=3.0) as live:
         watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
         assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 1
         open_call = asyncio.create_task(live.unary(request(spec("slow"))))

@@ -1,14 +1,12 @@
 """EvaluateSession over a real channel."""
 
-import asyncio
 import json
 from typing import Any
 
 import grpc
 import pytest
 
-from evald.evaluator import define_evaluator
-from evald.result import Kind, Verdict
+from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2, message_pb2
 
 from .live import CONTAINS, refusal, serving, spec
@@ -180,23 +178,3 @@ async def test_an_empty_session_is_skipped_not_passed() -> None:
         (only,) = await live.session([opened(CONTAINS)])
         assert only.session_summary.verdict == Verdict.SKIPPED
         assert not only.session_summary.success
-
-
-async def test_results_of_a_turn_come_as_they_finish_and_its_summary_comes_last() -> None:
-    async def slow(_ctx: Any) -> bool:
-        await asyncio.sleep(0.05)
-        return True
-
-    waiting = define_evaluator(type="slow", kind=Kind.ASSERTION, evaluate=slow)
-    async with serving([waiting]) as live:
-        first, second, third, fourth, last = await live.session(
-            [opened(spec("slow"), CONTAINS), turn(1, "hello"), turn(2, "bye")]
-        )
-        for early, late in ((first, second), (third, fourth)):
-            assert [result.name for result in early.event.results] == ["contains"]
-            assert not early.event.HasField("summary")
-            assert [result.name for result in late.event.results] == ["slow"]
-            assert late.event.results[0].verdict == PASSED
-        assert [frame.turn_id for frame in (first, second, third, fourth)] == [1, 1, 2, 2]
-        assert [frame.event.summary.verdict for frame in (second, fourth)] == [PASSED, FAILED]
-        assert last.session_summary.turn_count == 2

@@ -126,20 +126,21 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
 ) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python(misbehaves)
+    # One ends by itself, as soon as a busy machine lets it; what it left behind has no say any more.
+    ends = "os._exit(0)" in misbehaves
 
     async def check() -> tuple[Any, float]:
         scripts = ScriptRunner(policy._replace(allow=[path]))
         await judge(scripts, {"command": [path, "warm"], "timeoutMs": 1})
         began = time.monotonic()
-        result = await judge(scripts, {"command": [path, marker], "timeoutMs": 400})
+        result = await judge(scripts, {"command": [path, marker], "timeoutMs": 30_000 if ends else 400})
         took = time.monotonic() - began
         await asyncio.to_thread(gone, marker)
         await scripts.aclose()
         return result, took
 
     result, took = run(check())
-    if "os._exit(0)" in misbehaves:
-        # Its first process ends at once; what it left behind has no say any more.
+    if ends:
         assert words(result)[0] == "SCRIPT_OUTPUT_INVALID"
     else:
         assert words(result)[0] == "TIMEOUT"
@@ -245,7 +246,7 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -
     async def check() -> tuple[Any, int]:
         most = 0
         scripts = ScriptRunner(policy._replace(allow=[path], processes=8, concurrency=2))
-        task = asyncio.create_task(judge(scripts, {"command": [path, marker], "timeoutMs": 1500}))
+        task = asyncio.create_task(judge(scripts, {"command": [path, marker], "timeoutMs": 4000}))
         while not task.done():
             most = max(most, len(living(marker)))
             await asyncio.sleep(0.02)
@@ -284,11 +285,11 @@ def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
 
     async def check() -> tuple[Any, Any]:
         scripts = ScriptRunner(policy._replace(allow=[sleeper, quick], concurrency=1))
-        running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 900}))
+        running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 3000}))
         await asyncio.sleep(0)
         busy = await asyncio.create_task(impatient(scripts))
         # The time of a script begins when it begins, and not when it begins to wait.
-        after = await judge(scripts, {"command": [quick], "timeoutMs": 800})
+        after = await judge(scripts, {"command": [quick], "timeoutMs": 2900})
         await running
         await scripts.aclose()
         return busy, after

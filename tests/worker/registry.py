@@ -11,7 +11,9 @@ from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 from evald.v1 import context_pb2
 
-PATIENCE = 10.0
+from ..ports import free_address
+
+PATIENCE = 20.0
 
 
 class Link:
@@ -138,10 +140,10 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
         await self.deregistered.put(request)
         return pb.DeregisterResponse()
 
-    async def start(self, listen: str = "127.0.0.1:0") -> None:
+    async def start(self, listen: str | None = None) -> None:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(self, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(listen)}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(listen or free_address())}"
         await self._server.start()
 
     async def stop(self) -> None:

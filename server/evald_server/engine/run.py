@@ -99,7 +99,7 @@ class EvaluationRun:
         self.finished = False
         self._threads = threads
         self._lost = False  # fail_fast: the verdict is FAILED already
-        self._progress: list[ProgressReport] = []
+        self._progress: dict[int, ProgressReport] = {}  # the latest of each evaluator that was not taken yet
         self._wake: asyncio.Future[None] | None = None
         # Start times are wall times, durations are not: setting the clock must not make one negative.
         self.start_nanos = time.time_ns()
@@ -234,9 +234,12 @@ class EvaluationRun:
         return [index for index, outcome in enumerate(self.outcomes) if outcome is not None]
 
     def take_progress(self) -> list[ProgressReport]:
-        """Return and clear what pending evaluators have reported; only where the plan asks for it."""
-        reports, self._progress = self._progress, []
-        return reports
+        """Return and clear what pending evaluators have reported; only where the plan asks for it.
+
+        Of each evaluator only the latest report: what a caller is slow to take must not pile up.
+        """
+        reports, self._progress = self._progress, {}
+        return list(reports.values())
 
     def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
         """Make the turn of a finished run the last one, after all: no failure of it is pending any more.
@@ -281,7 +284,7 @@ class EvaluationRun:
         return report
 
     def _add_progress(self, report: ProgressReport) -> None:
-        self._progress.append(report)
+        self._progress[report.index] = report
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
