@@ -268,6 +268,7 @@ def test_data_that_is_missing_fails_unless_told_otherwise() -> None:
             id="input",
         ),
         pytest.param({"input": 5}, {"maxTotal": 9, "maxOutput": 9}, "No output token", id="one-of-two"),
+        pytest.param({"input": 5}, {"maxTokens": 9}, "No total token", id="half-of-the-total"),
         pytest.param({}, {"maxTokens": 9}, "No total token usage data available", id="empty"),
     ],
 )

@@ -129,9 +129,10 @@ Track = Literal["total", "input", "output"]
 
 
 def tokens_of(usage: TokenUsage, track: Track) -> int | None:
-    """Return the count as reported, None when it was not."""
+    """Return the count as reported, None when it was not: of half of a total nobody knows whether it is within."""
     if track == "total":
-        return usage.total
+        halves = usage.input_tokens, usage.output_tokens
+        return None if usage.total_tokens is None and None in halves else usage.total
     return usage.input_tokens if track == "input" else usage.output_tokens
 
 
@@ -296,7 +297,7 @@ class ExecutionLimits(
             yield _compare("Tool calls", "{}", calls, self.max_tool_calls)
         if self.max_tokens is not None:
             usage = invocation.token_usage
-            total = None if usage is None else usage.total
+            total = None if usage is None else tokens_of(usage, "total")
             yield _compare("Total tokens", "{}", total, self.max_tokens, data="Token usage")
         if self.max_cost_usd is not None:
             cost = invocation.cost_usd
